@@ -1,0 +1,72 @@
+# The few commands that people type; `make help` lists them. Settings are in pyproject.toml.
+#
+# .venv is made by $(PYTHON), and anew after `make clean`. What is installed in it are the lock files: `run` needs
+# requirements.lock only, everything else requirements-dev.lock on top. A stamp is written last and removed first, so
+# an install that was interrupted is done again.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # two installs must not meet in one .venv
+.PHONY: run test check bench lock clean help
+
+run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
+	@$(BIN)/waku-mailserver run $(ARGS)
+
+test: $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV) ## check format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(DEV) ## measure: make bench ARGS="..."
+	@$(BIN)/python -m bench $(ARGS)
+
+# An existing lock is a preference, so this changes only what pyproject.toml asks for. The development lock is held to
+# the versions of the other one.
+LOCK = "$$tmp/bin/uv" pip compile -q pyproject.toml --group build --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(ARGS)
+
+lock: ## write the lock files again: make lock ARGS="--upgrade"
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
+	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "uv>=0.9" && \
+	$(LOCK) -o requirements.lock && \
+	$(LOCK) --group dev -c requirements.lock -o requirements-dev.lock
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## list these commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+		printf 'make %-7s %s\n' "$$target" "$$text"; done
+	@echo 'PYTHON=... names the Python 3.11 or newer that makes .venv (default: python3).'
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed, and $(PYTHON) is not: try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(RUNTIME): $(VENV)/.made requirements.lock pyproject.toml
+	@rm -f $(RUNTIME) $(DEV)
+	@echo "Installing requirements.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $(RUNTIME)
+
+$(DEV): $(VENV)/.made requirements.lock requirements-dev.lock pyproject.toml
+	@rm -f $(RUNTIME) $(DEV)
+	@echo "Installing requirements-dev.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-dev.lock
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $(RUNTIME) $(DEV)
