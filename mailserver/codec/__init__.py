@@ -1,0 +1,1 @@
+"""Bytes and cryptography: RLP, Snappy, Keccak, AES, secp256k1, ECIES. Knows no peer and no protocol."""
