@@ -1,0 +1,103 @@
+"""RLPx frames: header, padding, and the two running MACs (rlpx.md "Framing", "MAC").
+
+A frame is header(16) || header-mac(16) || body, padded to 16 || frame-mac(16), each direction with its own
+cipher stream and MAC state. A decoder whose MAC once differed is out of step for good: drop the connection.
+"""
+
+import hmac
+
+from mailserver.codec import aes
+from mailserver.codec.keccak import running_keccak
+from mailserver.errors import DecodeError
+
+HEADER_BYTES = 32
+"""Header and its MAC."""
+
+MAC_BYTES = 16
+MAX_FRAME_BODY_BYTES = 0xFF_FFFF
+"""What the three bytes of frame-size can say."""
+
+_BLOCK = 16
+_HEADER_DATA = b"\xc2\x80\x80"  # header-data = [capability-id 0, context-id 0]; both are unused
+_HEADER_REST = _HEADER_DATA + bytes(_BLOCK - 3 - len(_HEADER_DATA))
+
+
+def padded(size: int) -> int:
+    """Round a frame-size up to whole cipher blocks."""
+    return -(-size // _BLOCK) * _BLOCK
+
+
+class _Mac:
+    """One direction's running MAC."""
+
+    def __init__(self, mac_secret: bytes, seed: bytes) -> None:
+        self._keccak = running_keccak(seed)
+        self._encrypt = aes.block_cipher(mac_secret)
+
+    def of_header(self, header_ciphertext: bytes) -> bytes:
+        # header-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ header-ciphertext
+        return self._step(header_ciphertext)
+
+    def of_body(self, body_ciphertext: bytes) -> bytes:
+        # frame-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ keccak256.digest(mac)[:16]
+        self._keccak.update(body_ciphertext)
+        return self._step(self._keccak.digest()[:MAC_BYTES])
+
+    def _step(self, value: bytes) -> bytes:
+        encrypted = self._encrypt(self._keccak.digest()[:MAC_BYTES])
+        seed = int.from_bytes(encrypted, "big") ^ int.from_bytes(value, "big")
+        self._keccak.update(seed.to_bytes(MAC_BYTES, "big"))
+        return self._keccak.digest()[:MAC_BYTES]
+
+
+class FrameEncoder:
+    """Seals frame bodies, in the order in which they are sent."""
+
+    def __init__(self, aes_secret: bytes, mac_secret: bytes, egress_seed: bytes) -> None:
+        self._encrypt = aes.ctr_stream(aes_secret)
+        self._mac = _Mac(mac_secret, egress_seed)
+
+    def encode(self, body: bytes) -> bytes:
+        """Return the whole frame for `body` (message id and data; at most MAX_FRAME_BODY_BYTES)."""
+        header = self._encrypt(len(body).to_bytes(3, "big") + _HEADER_REST)
+        header_mac = self._mac.of_header(header)
+        ciphertext = self._encrypt(body + bytes(padded(len(body)) - len(body)))
+        return b"".join((header, header_mac, ciphertext, self._mac.of_body(ciphertext)))
+
+
+class FrameDecoder:
+    """Opens frames, in the order in which they arrive: header, body, header, body."""
+
+    def __init__(self, aes_secret: bytes, mac_secret: bytes, ingress_seed: bytes) -> None:
+        self._decrypt = aes.ctr_stream(aes_secret)
+        self._mac = _Mac(mac_secret, ingress_seed)
+
+    def decode_header(self, data: bytes, *, max_body_bytes: int) -> int:
+        """Authenticate and decrypt one frame header; return frame-size in bytes, padding excluded.
+
+        Args:
+            data: HEADER_BYTES bytes: header-ciphertext, then header-mac.
+            max_body_bytes: what we are ready to hold.
+        Raises:
+            DecodeError: the MAC differs, or frame-size is 0 or above `max_body_bytes`.
+        Spec: rlpx.md "Framing", "MAC". The MAC is checked before anything is decrypted.
+        """
+        if not hmac.compare_digest(data[16:], self._mac.of_header(data[:16])):
+            raise DecodeError("frame header MAC differs")
+        size = int.from_bytes(self._decrypt(data[:16])[:3], "big")
+        if not 0 < size <= max_body_bytes:
+            raise DecodeError("frame is empty or too long", got=size, limit=max_body_bytes)
+        return size
+
+    def decode_body(self, data: bytes, size: int) -> bytes:
+        """Authenticate and decrypt one frame body of `size` bytes; return it without padding.
+
+        Args:
+            data: padded(size) + MAC_BYTES bytes: frame-ciphertext, then frame-mac.
+        Raises:
+            DecodeError: the MAC differs.
+        """
+        ciphertext = data[:-MAC_BYTES]
+        if not hmac.compare_digest(data[-MAC_BYTES:], self._mac.of_body(ciphertext)):
+            raise DecodeError("frame body MAC differs")
+        return self._decrypt(ciphertext)[:size]

@@ -1,0 +1,385 @@
+"""One RLPx session, either side, without I/O: bytes and times in, bytes and events out.
+
+It carries the handshake, frames, Hello, compression, pings and Disconnect, and hands on the messages of the
+capabilities that both sides share, knowing nothing about them. The peer's faults never raise: they end the
+session with the right Disconnect and a `Closed` event.
+
+    HANDSHAKE --auth, ack--> HELLO --both Hellos--> OPEN
+        \\___________________________\\________________\\--> CLOSED
+
+Spec: rlpx.md; EIP-706 for compression.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from mailserver.codec import snappy
+from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError, RemoteProtocolError
+from mailserver.rlpx import p2p
+from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, SharedCapability, locate, share
+from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, FrameEncoder, padded
+from mailserver.rlpx.handshake import (
+    PLAIN_AUTH_BYTES,
+    SIZE_PREFIX_BYTES,
+    Entropy,
+    Initiator,
+    Recipient,
+    Secrets,
+    is_plain_auth,
+    packet_length,
+)
+
+HANDSHAKE_TIMEOUT_S = 5.0
+"""From the start until both Hellos are in; deployed clients wait as long."""
+
+PING_INTERVAL_S = 15.0
+IDLE_TIMEOUT_S = 30.0
+"""A peer that says nothing for this long, not even Pong, is gone."""
+
+MAX_SNAPPY_BYTES = 16 * 1024 * 1024
+"""No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
+
+_MESSAGE_ID_BYTES = 2  # up to 0xff, in RLP
+_SNAPPY_VERSION = 5
+_PLAIN_AUTH_PREFIX = 0x04
+
+
+class SessionState(Enum):
+    """Where a session stands."""
+
+    HANDSHAKE = auto()
+    HELLO = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Both Hellos are in; messages may flow."""
+
+    node_id: NodeId
+    client_id: str
+    shared: tuple[SharedCapability, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A message of a shared capability; `payload` is inflated."""
+
+    capability: Capability
+    code: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session ended. `reason` is what was sent, or received if `by_peer`; None if nothing was said."""
+
+    reason: DisconnectReason | None
+    by_peer: bool
+    cause: str
+
+
+Event: TypeAlias = Opened | MessageReceived | Closed
+
+
+Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | None]
+"""Why a peer with this node id is not wanted; None if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """What both roles need.
+
+    `capabilities` maps what we speak to the number of message ids that it takes. `max_message_bytes` bounds a
+    message's inflated payload. `refuse` is asked when the peer has shown who it is; a reason is said to it in
+    place of Hello.
+    """
+
+    key: PrivateKey
+    client_id: str
+    capabilities: Mapping[Capability, int]
+    max_message_bytes: int
+    listen_port: int = 0
+    refuse: Refuse | None = None
+
+
+class Session:
+    """One RLPx session, either side, without I/O. Times are monotonic seconds."""
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        entropy: Callable[[], Entropy],
+        now: float,
+        *,
+        remote_id: NodeId | None = None,
+    ) -> None:
+        """Start as initiator if `remote_id` is given, else as recipient.
+
+        Args:
+            entropy: called once, when the handshake needs it: a stranger who sends nothing costs no keys.
+        Raises:
+            DecodeError: `remote_id` is no point of the curve.
+        """
+        self._config = config
+        self._entropy = entropy
+        self._state = SessionState.HANDSHAKE
+        self._buffer = bytearray()
+        self._out: list[bytes] = []
+        self._events: list[Event] = []
+        self._deadline = now + HANDSHAKE_TIMEOUT_S  # in the handshake; later when an idle peer is given up
+        self._next_ping = self._deadline
+        self._reading = True
+        self._encoder: FrameEncoder
+        self._decoder: FrameDecoder
+        self._body_bytes: int | None = None  # of the frame whose header has been read
+        self._max_body_bytes = _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
+        self._compressed = False
+        self._shared: tuple[SharedCapability, ...] = ()
+        self._remote_id = remote_id
+        self._initiator = None if remote_id is None else Initiator(config.key, remote_id, entropy())
+        if self._initiator is not None:
+            self._out.append(self._initiator.auth)
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session stands."""
+        return self._state
+
+    @property
+    def remote_id(self) -> NodeId | None:
+        """Who the peer is; None before a recipient has read auth."""
+        return self._remote_id
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        """Take bytes from the peer. Never raises for the peer's faults."""
+        if self._state is SessionState.CLOSED:
+            return
+        self._buffer += data
+        if self._state is SessionState.OPEN:
+            self._deadline = now + IDLE_TIMEOUT_S
+        try:
+            while self._advance(now):
+                pass
+        except RemoteProtocolError as error:
+            self.disconnect(error.reason, str(error))
+        except DecodeError as error:
+            self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
+
+    def receive_eof(self) -> None:
+        """The peer closed its side, or the transport broke."""
+        if self._state is not SessionState.CLOSED:
+            self._close(None, by_peer=True, cause=f"connection closed in state {self._state.name}")
+
+    def next_timer(self) -> float | None:
+        """When to call `handle_timer`; None once closed. It moves forward as bytes arrive."""
+        if self._state is SessionState.CLOSED:
+            return None
+        if not self._reading:
+            return self._next_ping
+        return min(self._deadline, self._next_ping)
+
+    def handle_timer(self, now: float) -> None:
+        """Send the ping that is due, or give up on a peer that is silent for too long."""
+        if self._state is SessionState.CLOSED:
+            return
+        if self._reading and now >= self._deadline:
+            if self._state is SessionState.OPEN:
+                self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {IDLE_TIMEOUT_S:g} s")
+            else:
+                self.disconnect(DisconnectReason.REQUESTED, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+        elif self._state is SessionState.OPEN and now >= self._next_ping:
+            self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
+            self._next_ping = now + PING_INTERVAL_S
+
+    def pause_reading(self) -> None:
+        """The caller stops reading to slow the peer down: its silence no longer counts against it."""
+        self._reading = False
+
+    def resume_reading(self, now: float) -> None:
+        """The caller reads again."""
+        self._reading = True
+        self._deadline = max(self._deadline, now + IDLE_TIMEOUT_S)
+
+    def send(self, capability: Capability, code: int, payload: bytes) -> None:
+        """Queue a message of a shared capability.
+
+        Raises:
+            LocalProtocolError: the session is not open, or the capability is not shared or has no such code.
+        """
+        if self._state is not SessionState.OPEN:
+            raise LocalProtocolError(f"send in state {self._state.name}")
+        for entry in self._shared:
+            if entry.capability == capability and 0 <= code < entry.length:
+                self._send_frame(entry.offset + code, payload)
+                return
+        raise LocalProtocolError(f"{capability} has no code {code} here")
+
+    def disconnect(self, reason: DisconnectReason, cause: str) -> None:
+        """End the session and say why. A second call does nothing."""
+        if self._state is SessionState.CLOSED:
+            return
+        if self._state is not SessionState.HANDSHAKE:  # before, there is no key to say it with
+            self._send_frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(reason))
+        self._close(reason, by_peer=False, cause=cause)
+
+    def events(self) -> list[Event]:
+        """Return what has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def data_to_send(self) -> list[bytes]:
+        """Return what is to be sent since the last call, in order."""
+        out, self._out = self._out, []
+        return out
+
+    def _advance(self, now: float) -> bool:
+        """Take the next whole packet or frame from the buffer; False if more bytes are needed, or none."""
+        if self._state is SessionState.CLOSED:
+            return False
+        if self._state is SessionState.HANDSHAKE:
+            return self._advance_handshake()
+        if self._body_bytes is None:
+            if len(self._buffer) < HEADER_BYTES:
+                return False
+            header = self._take(HEADER_BYTES)
+            self._body_bytes = self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes)
+        frame_bytes = padded(self._body_bytes) + MAC_BYTES
+        if len(self._buffer) < frame_bytes:
+            return False
+        body = self._decoder.decode_body(self._take(frame_bytes), self._body_bytes)
+        self._body_bytes = None
+        self._on_message(body, now)
+        return True
+
+    def _advance_handshake(self) -> bool:
+        if len(self._buffer) < SIZE_PREFIX_BYTES:
+            return False
+        start = bytes(self._buffer[:PLAIN_AUTH_BYTES])
+        may_be_plain = self._initiator is None and len(start) == PLAIN_AUTH_BYTES and start[0] == _PLAIN_AUTH_PREFIX
+        if may_be_plain and is_plain_auth(self._config.key, start):
+            raise DecodeError("auth has the form from before EIP-8")
+        length = packet_length(start)
+        if len(self._buffer) < length:
+            return False
+        packet = self._take(length)
+        if self._initiator is not None:
+            secrets = self._initiator.receive_ack(packet)
+            self._initiator = None
+        else:
+            ack, secrets = Recipient(self._config.key, self._entropy()).receive_auth(packet)
+            self._out.append(ack)
+        self._start_frames(secrets)
+        return True
+
+    def _start_frames(self, secrets: Secrets) -> None:
+        self._remote_id = secrets.remote_id
+        self._encoder = FrameEncoder(secrets.aes, secrets.mac, secrets.egress_seed)
+        self._decoder = FrameDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
+        self._state = SessionState.HELLO
+        config = self._config
+        refused = None if config.refuse is None else config.refuse(secrets.remote_id)
+        if refused is not None:
+            raise RemoteProtocolError(refused, "not wanted here")
+        if secrets.remote_id == config.key.public_key:
+            raise RemoteProtocolError(DisconnectReason.SELF_CONNECTION, "connected to ourselves")
+        hello = p2p.Hello(
+            p2p.P2P_VERSION,
+            config.client_id,
+            tuple(sorted(config.capabilities)),
+            config.listen_port,
+            config.key.public_key,
+        )
+        self._send_frame(p2p.MessageId.HELLO, hello.encode())
+
+    def _on_message(self, body: bytes, now: float) -> None:
+        message_id, data = _split_message(body)
+        if self._state is SessionState.HELLO:
+            self._on_first_message(message_id, data, now)
+            return
+        is_p2p = message_id < RESERVED_MESSAGE_IDS
+        payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES if is_p2p else self._config.max_message_bytes)
+        if is_p2p:
+            self._on_p2p_message(message_id, payload)
+            return
+        located = locate(self._shared, message_id)
+        if located is None:
+            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} is nobody's")
+        self._events.append(MessageReceived(*located, payload))
+
+    def _on_first_message(self, message_id: int, data: bytes, now: float) -> None:
+        """Hello, or a Disconnect in its place; neither is compressed."""
+        if message_id == p2p.MessageId.DISCONNECT:
+            self._on_disconnect(data)
+            return
+        if message_id != p2p.MessageId.HELLO:
+            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} before Hello")
+        hello = p2p.Hello.decode(data)
+        if hello.node_id != self._remote_id:
+            raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
+        self._shared = share(self._config.capabilities, hello.capabilities)
+        if not self._shared:
+            raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
+        self._state = SessionState.OPEN
+        self._compressed = hello.version >= _SNAPPY_VERSION
+        self._max_body_bytes = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._config.max_message_bytes)
+        self._deadline = now + IDLE_TIMEOUT_S
+        self._next_ping = now + PING_INTERVAL_S
+        self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
+
+    def _on_p2p_message(self, message_id: int, payload: bytes) -> None:
+        if message_id == p2p.MessageId.PING:
+            self._send_frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD)
+        elif message_id == p2p.MessageId.DISCONNECT:
+            self._on_disconnect(payload)
+        elif message_id == p2p.MessageId.HELLO:
+            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, "second Hello")
+
+    def _on_disconnect(self, payload: bytes) -> None:
+        reason = p2p.decode_disconnect(payload)
+        self._close(reason, by_peer=True, cause=f"peer disconnected: {reason.name if reason else 'unknown reason'}")
+
+    def _inflate(self, data: bytes, max_bytes: int) -> bytes:
+        max_bytes = min(max_bytes, MAX_SNAPPY_BYTES)
+        if self._compressed:
+            return snappy.decompress(data, max_bytes=max_bytes)
+        if len(data) > max_bytes:
+            raise DecodeError("message is too long", got=len(data), limit=max_bytes)
+        return data
+
+    def _send_frame(self, message_id: int, payload: bytes) -> None:
+        data = snappy.compress(payload) if self._compressed else payload
+        self._out.append(self._encoder.encode(_encode_message_id(message_id) + data))
+
+    def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:
+        self._state = SessionState.CLOSED
+        self._buffer.clear()
+        self._events.append(Closed(reason, by_peer, cause))
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+
+def _encode_message_id(message_id: int) -> bytes:
+    # msg-id is an RLP integer; all of ours are below 256.
+    if message_id == 0:
+        return b"\x80"
+    return bytes([message_id]) if message_id < 0x80 else bytes([0x81, message_id])
+
+
+def _split_message(body: bytes) -> tuple[int, bytes]:
+    """Split a frame body into message id and data (rlpx.md "Framing": frame-data = msg-id || msg-data)."""
+    first = body[0]
+    if first < 0x80:
+        return first, body[1:]
+    if first == 0x80:
+        return 0, body[1:]
+    if first == 0x81 and len(body) > 1 and body[1] >= 0x80:
+        return body[1], body[2:]
+    raise DecodeError("message id is not an RLP integer below 256", got=body[:3].hex())
