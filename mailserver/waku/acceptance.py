@@ -1,0 +1,107 @@
+"""Which received envelopes are taken: time, size, proof of work, topic (6/WAKU1, as the deployed node does it)."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mailserver.waku.bloom import FULL_INTEREST, Interest
+from mailserver.waku.envelope import Envelope
+from mailserver.waku.packets import MAX_PACKET_BYTES, EnvelopeErrorCode
+
+MAX_AHEAD_S = 10
+"""How far an envelope's creation may lie in our future: clocks differ."""
+
+MAX_EXPIRED_S = 20
+"""Up to here an expired envelope is late, beyond it its sender's clock is wrong."""
+
+GRACE_PERIOD_S = 10.0
+"""How long the previous requirement is tolerated after a change: peers learn of it late."""
+
+MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - 4
+"""Longest envelope: alone in a packet, whose list header takes 4 bytes, it just fits. A longer one could not be
+given back: deployed clients disconnect above MAX_PACKET_BYTES."""
+
+
+class Verdict(Enum):
+    """What becomes of a received envelope. `code` is what its sender is told, None for nothing."""
+
+    ACCEPTED = "accepted"
+    EXPIRED = "expired"
+    VERY_OLD = "expired too long ago"
+    FROM_THE_FUTURE = "created in the future"
+    FORGED_TIME = "ttl is longer than the time since 1970"
+    OVERSIZE = "envelope is too long"
+    LOW_POW = "proof of work is too low"
+    UNWANTED_TOPIC = "topic is not wanted here"
+
+    @property
+    def code(self) -> EnvelopeErrorCode | None:
+        """The error code for Message Response; an accepted or late envelope has none."""
+        return _CODES.get(self)
+
+
+_CODES = {
+    Verdict.VERY_OLD: EnvelopeErrorCode.TIME_SYNC,
+    Verdict.FROM_THE_FUTURE: EnvelopeErrorCode.TIME_SYNC,
+    Verdict.FORGED_TIME: EnvelopeErrorCode.INVALID,
+    Verdict.OVERSIZE: EnvelopeErrorCode.INVALID,
+    Verdict.LOW_POW: EnvelopeErrorCode.INVALID,
+    Verdict.UNWANTED_TOPIC: EnvelopeErrorCode.INVALID,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What we announced: at least this proof of work, and only what we are interested in."""
+
+    min_pow: float
+    interest: Interest = FULL_INTEREST
+
+
+class Acceptance:
+    """Judges envelopes by the requirements in force and, for GRACE_PERIOD_S after a change, the previous ones.
+
+    Times are Unix seconds: they are compared with what envelopes claim.
+    """
+
+    def __init__(self, requirements: Requirements) -> None:
+        self._current = requirements
+        # Each requirement has its own grace period: a change of the one does not end that of the other.
+        self._previous_pow, self._pow_grace_until = requirements.min_pow, 0.0
+        self._previous_interest, self._interest_grace_until = requirements.interest, 0.0
+
+    @property
+    def requirements(self) -> Requirements:
+        """What is in force."""
+        return self._current
+
+    def change(self, requirements: Requirements, now: float) -> None:
+        """Put other requirements in force."""
+        if requirements.min_pow != self._current.min_pow:
+            self._previous_pow, self._pow_grace_until = self._current.min_pow, now + GRACE_PERIOD_S
+        if requirements.interest != self._current.interest:
+            self._previous_interest, self._interest_grace_until = self._current.interest, now + GRACE_PERIOD_S
+        self._current = requirements
+
+    def judge(self, envelope: Envelope, now: float) -> Verdict:
+        """Decide about one envelope. The cheap rules come first, the proof of work, two hashes' worth, last."""
+        seconds = int(now)
+        created = envelope.expiry - envelope.ttl
+        ahead = created - seconds
+        if ahead > MAX_AHEAD_S:
+            return Verdict.FROM_THE_FUTURE
+        if envelope.expiry < seconds:
+            return Verdict.VERY_OLD if envelope.expiry < seconds - MAX_EXPIRED_S else Verdict.EXPIRED
+        if created < 0:
+            return Verdict.FORGED_TIME
+        if len(envelope.raw) > MAX_ENVELOPE_BYTES:
+            return Verdict.OVERSIZE
+        current, topic = self._current, envelope.topic
+        wanted = current.interest.wants(topic)
+        if not wanted and now < self._interest_grace_until:
+            wanted = self._previous_interest.wants(topic)
+        if not wanted:
+            return Verdict.UNWANTED_TOPIC
+        min_pow = min(current.min_pow, self._previous_pow) if now < self._pow_grace_until else current.min_pow
+        if envelope.pow(ahead) < min_pow:
+            return Verdict.LOW_POW
+        return Verdict.ACCEPTED

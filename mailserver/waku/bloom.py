@@ -1,0 +1,67 @@
+"""Topic bloom filters, and what a peer wants: topics or a bloom filter (6/WAKU1 "Bloom Filter", "Topic Interest")."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mailserver.errors import DecodeError
+from mailserver.waku.envelope import Topic
+
+BLOOM_BYTES = 64
+FULL_BLOOM = b"\xff" * BLOOM_BYTES
+EMPTY_BLOOM = bytes(BLOOM_BYTES)
+
+
+def bits_of(topic: bytes) -> tuple[int, int, int]:
+    """The three bits of a topic, numbered 0 to 511.
+
+    For i in 0..2: n = topic[i], plus 256 when bit i of topic[3] is set. Bit n is bit n % 8, least significant
+    first, of byte n // 8.
+    """
+    high = topic[3]
+    return topic[0] + (high & 1) * 256, topic[1] + (high >> 1 & 1) * 256, topic[2] + (high >> 2 & 1) * 256
+
+
+def bloom_of(topics: Iterable[bytes]) -> bytes:
+    """The 64-byte filter that matches these topics."""
+    bloom = bytearray(BLOOM_BYTES)
+    for topic in topics:
+        for bit in bits_of(topic):
+            bloom[bit // 8] |= 1 << bit % 8
+    return bytes(bloom)
+
+
+def matches(bloom: bytes, topic: bytes) -> bool:
+    """Whether (filter AND topic's bloom) == topic's bloom."""
+    a, b, c = bits_of(topic)
+    return bool(bloom[a >> 3] >> (a & 7) & bloom[b >> 3] >> (b & 7) & bloom[c >> 3] >> (c & 7) & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """Which envelopes a node wants: those on `topics` if not None, else those that `bloom` matches."""
+
+    topics: frozenset[Topic] | None = None
+    bloom: bytes = FULL_BLOOM
+
+    def wants(self, topic: Topic) -> bool:
+        """Whether an envelope of this topic is wanted."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.bloom == FULL_BLOOM or matches(self.bloom, topic)
+
+
+FULL_INTEREST = Interest()
+"""Everything: what a full node wants."""
+
+
+def check_bloom(bloom: bytes) -> bytes:
+    """Return a bloom filter as 64 bytes; an empty one stands for the full filter.
+
+    Raises:
+        DecodeError: any other length.
+    """
+    if not bloom:
+        return FULL_BLOOM
+    if len(bloom) != BLOOM_BYTES:
+        raise DecodeError("bloom filter has the wrong length", got=len(bloom), limit=BLOOM_BYTES)
+    return bloom

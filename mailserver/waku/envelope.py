@@ -1,0 +1,201 @@
+"""Envelopes: decoding that keeps the received bytes, hash, proof of work (6/WAKU1 "Envelope").
+
+An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and served untouched, so an Envelope
+is its bytes, the numbers read from them, and where the parts stand.
+"""
+
+from typing import NamedTuple, NewType
+
+from mailserver.codec import rlp
+from mailserver.codec.keccak import keccak256, running_keccak
+from mailserver.errors import DecodeError
+
+Topic = NewType("Topic", bytes)
+"""4 bytes that say, roughly, what an envelope is about."""
+
+EnvelopeHash = NewType("EnvelopeHash", bytes)
+"""Keccak-256 of an envelope's RLP as received: 32 bytes."""
+
+TOPIC_BYTES = 4
+HASH_BYTES = 32
+NONCE_BYTES = 8
+MAX_U32 = 0xFFFF_FFFF
+
+MAX_ENVELOPES_PER_PACKET = 65_536
+"""Most envelopes in one packet: 1.5 MB hold so many of 24 bytes. With sealed data inside, one takes over 40."""
+
+
+class Envelope(NamedTuple):
+    """One envelope. `expiry` is Unix time in seconds, `ttl` seconds.
+
+    `body_at`, `data_at` and `nonce_at` are offsets into `raw`: of the first field, of the data field's
+    content, and of the nonce field.
+    """
+
+    raw: bytes
+    expiry: int
+    ttl: int
+    topic: Topic
+    nonce: int
+    body_at: int
+    data_at: int
+    nonce_at: int
+
+    @property
+    def created(self) -> int:
+        """When the sender says it made the envelope: expiry - ttl; below zero in a forged one."""
+        return self.expiry - self.ttl
+
+    @property
+    def data(self) -> bytes:
+        """The sealed payload (7/WAKU-DATA)."""
+        return self.raw[self.data_at : self.nonce_at]
+
+    def hash(self) -> EnvelopeHash:
+        """Keccak-256 of the bytes as received. Computed at each call."""
+        return EnvelopeHash(keccak256(self.raw))
+
+    def pow(self, ahead: int = 0) -> float:
+        """Proof of work of the envelope.
+
+            pow = 2 ** leading-zero-bits(keccak(rlp([expiry, ttl, topic, data]) || nonce)) / (size * ttl)
+
+        where the nonce is 8 bytes, big-endian, and size the length of that RLP.
+
+        Args:
+            ahead: seconds by which the envelope was created after our now. The deployed node counts
+                `ttl + ahead + 1` then; 0 where it was not.
+        """
+        body = self.raw[self.body_at : self.nonce_at]
+        body = _list_header(len(body)) + body
+        digest = keccak256(body + self.nonce.to_bytes(NONCE_BYTES, "big"))
+        return pow_of(digest, len(body), self.ttl + ahead + 1 if ahead > 0 else self.ttl)
+
+
+def pow_of(digest: bytes, size: int, ttl: int) -> float:
+    """Return 2 ** leading-zero-bits(digest) / (size * ttl); a ttl of 0 counts as 1, so that it stays finite."""
+    zero_bits = 256 - int.from_bytes(digest, "big").bit_length()
+    return float(2**zero_bits) / size / (ttl or 1)
+
+
+def encode_envelope(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int) -> Envelope:
+    """Build an envelope from its fields."""
+    fields = [rlp.encode_uint(expiry), rlp.encode_uint(ttl), topic, data, rlp.encode_uint(nonce)]
+    return decode_envelope(rlp.encode(fields))
+
+
+def mine(expiry: int, ttl: int, topic: bytes, data: bytes, *, target: float, first_nonce: int = 0) -> Envelope:
+    """Find a nonce from `first_nonce` on whose proof of work reaches `target`; return the envelope.
+
+    Takes size * ttl * target hashes on average: a second for about 500,000.
+    """
+    body = rlp.encode([rlp.encode_uint(expiry), rlp.encode_uint(ttl), topic, data])
+    prefix = running_keccak(body)
+    nonce = first_nonce
+    while True:
+        attempt = prefix.copy()
+        attempt.update(nonce.to_bytes(NONCE_BYTES, "big"))
+        if pow_of(attempt.digest(), len(body), ttl) >= target:
+            return encode_envelope(expiry, ttl, topic, data, nonce)
+        nonce += 1
+
+
+def decode_envelope(raw: bytes) -> Envelope:
+    """Decode one envelope that fills `raw`.
+
+    Raises:
+        DecodeError: not canonical RLP, not five fields of the right kinds, or bytes left over.
+    """
+    envelope, end = _scan(raw, 0, len(raw))
+    if end != len(raw):
+        raise DecodeError("envelope is followed by other bytes", got=len(raw), limit=end)
+    return envelope
+
+
+def decode_envelopes(payload: bytes) -> list[Envelope]:
+    """Decode the payload of Messages or P2P Message, `[envelope, ...]`.
+
+    Raises:
+        DecodeError: any of them does not decode, or there are more than MAX_ENVELOPES_PER_PACKET.
+    """
+    is_list, at, end = rlp.header(payload, 0, len(payload))
+    if not is_list or end != len(payload):
+        raise DecodeError("packet is not one list of envelopes")
+    envelopes = []
+    while at < end:
+        envelope, at = _scan(payload, at, end)
+        envelopes.append(envelope)
+        if len(envelopes) > MAX_ENVELOPES_PER_PACKET:
+            raise DecodeError("packet holds too many envelopes", limit=MAX_ENVELOPES_PER_PACKET)
+    return envelopes
+
+
+def encode_envelopes(raws: list[bytes]) -> bytes:
+    """Encode the payload of Messages or P2P Message from envelopes' bytes, which go in untouched."""
+    body = b"".join(raws)
+    return _list_header(len(body)) + body
+
+
+def packet_bytes(body_bytes: int) -> int:
+    """How long a packet's payload is whose envelopes take `body_bytes`."""
+    return len(_list_header(body_bytes)) + body_bytes
+
+
+def _list_header(length: int) -> bytes:
+    if length < 56:
+        return bytes([0xC0 + length])
+    size = rlp.encode_uint(length)
+    return bytes([0xF7 + len(size)]) + size
+
+
+def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
+    """Read the envelope at `at`; return it and where it ends.
+
+    It runs for every envelope that is taken in: one flat pass, nothing built but the result.
+    """
+    header = rlp.header
+    is_list, body_at, stop = header(data, at, end)
+    if not is_list:
+        raise DecodeError("envelope is not an RLP list")
+    expiry, field_at = _u32(data, body_at, stop, "expiry")
+    ttl, field_at = _u32(data, field_at, stop, "ttl")
+    if field_at + 5 <= stop and data[field_at] == 0x80 + TOPIC_BYTES:
+        topic = data[field_at + 1 : field_at + 5]
+        field_at += 5
+    else:
+        raise DecodeError("topic is not 4 bytes")
+    is_list, data_at, nonce_at = header(data, field_at, stop)
+    if is_list:
+        raise DecodeError("data of an envelope is a list")
+    is_list, nonce_start, nonce_end = header(data, nonce_at, stop)
+    if is_list or nonce_end - nonce_start > NONCE_BYTES:
+        raise DecodeError("nonce is not an integer of 8 bytes", got=nonce_end - nonce_start, limit=NONCE_BYTES)
+    if nonce_end != stop:
+        raise DecodeError("envelope has other than five fields")
+    if nonce_end > nonce_start and data[nonce_start] == 0:
+        raise DecodeError("nonce has leading zeros")
+    nonce = int.from_bytes(data[nonce_start:nonce_end], "big")
+    envelope = Envelope(data[at:stop], expiry, ttl, Topic(topic), nonce, body_at - at, data_at - at, nonce_at - at)
+    return envelope, stop
+
+
+def _u32(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
+    """Read an integer of at most 4 bytes; return it and where the next field starts."""
+    if at >= end:
+        raise DecodeError(f"{what} is missing")
+    prefix = data[at]
+    if prefix < 0x80:
+        if prefix == 0:  # the integer 0 is the empty string
+            raise DecodeError(f"{what} has leading zeros")
+        return prefix, at + 1
+    length = prefix - 0x80
+    if length > 4:
+        raise DecodeError(f"{what} is not an integer of 4 bytes")
+    at += 1
+    stop = at + length
+    if stop > end:
+        raise DecodeError(f"{what} is truncated")
+    value = int.from_bytes(data[at:stop], "big")
+    if length and (value < 0x80 or not data[at]):
+        raise DecodeError(f"{what} is not in its shortest form")
+    return value, stop

@@ -1,0 +1,292 @@
+"""Packet codes and the payloads that are not envelopes (6/WAKU1 "Packet Codes", "Status", confirmations)."""
+
+import math
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+from mailserver.codec import rlp
+from mailserver.errors import DecodeError
+from mailserver.waku.bloom import FULL_INTEREST, Interest, check_bloom
+from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
+
+MAX_TOPIC_INTEREST = 10_000
+"""Most topics in a topic interest (6/WAKU1 "Topic Interest Field")."""
+
+MAX_PACKET_BYTES = 1024 * 1024
+"""No packet that we send carries more: deployed clients disconnect above it."""
+
+MAX_RECEIVED_PACKET_BYTES = 1536 * 1024
+"""No packet that we take carries more: the 1.5 MB of 6/WAKU1 "Maximum Packet Size"."""
+
+DEFAULT_POW_REQUIREMENT = 0.001
+"""What a Status without a PoW requirement means."""
+
+_U64_BYTES = 8
+_T = TypeVar("_T")
+
+
+class PacketCode(IntEnum):
+    """6/WAKU1 "Packet Codes" and 8/WAKU-MAIL; the numbers on the wire, decimal."""
+
+    STATUS = 0
+    MESSAGES = 1
+    BATCH_ACKNOWLEDGED = 11
+    MESSAGE_RESPONSE = 12
+    STATUS_UPDATE = 22
+    P2P_REQUEST_COMPLETE = 125
+    P2P_REQUEST = 126
+    P2P_MESSAGE = 127
+
+
+PACKET_CODE_COUNT = 128
+"""How many message ids the capability takes."""
+
+
+class StatusKey(IntEnum):
+    """Keys of the association list in Status and Status Update."""
+
+    POW_REQUIREMENT = 0
+    BLOOM_FILTER = 1
+    LIGHT_NODE = 2
+    CONFIRMATIONS = 3
+    PACKET_RATE_LIMITS = 4
+    TOPIC_INTEREST = 5
+    BYTE_RATE_LIMITS = 6
+
+
+class RateLimits(NamedTuple):
+    """Limits per second by IP address, peer id and topic; 0 is no limit. All three are always sent."""
+
+    ip: int = 0
+    peer: int = 0
+    topic: int = 0
+
+
+NO_RATE_LIMITS = RateLimits()
+"""What a Status without rate limits means."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """What one Status or Status Update says; None where the key is absent.
+
+    `bloom` is 64 bytes, `topic_interest` at most MAX_TOPIC_INTEREST topics.
+    """
+
+    pow_requirement: float | None = None
+    bloom: bytes | None = None
+    light_node: bool | None = None
+    confirmations: bool | None = None
+    packet_rate_limits: RateLimits | None = None
+    topic_interest: frozenset[Topic] | None = None
+    byte_rate_limits: RateLimits | None = None
+
+    def encode(self) -> bytes:
+        """Encode `[[key, value], ...]` in ascending order of the keys.
+
+        Deployed clients stop reading at a key they do not know: the later a key was added, the higher it is.
+        """
+        pairs: list[tuple[StatusKey, rlp.Encodable]] = []
+        if self.pow_requirement is not None:
+            bits = int.from_bytes(struct.pack(">d", self.pow_requirement), "big")
+            pairs.append((StatusKey.POW_REQUIREMENT, rlp.encode_uint(bits)))
+        if self.bloom is not None:
+            pairs.append((StatusKey.BLOOM_FILTER, self.bloom))
+        if self.light_node is not None:
+            pairs.append((StatusKey.LIGHT_NODE, rlp.encode_uint(self.light_node)))
+        if self.confirmations is not None:
+            pairs.append((StatusKey.CONFIRMATIONS, rlp.encode_uint(self.confirmations)))
+        if self.packet_rate_limits is not None:
+            limits = [rlp.encode_uint(limit) for limit in self.packet_rate_limits]
+            pairs.append((StatusKey.PACKET_RATE_LIMITS, limits))
+        if self.topic_interest is not None:
+            pairs.append((StatusKey.TOPIC_INTEREST, sorted(self.topic_interest)))
+        if self.byte_rate_limits is not None:
+            limits = [rlp.encode_uint(limit) for limit in self.byte_rate_limits]
+            pairs.append((StatusKey.BYTE_RATE_LIMITS, limits))
+        return rlp.encode([[rlp.encode_uint(key), value] for key, value in pairs])
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "StatusOptions":
+        """Decode the payload of Status or Status Update; unknown keys are ignored, of a repeated one the last counts.
+
+        Raises:
+            DecodeError: not a list of pairs, or the value of a known key is invalid.
+        """
+        options = cls()
+        for item in rlp.decode_list(payload):
+            pair = rlp.as_list(item)
+            if len(pair) < 2:
+                raise DecodeError("status option is not a pair", got=len(pair), limit=2)
+            key = rlp.as_bytes(pair[0])
+            if len(key) > 1 or key == b"\x00":  # no known key is so long, or has a leading zero
+                continue
+            options = options._with(int.from_bytes(key, "big"), pair[1])
+        return options
+
+    def _with(self, key: int, value: rlp.Item) -> "StatusOptions":
+        match key:
+            case StatusKey.POW_REQUIREMENT:
+                return replace(self, pow_requirement=_decode_pow(value))
+            case StatusKey.BLOOM_FILTER:
+                return replace(self, bloom=check_bloom(rlp.as_bytes(value)))
+            case StatusKey.LIGHT_NODE:
+                return replace(self, light_node=_decode_bool(value))
+            case StatusKey.CONFIRMATIONS:
+                return replace(self, confirmations=_decode_bool(value))
+            case StatusKey.PACKET_RATE_LIMITS:
+                return replace(self, packet_rate_limits=_decode_limits(value))
+            case StatusKey.TOPIC_INTEREST:
+                return replace(self, topic_interest=_decode_interest(value))
+            case StatusKey.BYTE_RATE_LIMITS:
+                return replace(self, byte_rate_limits=_decode_limits(value))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What holds for a peer after its Status and every Status Update. The defaults are those of an empty Status."""
+
+    pow_requirement: float = DEFAULT_POW_REQUIREMENT
+    interest: Interest = FULL_INTEREST
+    light_node: bool = False
+    confirmations: bool = False
+    packet_rate_limits: RateLimits = NO_RATE_LIMITS
+    byte_rate_limits: RateLimits = NO_RATE_LIMITS
+
+    def updated(self, options: StatusOptions) -> "PeerSettings":
+        """Apply a Status or Status Update. What is absent stays; a bloom alone discards the topics, and the reverse."""
+        interest = self.interest
+        if options.topic_interest is not None:
+            interest = Interest(topics=options.topic_interest)
+        elif options.bloom is not None:
+            interest = Interest(bloom=options.bloom)
+        return PeerSettings(
+            pow_requirement=_given(options.pow_requirement, self.pow_requirement),
+            interest=interest,
+            light_node=_given(options.light_node, self.light_node),
+            confirmations=_given(options.confirmations, self.confirmations),
+            packet_rate_limits=_given(options.packet_rate_limits, self.packet_rate_limits),
+            byte_rate_limits=_given(options.byte_rate_limits, self.byte_rate_limits),
+        )
+
+
+class EnvelopeErrorCode(IntEnum):
+    """Why an envelope was refused, in Message Response. Deployed Go nodes send 21 for both."""
+
+    TIME_SYNC = 1
+    INVALID = 2
+
+
+_DEPLOYED_TIME_SYNC = 21
+
+
+class EnvelopeError(NamedTuple):
+    """One refused envelope of a confirmed packet."""
+
+    hash: EnvelopeHash
+    code: int
+    description: str
+
+
+MESSAGE_RESPONSE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MessageResponse:
+    """Which envelopes of a Messages packet were refused; none if `errors` is empty.
+
+    `batch_hash` is Keccak-256 of that packet's payload.
+    """
+
+    batch_hash: bytes
+    errors: tuple[EnvelopeError, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode `[1, [batch-hash, [[envelope-hash, code, description], ...]]]`."""
+        errors = [[error.hash, rlp.encode_uint(error.code), error.description.encode()] for error in self.errors]
+        return rlp.encode([rlp.encode_uint(MESSAGE_RESPONSE_VERSION), [self.batch_hash, errors]])
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "MessageResponse | None":
+        """Decode a response; None if its version is another than 1, whose form is unknown.
+
+        Raises:
+            DecodeError: the form is another.
+        """
+        fields = rlp.decode_list(payload)
+        if len(fields) < 2:
+            raise DecodeError("message response has too few elements", got=len(fields), limit=2)
+        if rlp.as_uint(fields[0], _U64_BYTES) != MESSAGE_RESPONSE_VERSION:
+            return None
+        response = rlp.as_list(fields[1])
+        if len(response) < 2:
+            raise DecodeError("message response has too few elements", got=len(response), limit=2)
+        errors = tuple(_decode_error(item) for item in rlp.as_list(response[1]))
+        return cls(rlp.as_bytes(response[0], HASH_BYTES), errors)
+
+
+def encode_batch_acknowledged(batch_hash: bytes) -> bytes:
+    """Encode the deployed form: the 32-byte hash as a bare string."""
+    return rlp.encode(batch_hash)
+
+
+def decode_batch_acknowledged(payload: bytes) -> bytes:
+    """Decode the batch hash, from the bare string or the list `[version, hash]`.
+
+    Raises:
+        DecodeError: the form is another.
+    """
+    item = rlp.decode(payload)
+    if isinstance(item, list):
+        if len(item) < 2:
+            raise DecodeError("batch acknowledgement has too few elements", got=len(item), limit=2)
+        item = item[1]
+    return rlp.as_bytes(item, HASH_BYTES)
+
+
+def _decode_error(item: rlp.Item) -> EnvelopeError:
+    fields = rlp.as_list(item)
+    if len(fields) < 3:
+        raise DecodeError("envelope error has too few elements", got=len(fields), limit=3)
+    code = rlp.as_uint(fields[1], _U64_BYTES)
+    return EnvelopeError(
+        EnvelopeHash(rlp.as_bytes(fields[0], HASH_BYTES)),
+        EnvelopeErrorCode.TIME_SYNC if code == _DEPLOYED_TIME_SYNC else code,
+        rlp.as_bytes(fields[2]).decode("utf-8", "replace"),
+    )
+
+
+def _decode_pow(value: rlp.Item) -> float:
+    bits = rlp.as_uint(value, _U64_BYTES)
+    (requirement,) = struct.unpack(">d", bits.to_bytes(_U64_BYTES, "big"))
+    if not isinstance(requirement, float) or not math.isfinite(requirement) or math.copysign(1, requirement) < 0:
+        raise DecodeError("PoW requirement is not a finite number from 0 on", got=requirement)
+    return requirement
+
+
+def _decode_bool(value: rlp.Item) -> bool:
+    number = rlp.as_uint(value, 1)
+    if number > 1:
+        raise DecodeError("boolean is neither 0 nor 1", got=number)
+    return bool(number)
+
+
+def _decode_limits(value: rlp.Item) -> RateLimits:
+    limits = rlp.as_list(value)
+    if len(limits) < len(RateLimits._fields):
+        raise DecodeError("rate limits are fewer than three numbers", got=len(limits), limit=3)
+    return RateLimits(*(rlp.as_uint(limit, _U64_BYTES) for limit in limits[: len(RateLimits._fields)]))
+
+
+def _decode_interest(value: rlp.Item) -> frozenset[Topic]:
+    topics = rlp.as_list(value)
+    if len(topics) > MAX_TOPIC_INTEREST:
+        raise DecodeError("topic interest is too long", got=len(topics), limit=MAX_TOPIC_INTEREST)
+    return frozenset(Topic(rlp.as_bytes(topic, TOPIC_BYTES)) for topic in topics)
+
+
+def _given(value: _T | None, otherwise: _T) -> _T:
+    return otherwise if value is None else value

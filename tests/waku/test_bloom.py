@@ -1,0 +1,165 @@
+"""mailserver.waku.bloom against recorded filters, a published one, and a filter made of 512 booleans."""
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mailserver.errors import DecodeError
+from mailserver.waku.bloom import (
+    BLOOM_BYTES,
+    EMPTY_BLOOM,
+    FULL_BLOOM,
+    FULL_INTEREST,
+    Interest,
+    bits_of,
+    bloom_of,
+    check_bloom,
+    matches,
+)
+from mailserver.waku.envelope import Topic
+from tests.data import load
+
+RECORDED = load("envelopes.json")["envelopes"]
+
+NEWS = Topic(b"\x9a\xcb\x04\x42")
+SPORT = Topic(b"\xf0\xc5\x34\x1e")
+
+topics = st.binary(min_size=4, max_size=4).map(Topic)
+
+
+def expected_bits(topic: bytes) -> list[int]:
+    """6/WAKU1 "Bloom Filter", word by word: the fourth byte says which of the other three count 256 more."""
+    bits = []
+    for i in range(3):
+        bit = topic[i]
+        if topic[3] & 2**i:
+            bit += 256
+        bits.append(bit)
+    return bits
+
+
+def expected_bloom(topics: list[Topic]) -> bytes:
+    flags = [False] * 512
+    for topic in topics:
+        for bit in expected_bits(topic):
+            flags[bit] = True
+    return bytes(sum(2**i for i in range(8) if flags[8 * n + i]) for n in range(64))
+
+
+def meet(left: bytes, right: bytes) -> bytes:
+    return bytes(a & b for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("vector", RECORDED, ids=range(len(RECORDED)))
+def test_recorded_topic_has_its_bloom(vector: dict[str, Any]) -> None:
+    topic = Topic(bytes.fromhex(vector["topic"]))
+
+    assert bloom_of([topic]).hex() == vector["bloom"]
+    assert matches(bytes.fromhex(vector["bloom"]), topic)
+
+
+def test_published_topic_has_its_bloom() -> None:
+    # The topic and the filter in the tests that go-ethereum's whisperv6 and go-waku share (TestBloom).
+    bloom = bytes([1]) + bytes(31) + bytes([1]) + bytes(30) + bytes([128])
+
+    assert bloom_of([Topic(b"\x00\x00\xff\x06")]) == bloom
+
+
+@given(topics)
+@example(Topic(b"\x00\x00\x00\x00"))
+@example(Topic(b"\xff\xff\xff\xff"))
+@example(Topic(b"\x01\x02\x03\x01"))
+@example(Topic(b"\x01\x02\x03\x02"))
+@example(Topic(b"\x01\x02\x03\x04"))
+@example(Topic(b"\x01\x02\x03\xf8"))
+@settings(max_examples=50, deadline=None)
+def test_bits_of_a_topic_are_those_of_the_specification(topic: Topic) -> None:
+    assert list(bits_of(topic)) == expected_bits(topic)
+
+
+@given(st.lists(topics, max_size=8))
+@example([])
+@settings(max_examples=50, deadline=None)
+def test_bloom_of_topics_is_the_union_of_their_bits(some_topics: list[Topic]) -> None:
+    bloom = bloom_of(some_topics)
+
+    assert bloom == expected_bloom(some_topics)
+    assert all(matches(bloom, topic) for topic in some_topics)
+
+
+@given(topics, st.lists(topics, max_size=200))
+@settings(max_examples=50, deadline=None)
+def test_bloom_matches_where_it_covers_the_bloom_of_the_topic(topic: Topic, others: list[Topic]) -> None:
+    bloom = bloom_of(others)
+    bloom_of_topic = bloom_of([topic])
+
+    assert matches(bloom, topic) == (meet(bloom, bloom_of_topic) == bloom_of_topic)
+
+
+@given(topics, st.integers(0, 2))
+@settings(max_examples=50, deadline=None)
+def test_bloom_without_one_of_the_bits_does_not_match(topic: Topic, which: int) -> None:
+    bloom = bytearray(FULL_BLOOM)
+    bit = expected_bits(topic)[which]
+    bloom[bit // 8] ^= 2 ** (bit % 8)
+
+    assert not matches(bytes(bloom), topic)
+
+
+def test_full_bloom_matches_everything_and_empty_bloom_nothing() -> None:
+    assert bytes([255] * 64) == FULL_BLOOM
+    assert bytes(64) == EMPTY_BLOOM
+    assert matches(FULL_BLOOM, NEWS)
+    assert not matches(EMPTY_BLOOM, Topic(bytes(4)))
+
+
+def test_full_interest_wants_every_topic() -> None:
+    assert FULL_INTEREST.wants(NEWS)
+    assert FULL_INTEREST.wants(SPORT)
+
+
+def test_interest_in_topics_wants_these_only() -> None:
+    interest = Interest(topics=frozenset({NEWS}))
+
+    assert interest.wants(NEWS)
+    assert not interest.wants(SPORT)
+
+
+def test_interest_in_a_bloom_wants_what_it_matches() -> None:
+    interest = Interest(bloom=bloom_of([NEWS]))
+
+    assert interest.wants(NEWS)
+    assert not interest.wants(SPORT)
+
+
+def test_topics_win_over_the_bloom() -> None:
+    interest = Interest(topics=frozenset({NEWS}), bloom=bloom_of([SPORT]))
+
+    assert interest.wants(NEWS)
+    assert not interest.wants(SPORT)
+
+
+@pytest.mark.parametrize("interest", [Interest(topics=frozenset()), Interest(bloom=EMPTY_BLOOM)])
+def test_interest_in_no_topics_or_a_bloom_of_zeros_wants_nothing(interest: Interest) -> None:
+    assert not interest.wants(NEWS)
+    assert not interest.wants(Topic(bytes(4)))
+
+
+def test_absent_bloom_stands_for_the_full_one() -> None:
+    assert check_bloom(b"") == FULL_BLOOM
+
+
+@given(st.binary(min_size=BLOOM_BYTES, max_size=BLOOM_BYTES))
+@settings(max_examples=20, deadline=None)
+def test_bloom_of_64_bytes_is_taken_as_it_is(bloom: bytes) -> None:
+    assert check_bloom(bloom) == bloom
+
+
+@pytest.mark.parametrize("length", [1, 63, 65, 512])
+def test_bloom_of_another_length_is_refused(length: int) -> None:
+    with pytest.raises(DecodeError) as refused:
+        check_bloom(bytes(length))
+
+    assert (refused.value.got, refused.value.limit) == (length, 64)
