@@ -1,0 +1,1 @@
+"""8/WAKU-MAIL without I/O: history requests, their answers, and cursors."""
