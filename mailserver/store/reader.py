@@ -1,0 +1,228 @@
+"""Finding envelopes: by day, newest first, until a page is full."""
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from mailserver.waku.bloom import BLOOM_BYTES, FULL_BLOOM, Interest, matches
+
+_SLOTS = (1, 8, 64, 256)
+"""How many (day, topic) pairs a statement looks up at once. Few sizes, so that few statements are prepared."""
+
+_MAX_DAYS = 128
+"""Most days that are looked at together."""
+
+_MAX_TOPICS = 20_000
+"""Most topics that are looked at together. Where a day has more, its envelopes are read in order of time and the
+unwanted ones passed over: a filter that admits so many topics finds most of them wanted."""
+
+_SCAN_ROWS = 2000
+"""How many envelopes are looked at together when reading in order of time."""
+
+_NEVER = 2**62
+"""Above every `created`: below it is everything."""
+
+
+class Key(NamedTuple):
+    """Where an envelope stands in the order (created, hash), and its row. `hash` is the stored prefix."""
+
+    created: int
+    hash: bytes
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Envelopes created from `lower` to `upper` (Unix seconds, inclusive) that `interest` wants.
+
+    `below`: only what is strictly below this place (created, whole hash) in the order.
+    """
+
+    lower: int
+    upper: int
+    interest: Interest
+    below: tuple[int, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The first `limit` matches, newest first, and whether there are more."""
+
+    keys: list[Key]
+    more: bool
+
+
+class _Range(NamedTuple):
+    """The bounds as every statement takes them: created from lower to upper, and (created, hash) < below."""
+
+    lower: int
+    upper: int
+    below_created: int
+    below_hash: bytes
+
+
+def _by_topic(slots: int) -> str:
+    return f"""
+        WITH wanted (day, topic) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        SELECT e.created, e.hash, e.seq
+        FROM wanted AS w CROSS JOIN envelopes AS e INDEXED BY envelopes_by_topic
+        WHERE e.created / 86400 = w.day AND e.topic = w.topic
+            AND e.created BETWEEN ? AND ? AND (e.created, e.hash) < (?, ?)
+        ORDER BY e.created DESC, e.hash DESC LIMIT ?
+    """
+
+
+_BY_TOPIC = {slots: _by_topic(slots) for slots in _SLOTS}
+_BY_TIME = """
+    SELECT created, hash, seq{topic} FROM envelopes INDEXED BY envelopes_by_time
+    WHERE created BETWEEN ? AND ? AND (created, hash) < (?, ?)
+    ORDER BY created DESC, hash DESC LIMIT ?
+"""
+_KEYS_BY_TIME = _BY_TIME.format(topic="")
+_KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(topic=", topic")
+_DAYS = "SELECT day FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC"
+
+
+def _admitted_topics(slots: int) -> str:
+    return f"""
+        WITH span (low, high) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        SELECT t.day, t.topic
+        FROM days AS d CROSS JOIN span AS s CROSS JOIN day_topics AS t
+        WHERE d.day BETWEEN ? AND ? AND t.day = d.day AND t.topic BETWEEN s.low AND s.high
+            AND instr(?, substr(t.topic, 2, 1)) AND instr(?, substr(t.topic, 3, 1))
+        LIMIT ?
+    """
+
+
+# Only topics whose bytes the bloom filter admits, each by itself: for a filter of few topics hardly more than
+# those. The first byte is the key's, so most of a day's topics are not even looked at.
+_ADMITTED_TOPICS = {slots: _admitted_topics(slots) for slots in _SLOTS}
+_SIZES = "SELECT j.key, length(e.raw) FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
+_RAWS = "SELECT j.key, e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
+
+
+Statement = Callable[[str, Sequence[object]], Awaitable[Iterable[sqlite3.Row]]]
+"""Runs one statement on some read-only connection and returns its rows. Each runs in a read transaction of its
+own: none stays open while a client takes its time, or the WAL could not be reset."""
+
+
+class Finder:
+    """Answers queries by statements that each are short, whatever the query."""
+
+    def __init__(self, run: Statement) -> None:
+        self._run = run
+
+    async def find(self, query: Query, limit: int) -> Page:
+        """Find the first `limit` matches."""
+        below = query.below
+        bounds = _Range(
+            query.lower,
+            query.upper if below is None else min(query.upper, below[0]),
+            *((_NEVER, b"") if below is None else (below[0], below[1][:HASH_PREFIX_BYTES])),
+        )
+        wanted = limit + 1  # one more tells whether there are more
+        if query.interest.topics is None and query.interest.bloom == FULL_BLOOM:
+            rows = await self._run(_KEYS_BY_TIME, (*bounds, wanted))
+            keys = [Key(*row) for row in rows]
+        else:
+            keys = await self._find_by_day(query.interest, bounds, wanted)
+        return Page(keys[:limit], len(keys) > limit)
+
+    async def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
+        sizes = [0] * len(seqs)
+        for index, size in await self._run(_SIZES, (json.dumps(seqs),)):
+            sizes[index] = size
+        return sizes
+
+    async def read(self, seqs: Sequence[int]) -> list[bytes]:
+        """These rows' envelopes, in this order; a row that is gone is left out."""
+        raws: list[bytes] = [b""] * len(seqs)
+        for index, raw in await self._run(_RAWS, (json.dumps(seqs),)):
+            raws[index] = raw
+        return [raw for raw in raws if raw]
+
+    async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> list[Key]:
+        first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY
+        days = [day for (day,) in await self._run(_DAYS, (first, last))]
+        found: list[Key] = []
+        span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // len(interest.topics)))
+        at = 0
+        while at < len(days) and len(found) < wanted:
+            group = days[at : at + span]
+            pairs = await self._wanted_topics(interest, group)
+            if pairs is None and len(group) > 1:
+                span = 1
+                continue
+            within = bounds._replace(
+                lower=max(bounds.lower, group[-1] * SECONDS_PER_DAY),
+                upper=min(bounds.upper, group[0] * SECONDS_PER_DAY + SECONDS_PER_DAY - 1),
+            )
+            if pairs is None:
+                found += await self._scan(interest, within, wanted - len(found))
+            else:
+                found += await self._look_up(pairs, within, wanted - len(found))
+                if interest.topics is None and len(pairs) <= _SLOTS[-1] // 2:
+                    span = min(_MAX_DAYS, 2 * span)  # few topics in so many days: look at more together
+            at += len(group)
+        return found
+
+    async def _wanted_topics(self, interest: Interest, days: Sequence[int]) -> list[tuple[int, bytes]] | None:
+        """The pairs (day, topic) to look up, of days newest first; None if there are too many."""
+        if interest.topics is not None:
+            return [(day, topic) for day in days for topic in interest.topics]
+        admitted = _admitted_bytes(interest.bloom)
+        slots = _slots(len(admitted))
+        spans = [bound for byte in admitted for bound in (bytes([byte]), bytes([byte, 255, 255, 255]))]
+        spans += [b""] * (2 * slots - len(spans))  # spans that hold no topic
+        parameters = (*spans, days[-1], days[0], admitted, admitted, _MAX_TOPICS)
+        topics = list(await self._run(_ADMITTED_TOPICS[slots], parameters))
+        if len(topics) >= _MAX_TOPICS:
+            return None
+        return [(day, topic) for day, topic in topics if matches(interest.bloom, topic)]
+
+    async def _look_up(self, pairs: Sequence[tuple[int, bytes]], bounds: _Range, wanted: int) -> list[Key]:
+        """The first `wanted` envelopes of these topics on these days."""
+        found: list[Key] = []
+        for at in range(0, len(pairs), _SLOTS[-1]):
+            part = pairs[at : at + _SLOTS[-1]]
+            slots = _slots(len(part))
+            parameters: list[object] = [value for pair in part for value in pair]
+            parameters += [None] * (2 * slots - len(parameters))  # pairs that match nothing
+            rows = await self._run(_BY_TOPIC[slots], (*parameters, *bounds, wanted))
+            found += [Key(*row) for row in rows]
+            if at:
+                found.sort(reverse=True)
+                del found[wanted:]
+            if len(found) >= wanted:  # what is older than the last of these is not wanted any more
+                bounds = bounds._replace(lower=found[-1].created)
+        return found
+
+    async def _scan(self, interest: Interest, bounds: _Range, wanted: int) -> list[Key]:
+        """The first `wanted` envelopes of the interest, by reading all in order of time."""
+        found: list[Key] = []
+        while len(found) < wanted:
+            rows = list(await self._run(_KEYS_AND_TOPICS_BY_TIME, (*bounds, _SCAN_ROWS)))
+            found += [Key(created, key, seq) for created, key, seq, topic in rows if interest.wants(topic)]
+            if len(rows) < _SCAN_ROWS:
+                break
+            created, key = rows[-1][:2]
+            bounds = bounds._replace(upper=created, below_created=created, below_hash=key)
+        return found[:wanted]
+
+
+def _admitted_bytes(bloom: bytes) -> bytes:
+    """Which values the first, second or third byte of a matching topic can have.
+
+    Bit i of a topic is its byte i, plus 256 for half of the topics (`waku.bloom.bits_of`).
+    """
+    half = BLOOM_BYTES // 2
+    return bytes(byte for byte in range(256) if (bloom[byte // 8] | bloom[half + byte // 8]) >> byte % 8 & 1)
+
+
+def _slots(count: int) -> int:
+    """The smallest of _SLOTS that holds `count`, at most _SLOTS[-1]."""
+    return next(slots for slots in _SLOTS if slots >= count)

@@ -1,0 +1,180 @@
+"""The one writer: it groups what has arrived into one transaction and answers when that is on disk."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import aiosqlite
+
+from mailserver.errors import StoreError
+from mailserver.store.schema import HASH_PREFIX_BYTES
+from mailserver.waku.envelope import EnvelopeHash, Topic
+
+log = logging.getLogger(__name__)
+
+MAX_GROUP_ROWS = 1000
+"""Most rows in one transaction."""
+
+GROUP_INTERVAL_S = 0.005
+"""Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet
+waits for nothing; under a stream of them the disk syncs at most 200 times a second."""
+
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
+"""Beyond this, `put` waits for room; what waits is held back at the peers' sockets."""
+
+_ROW_COUNTS = (100, 10, 1)
+_COLUMNS = "(received, created, topic, hash, raw)"
+# Many rows in one statement, not `executemany`: SQLite then runs over them without taking Python's lock for each,
+# which a busy event loop would give up only every 5 ms.
+_INSERTS = {
+    count: f"INSERT OR IGNORE INTO envelopes {_COLUMNS} VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
+    for count in _ROW_COUNTS
+}
+# LIMIT -1 keeps SQLite from merging the two SELECTs and sorting whole envelopes for the sake of their lengths.
+_COUNT_DAYS = """
+    INSERT INTO days (day, envelopes, bytes)
+    SELECT day, count(*), sum(size)
+    FROM (SELECT created / 86400 AS day, length(raw) AS size FROM envelopes WHERE seq > ? LIMIT -1)
+    GROUP BY day
+    ON CONFLICT (day) DO UPDATE SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes
+"""
+_NOTE_TOPICS = """
+    INSERT OR IGNORE INTO day_topics (day, topic) SELECT created / 86400, topic FROM envelopes WHERE seq > ?
+"""
+
+
+class NewEnvelope(NamedTuple):
+    """An envelope to be stored. Times are Unix seconds; `hash` is whole, 32 bytes."""
+
+    received: int
+    created: int
+    topic: Topic
+    hash: EnvelopeHash
+    raw: bytes
+
+
+class StoreWriter:
+    """Queues envelopes and commits them in groups, on a connection that nobody else uses."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+        self._queue: deque[tuple[Sequence[NewEnvelope], asyncio.Future[None]]] = deque()
+        self._queued_rows = 0
+        self._queued_bytes = 0
+        self._arrived = asyncio.Event()
+        self._full = asyncio.Event()
+        self._room = asyncio.Event()
+        self._closing = False
+
+    async def put(self, envelopes: Sequence[NewEnvelope]) -> None:
+        """Store envelopes; return once they are on disk. What is there already is left as it is.
+
+        Raises:
+            StoreError: they are not stored, or not all; or the store is closing.
+        """
+        while self._queued_bytes >= MAX_QUEUED_BYTES and not self._closing:
+            self._room.clear()
+            await self._room.wait()
+        if self._closing:
+            raise StoreError("the store is closing")
+        # A packet of more than MAX_GROUP_ROWS goes into several transactions, one after the other.
+        parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
+        await asyncio.gather(*(self._enqueue(part) for part in parts))
+
+    def close(self) -> None:
+        """Take nothing more; `run` commits what is queued and returns."""
+        self._closing = True
+        self._arrived.set()
+        self._full.set()
+        self._room.set()
+
+    async def run(self) -> None:
+        """Commit groups until closed and nothing is queued."""
+        loop = asyncio.get_running_loop()
+        next_start = loop.time()
+        while True:
+            await self._arrived.wait()
+            if not self._queue:
+                if self._closing:
+                    return
+                self._arrived.clear()
+                continue
+            if self._queued_rows < MAX_GROUP_ROWS and loop.time() < next_start:
+                self._full.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(next_start):
+                        await self._full.wait()
+            next_start = loop.time() + GROUP_INTERVAL_S
+            await self._commit_group(self._take_group())
+
+    def _enqueue(self, part: Sequence[NewEnvelope]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((part, future))
+        self._queued_rows += len(part)
+        self._queued_bytes += _size(part)
+        self._arrived.set()
+        if self._queued_rows >= MAX_GROUP_ROWS:
+            self._full.set()
+        return future
+
+    def _take_group(self) -> list[tuple[Sequence[NewEnvelope], asyncio.Future[None]]]:
+        group = [self._queue.popleft()]
+        rows = len(group[0][0])
+        while self._queue and rows + len(self._queue[0][0]) <= MAX_GROUP_ROWS:
+            group.append(self._queue.popleft())
+            rows += len(group[-1][0])
+        return group
+
+    async def _commit_group(self, group: list[tuple[Sequence[NewEnvelope], asyncio.Future[None]]]) -> None:
+        envelopes = list(itertools.chain.from_iterable(part for part, _ in group))
+        failure: StoreError | None = None
+        try:
+            await self._commit(envelopes)
+        except sqlite3.Error as error:
+            failure = StoreError(f"cannot store {len(envelopes)} envelopes: {error}")
+            failure.__cause__ = error
+            log.error("store write failed envelopes=%d error=%r", len(envelopes), str(error))
+        self._queued_rows -= len(envelopes)
+        self._queued_bytes -= _size(envelopes)
+        if self._queued_bytes < MAX_QUEUED_BYTES:
+            self._room.set()
+        for _, future in group:
+            if future.done():  # whoever waited for it is gone; the envelopes are stored all the same
+                continue
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+    async def _commit(self, envelopes: Sequence[NewEnvelope]) -> None:
+        execute = self._connection.execute_fetchall
+        try:
+            await execute("BEGIN IMMEDIATE")
+            ((last_seq,),) = await execute("SELECT coalesce(max(seq), 0) FROM envelopes")
+            at = 0
+            for count in _ROW_COUNTS:
+                while len(envelopes) - at >= count:
+                    rows = envelopes[at : at + count]
+                    await execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
+                    at += count
+            await execute(_COUNT_DAYS, (last_seq,))
+            await execute(_NOTE_TOPICS, (last_seq,))
+            await execute("COMMIT")
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                await execute("ROLLBACK")
+            raise
+
+
+def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:
+    received, created, topic, full_hash, raw = envelope
+    return received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw
+
+
+def _size(envelopes: Sequence[NewEnvelope]) -> int:
+    return sum(len(envelope.raw) for envelope in envelopes)
