@@ -1,0 +1,235 @@
+"""A mail client on the same core: asks any mailserver for history, and posts envelopes to any Waku v1 node."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
+from mailserver.mail.completion import Completion, Failure, decode_completion
+from mailserver.mail.request import MailRequest, RequestId, encode_fields
+from mailserver.net.connection import Connection, random_key, session_config
+from mailserver.net.dialer import dial
+from mailserver.waku.bloom import EMPTY_BLOOM
+from mailserver.waku.envelope import Envelope, Topic, encode_envelopes, mine
+from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
+from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
+from mailserver.waku.peer import (
+    BatchAcknowledged,
+    Event,
+    MessageResponseReceived,
+    P2PMessagesReceived,
+    P2PRequestCompleted,
+)
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long to wait for the next packet of an answer, or for a confirmation; deployed clients wait 10 to 30 s."""
+
+REQUEST_TTL_S = 50
+"""The ttl of request envelopes, as deployed clients set it."""
+
+REQUEST_TOPIC = Topic(bytes(4))
+
+OnEnvelopes = Callable[[Sequence[Envelope]], None]
+
+
+class RequestFailed(MailserverError):
+    """The mailserver answered with an error; `failure` says which."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return self.failure.message
+
+
+class NoAnswer(MailserverError):
+    """The node is connected but did not answer within ANSWER_TIMEOUT_S."""
+
+
+def seal_envelope(
+    payload: bytes,
+    key: bytes,
+    topic: Topic,
+    *,
+    ttl: int,
+    min_pow: float,
+    now: int,
+    signing_key: PrivateKey | None = None,
+) -> Envelope:
+    """Seal a payload with a symmetric key into an envelope created now, and find its proof of work.
+
+    Takes about size * ttl * min_pow / 500,000 seconds.
+    """
+    data = seal_symmetric(
+        payload,
+        key,
+        nonce=secrets.token_bytes(12),
+        padding=secrets.token_bytes(MAX_PADDING_BYTES),
+        signing_key=signing_key,
+    )
+    return mine(now + ttl, ttl, topic, data, target=min_pow)
+
+
+@dataclass
+class _Answer:
+    """A request under way."""
+
+    request_id: RequestId
+    on_envelopes: OnEnvelopes
+    progressed: asyncio.Event
+    completion: Completion | Failure | None = None
+
+
+class MailClient:
+    """One connection to a node. Made by `connect`. Requests and posts may be made from several tasks."""
+
+    def __init__(self, connection: Connection, settings: PeerSettings) -> None:
+        self._connection = connection
+        self.settings = settings
+        self._answer: _Answer | None = None
+        self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
+        self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
+        self._responses: dict[bytes, MessageResponse] = {}
+
+    async def post(self, envelopes: Sequence[Envelope]) -> MessageResponse:
+        """Send live envelopes in one packet; return the node's confirmation, with the errors it reports.
+
+        Raises:
+            ConnectionLost: the connection ended first.
+            NoAnswer: no confirmation came within ANSWER_TIMEOUT_S.
+        """
+        payload = encode_envelopes([envelope.raw for envelope in envelopes])
+        batch_hash = keccak256(payload)
+        future = self._confirmations.get(batch_hash)
+        if future is None:
+            future = self._confirmations[batch_hash] = asyncio.get_running_loop().create_future()
+        try:
+            self._connection.send(PacketCode.MESSAGES, payload)
+            await self._connection.drain()
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await asyncio.shield(future)
+        except TimeoutError as error:
+            raise NoAnswer(f"no confirmation within {ANSWER_TIMEOUT_S:g} s") from error
+        finally:
+            self._confirmations.pop(batch_hash, None)
+
+    async def request(self, request: MailRequest, key: bytes, on_envelopes: OnEnvelopes) -> Completion:
+        """Ask for one page of history, sealed with the mailserver's symmetric key, in the deployed form.
+
+        Args:
+            request: its `request_id` is ignored: it is that of the envelope that is made here.
+            on_envelopes: called with each packet's envelopes as they arrive.
+        Raises:
+            RequestFailed: the mailserver refused it.
+            ConnectionLost: the connection ended first.
+            NoAnswer: nothing came for ANSWER_TIMEOUT_S.
+        """
+        # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
+        envelope = seal_envelope(
+            encode_fields(request),
+            key,
+            REQUEST_TOPIC,
+            ttl=REQUEST_TTL_S,
+            min_pow=self.settings.pow_requirement,
+            now=int(time.time()),
+            signing_key=random_key(),
+        )
+        async with self._turn:
+            answer = _Answer(RequestId(envelope.hash()), on_envelopes, asyncio.Event())
+            self._answer = answer
+            try:
+                self._connection.send(PacketCode.P2P_REQUEST, envelope.raw)
+                while answer.completion is None:
+                    answer.progressed.clear()
+                    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                        await answer.progressed.wait()
+                    self._check_open()
+            except TimeoutError as error:
+                raise NoAnswer(f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
+            finally:
+                self._answer = None
+        if isinstance(answer.completion, Failure):
+            raise RequestFailed(answer.completion)
+        return answer.completion
+
+    async def request_all(self, request: MailRequest, key: bytes, on_envelopes: OnEnvelopes) -> Completion:
+        """Ask page after page, following the cursors; return the last completion.
+
+        Raises:
+            RequestFailed, ConnectionLost, NoAnswer: as `request`.
+        """
+        while True:
+            completion = await self.request(request, key, on_envelopes)
+            if completion.cursor is None:
+                return completion
+            request = replace(request, cursor=completion.cursor)
+
+    def _check_open(self) -> None:
+        closed = self._connection.closed
+        if closed is not None:
+            raise ConnectionLost(closed.reason, closed.cause)
+
+    async def on_event(self, event: Event) -> None:
+        """Take what the node sends."""
+        match event:
+            case P2PMessagesReceived(envelopes=envelopes) if self._answer is not None:
+                self._answer.on_envelopes(envelopes)
+                self._answer.progressed.set()
+            case P2PRequestCompleted(payload=payload) if self._answer is not None:
+                self._on_completion(self._answer, payload)
+            case MessageResponseReceived(response=response) if response.batch_hash in self._confirmations:
+                self._responses[response.batch_hash] = response
+            case BatchAcknowledged(batch_hash=batch_hash):
+                response = self._responses.pop(batch_hash, MessageResponse(batch_hash))
+                future = self._confirmations.get(batch_hash)
+                if future is not None and not future.done():
+                    future.set_result(response)
+            case _:
+                pass
+
+    def on_lost(self) -> None:
+        """The connection has ended: nobody waits any longer."""
+        closed = self._connection.closed
+        for future in self._confirmations.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(closed.reason if closed else None, closed.cause if closed else ""))
+        if self._answer is not None:
+            self._answer.progressed.set()
+
+    def _on_completion(self, answer: _Answer, payload: bytes) -> None:
+        try:
+            completion = decode_completion(payload)
+        except DecodeError as error:
+            self._connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"completion: {error}")
+            return
+        if completion.request_id == answer.request_id:  # else of a request that we gave up on
+            answer.completion = completion
+            answer.progressed.set()
+
+
+@contextlib.asynccontextmanager
+async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -> AsyncIterator[MailClient]:
+    """Connect to a node, as a light node that wants no live envelopes; disconnect at the end.
+
+    Args:
+        key: our node key; a new one if not given.
+    Raises:
+        ConnectionLost: nobody answers there, or the handshake fails.
+    """
+    status = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
+    connection = await dial(enode, session_config(key or random_key(), client_id), status)
+    client = MailClient(connection, PeerSettings())
+    running = asyncio.create_task(connection.run(client.on_event))
+    running.add_done_callback(lambda _: client.on_lost())
+    try:
+        client.settings = await connection.ready()
+        yield client
+    finally:
+        connection.disconnect(DisconnectReason.CLIENT_QUITTING, "done")
+        await running

@@ -1,0 +1,249 @@
+"""One connection: pumps a Session and a WakuPeer over a socket; owns timeouts, draining and backpressure.
+
+The handler of its events is awaited before the next bytes are read: a handler that waits slows its peer, and
+nobody else. Answers that the peer does not read fill the write buffer; then nothing more is read from it either,
+and after WRITE_TIMEOUT_S it is dropped.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from asyncio import TimerHandle
+from collections.abc import Awaitable, Callable
+
+from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
+from mailserver.net.pipe import Pipe
+from mailserver.rlpx import handshake
+from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.session import Closed, MessageReceived, Opened, Refuse, Session, SessionConfig, SessionState
+from mailserver.waku.packets import (
+    MAX_RECEIVED_PACKET_BYTES,
+    PACKET_CODE_COUNT,
+    PacketCode,
+    PeerSettings,
+    StatusOptions,
+)
+from mailserver.waku.peer import Event, StatusReceived, WakuPeer
+
+log = logging.getLogger(__name__)
+
+WAKU = Capability("waku", 1)
+"""The capability that we speak. `waku/0` is deprecated: a peer with nothing else is useless."""
+
+WRITE_TIMEOUT_S = 20.0
+"""How long a full write buffer may take to shrink; deployed clients use the same."""
+
+LINGER_S = 1.0
+"""How long a peer has to read our Disconnect and close. Closing at once could reset the connection under it."""
+
+Handler = Callable[[Event], Awaitable[None]]
+
+
+def session_config(
+    key: PrivateKey, client_id: str, *, listen_port: int = 0, refuse: Refuse | None = None
+) -> SessionConfig:
+    """Describe our side of a session that speaks Waku v1."""
+    return SessionConfig(
+        key=key,
+        client_id=client_id,
+        capabilities={WAKU: PACKET_CODE_COUNT},
+        max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
+        listen_port=listen_port,
+        refuse=refuse,
+    )
+
+
+def random_key() -> PrivateKey:
+    """A new private key."""
+    return PrivateKey(secrets.token_bytes(32))
+
+
+def random_entropy() -> handshake.Entropy:
+    """Draw the randomness of one handshake."""
+    spread = handshake.MAX_PADDING_BYTES - handshake.MIN_PADDING_BYTES + 1
+    return handshake.Entropy(
+        ephemeral_key=random_key(),
+        nonce=secrets.token_bytes(handshake.NONCE_BYTES),
+        seal_key=random_key(),
+        iv=secrets.token_bytes(16),
+        padding=secrets.token_bytes(handshake.MIN_PADDING_BYTES + secrets.randbelow(spread)),
+    )
+
+
+class Connection:
+    """One peer's connection, from its first byte to its end."""
+
+    def __init__(
+        self, pipe: Pipe, config: SessionConfig, status: StatusOptions, *, remote_id: NodeId | None = None
+    ) -> None:
+        """Take over a connected pipe; `run` does the rest.
+
+        Args:
+            status: what we announce.
+            remote_id: whom we dialled; None if we were dialled.
+        Raises:
+            DecodeError: `remote_id` is no point of the curve.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._pipe = pipe
+        self._status = status
+        self._peer = WakuPeer(light_node=bool(status.light_node))
+        self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
+        self._timer: TimerHandle | None = None
+        self._closed: Closed | None = None
+        self._ready = asyncio.Event()
+        self.client_id = ""
+
+    def __str__(self) -> str:
+        remote_id = self._session.remote_id
+        return f"{remote_id.hex()[:8] if remote_id else '?'}@{self._pipe.address}"
+
+    @property
+    def closed(self) -> Closed | None:
+        """How the connection ended, or None."""
+        return self._closed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is over and the connection has not ended."""
+        return self._session.state is SessionState.OPEN
+
+    @property
+    def settings(self) -> PeerSettings:
+        """What the peer has announced so far."""
+        return self._peer.settings
+
+    async def run(self, handler: Handler) -> None:
+        """Pump until the connection ends, then close the socket. Awaits `handler` for each event of the peer."""
+        self._flush()
+        self._arm_timer()
+        try:
+            while self._closed is None:
+                await self._read()
+                await self._dispatch(handler)
+                if self._pipe.is_full:
+                    with contextlib.suppress(ConnectionLost):  # then `_closed` says so
+                        await self.drain()
+            if not self._closed.by_peer:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_S):
+                        await self._pipe.finish()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._session.receive_eof()
+            self._take_events()
+            self._ready.set()
+            self._pipe.abort()
+
+    async def ready(self) -> PeerSettings:
+        """Wait for the peer's Status.
+
+        Raises:
+            ConnectionLost: the connection ended before it came.
+        """
+        await self._ready.wait()
+        if self._closed is not None:
+            raise ConnectionLost(self._closed.reason, self._closed.cause)
+        return self._peer.settings
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        """Queue a packet. Before more than a few, `drain`.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        if self._closed is not None:
+            raise ConnectionLost(self._closed.reason, self._closed.cause)
+        self._session.send(WAKU, code, payload)
+        self._flush()
+
+    async def drain(self) -> None:
+        """Wait until the peer has read enough of what was sent.
+
+        Raises:
+            ConnectionLost: it did not within WRITE_TIMEOUT_S, or the connection has ended.
+        """
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._pipe.drain()
+        except TimeoutError:
+            self.abort(f"peer read nothing for {WRITE_TIMEOUT_S:g} s")
+        if self._closed is not None:
+            raise ConnectionLost(self._closed.reason, self._closed.cause)
+
+    def disconnect(self, reason: DisconnectReason, cause: str) -> None:
+        """End the connection and say why."""
+        self._session.disconnect(reason, cause)
+        self._take_events()
+        self._flush()
+        self._pipe.wake()
+
+    def abort(self, cause: str) -> None:
+        """End the connection at once, whatever is unsent."""
+        self._session.disconnect(DisconnectReason.TCP_ERROR, cause)
+        self._take_events()
+        self._pipe.abort()
+        self._pipe.wake()
+
+    async def _read(self) -> None:
+        data = await self._pipe.read()
+        if data:
+            self._session.receive_data(data, self._loop.time())
+        elif data is not None:
+            self._session.receive_eof()
+
+    async def _dispatch(self, handler: Handler) -> None:
+        """Act on what the session has understood of the bytes read."""
+        for event in self._session.events():
+            match event:
+                case MessageReceived(code=code, payload=payload):
+                    await self._on_packet(code, payload, handler)
+                case Opened(client_id=client_id):
+                    self.client_id = client_id
+                    self._session.send(WAKU, PacketCode.STATUS, self._status.encode())
+                case Closed():
+                    self._closed = event
+        self._take_events()
+        self._flush()
+
+    async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
+        if self._session.state is not SessionState.OPEN:
+            return  # what came before the end of the session, but was not acted on in time
+        try:
+            event = self._peer.receive_packet(code, payload)
+        except RemoteProtocolError as error:
+            self._session.disconnect(error.reason, error.cause)
+            return
+        if isinstance(event, StatusReceived):
+            self._ready.set()
+        self._flush()  # what the handler awaits may take a while
+        self._session.pause_reading()
+        await handler(event)
+        self._session.resume_reading(self._loop.time())
+
+    def _take_events(self) -> None:
+        """Note how the session ended, if it was ended from our side."""
+        for event in self._session.events():
+            if isinstance(event, Closed):
+                self._closed = event
+
+    def _flush(self) -> None:
+        data = self._session.data_to_send()
+        if data:
+            self._pipe.write(data)
+
+    def _arm_timer(self) -> None:
+        due = self._session.next_timer()
+        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        # The session's timer moves on with every byte; ours is set anew only when it fires, not for each of them.
+        self._session.handle_timer(self._loop.time())
+        self._take_events()
+        self._flush()
+        if self._closed is not None:
+            self._pipe.wake()
+        self._arm_timer()

@@ -1,0 +1,131 @@
+"""A socket as a pipe of chunks, with both directions bounded.
+
+asyncio's streams do nearly this, but a reader of theirs cannot be woken to learn that the session was ended from
+our side, and a protocol of our own takes a quarter less time per message.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+READ_HIGH_BYTES = 128 * 1024
+"""When this much waits to be read, nothing more is taken from the socket."""
+
+WRITE_HIGH_BYTES = 256 * 1024
+"""When this much waits to be sent, `drain` waits."""
+
+
+class Pipe(asyncio.Protocol):
+    """The transport's side of a connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, on_connected: Callable[["Pipe"], None] | None = None) -> None:
+        self._on_connected = on_connected
+        self._chunks: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._paused = False
+        self._ended = False
+        self._woken = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lost = asyncio.Event()
+        self.address = "?"
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        # uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        self.transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        peername = transport.get_extra_info("peername")
+        if peername:
+            host, port = peername[:2]
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self._on_connected is not None:
+            self._on_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep a chunk; pause the socket when too much is waiting."""
+        self._chunks.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= READ_HIGH_BYTES and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+        self._woken.set()
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more; keep our side open for what it may still want to read."""
+        self._ended = True
+        self._woken.set()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._ended = True
+        self._lost.set()
+        self._woken.set()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        """The write buffer is full."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The write buffer has shrunk."""
+        self._writable.set()
+
+    # What the connection calls.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that one should `drain`."""
+        return not self._writable.is_set()
+
+    async def read(self) -> bytes | None:
+        """Wait for a chunk; b"" at the peer's end, None after `wake`."""
+        while True:
+            if self._chunks:
+                data = self._chunks.popleft()
+                self._waiting_bytes -= len(data)
+                if self._paused and self._waiting_bytes < READ_HIGH_BYTES and not self.transport.is_closing():
+                    self._paused = False
+                    self.transport.resume_reading()
+                return data
+            if self._ended:
+                return b""
+            self._woken.clear()
+            await self._woken.wait()
+            if not self._chunks and not self._ended:
+                return None
+
+    def wake(self) -> None:
+        """Let a waiting `read` return."""
+        self._woken.set()
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send; into the void if the socket is gone."""
+        if not self.transport.is_closing():
+            self.transport.writelines(chunks)
+
+    async def drain(self) -> None:
+        """Wait until the write buffer has room, or the socket is gone."""
+        await self._writable.wait()
+
+    async def finish(self) -> None:
+        """Close once everything is sent and the peer has closed, too; whoever awaits sets the time limit."""
+        if self.transport.is_closing():
+            return
+        self.transport.write_eof()
+        while await self.read() != b"":
+            pass
+
+    def abort(self) -> None:
+        """Close at once, whatever is unsent."""
+        self.transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until the socket is gone."""
+        await self._lost.wait()

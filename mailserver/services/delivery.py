@@ -1,0 +1,171 @@
+"""P2P Request -> P2P Messages -> P2P Request Complete: the history side of a mailserver (8/WAKU-MAIL).
+
+Every request ends in a completion or, whatever went wrong, an error completion: a client that hears nothing
+waits for minutes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mailserver.codec.keys import PrivateKey
+from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
+from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
+from mailserver.mail.pages import cut
+from mailserver.mail.request import (
+    ClearRequest,
+    Cursor,
+    MailRequest,
+    SealedRequest,
+    decode_clear,
+    decode_fields,
+    decode_request,
+    fallback_request_id,
+)
+from mailserver.services.archive import Clock
+from mailserver.store.envelopes import EnvelopeStore
+from mailserver.store.reader import Page, Query
+from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_envelope, encode_envelopes
+from mailserver.waku.packets import PacketCode
+from mailserver.waku.payload import open_asymmetric, open_symmetric
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 64 * 1024
+"""Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
+
+FIND_TIMEOUT_S = 10.0
+"""How long the store may look for one page; clients give up on a request after 10 to 30 s."""
+
+_READ_AHEAD = 256  # envelopes whose lengths are read together, then cut into packets
+
+Send: TypeAlias = Callable[[PacketCode, bytes], Awaitable[None]]
+"""Sends a packet to the client, and waits while it has not read enough of the ones before."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """How requests are read and answered.
+
+    `symmetric_key` opens requests sealed with the shared password, `key` those sealed to our public key.
+    `max_limit` bounds the envelopes per request; `min_request_pow` is asked of sealed requests only.
+    """
+
+    symmetric_key: bytes
+    key: PrivateKey
+    max_limit: int = 1000
+    min_request_pow: float = 0.0
+    allow_clear: bool = True
+    completion_format: CompletionFormat = CompletionFormat.BYTES
+
+
+class Delivery:
+    """Answers history requests from the store."""
+
+    def __init__(self, store: EnvelopeStore, settings: DeliverySettings, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+
+    async def answer(self, payload: bytes, send: Send) -> Completion | Failure:
+        """Answer one P2P Request; return how it ended.
+
+        Raises:
+            ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
+        """
+        request_id = fallback_request_id(payload)
+        outcome: Completion | Failure
+        try:
+            request = _decode(payload)
+            request_id = request.request_id
+            outcome = await self._deliver(self._read(request), send)
+        except RequestRejected as error:
+            log.debug("request rejected id=%s cause=%r", request_id.hex()[:8], str(error))
+            outcome = Failure(request_id, error.rejection.value)
+        except StoreError as error:
+            log.error("request failed id=%s cause=%r", request_id.hex()[:8], str(error))
+            outcome = Failure(request_id, Rejection.STORE_UNAVAILABLE.value)
+        await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
+        return outcome
+
+    async def refuse(self, payload: bytes, rejection: Rejection, send: Send) -> None:
+        """Answer a request that is not even looked at with an error.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
+        try:
+            request_id = _decode(payload).request_id
+        except RequestRejected:
+            request_id = fallback_request_id(payload)
+        await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(request_id, rejection.value).encode())
+
+    def _encode(self, outcome: Completion | Failure) -> bytes:
+        if isinstance(outcome, Failure):
+            return outcome.encode()
+        return outcome.encode(self._settings.completion_format)
+
+    def _read(self, request: SealedRequest | ClearRequest) -> MailRequest:
+        settings = self._settings
+        if isinstance(request, ClearRequest):
+            if not settings.allow_clear:
+                raise RequestRejected(Rejection.CLEAR_REFUSED)
+            return decode_clear(request)
+        if request.envelope.pow() < settings.min_request_pow:
+            raise RequestRejected(Rejection.POW_TOO_LOW)
+        return decode_fields(request.request_id, self._open(request.envelope))
+
+    def _open(self, envelope: Envelope) -> bytes:
+        data = envelope.data
+        try:
+            return open_symmetric(data, self._settings.symmetric_key).payload
+        except DecodeError:
+            pass  # not the password: then perhaps our public key
+        try:
+            return open_asymmetric(data, self._settings.key).payload
+        except DecodeError as error:
+            raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
+
+    async def _deliver(self, request: MailRequest, send: Send) -> Completion:
+        lower, upper = request.bounds(int(self._clock()))
+        limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
+        query = Query(lower, upper, request.interest, request.cursor)
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                page = await self._store.find(query, limit)
+        except TimeoutError as error:
+            raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
+        last = await self._send_page(page, request, send)
+        last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
+        return Completion(request.request_id, last_hash, _cursor(page, last_hash) if page.more else None)
+
+    async def _send_page(self, page: Page, request: MailRequest, send: Send) -> bytes | None:
+        """Send what was found, packet by packet; return the last envelope, None if there was none."""
+        last = None
+        for at in range(0, len(page.keys), _READ_AHEAD):
+            keys = page.keys[at : at + _READ_AHEAD]
+            for packet in cut(await self._store.sizes(keys), one_per_packet=request.one_per_packet):
+                raws = await self._store.read(keys[packet.start : packet.stop])
+                if raws:
+                    await send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
+                    last = raws[-1]
+        return last
+
+
+def _decode(payload: bytes) -> SealedRequest | ClearRequest:
+    if len(payload) > MAX_REQUEST_BYTES:
+        raise RequestRejected(Rejection.MALFORMED, f"{len(payload)} bytes")
+    try:
+        return decode_request(payload)
+    except DecodeError as error:
+        raise RequestRejected(Rejection.MALFORMED, str(error)) from error
+
+
+def _cursor(page: Page, last_hash: EnvelopeHash) -> Cursor:
+    """Where the next page goes on: behind the last envelope found, also if that was deleted since."""
+    key = page.keys[-1]
+    if last_hash.startswith(key.hash):
+        return Cursor(key.created, last_hash)
+    return Cursor(key.created, EnvelopeHash(key.hash.ljust(HASH_BYTES, b"\x00")))
