@@ -1,0 +1,271 @@
+"""The command line: `waku-mailserver run | request | post | enode | stats`.
+
+Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage or settings.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import uvloop
+
+from mailserver import __version__
+from mailserver.client import connect, seal_envelope
+from mailserver.codec.keys import Enode
+from mailserver.config import Config, config_file, load_config, parse_value
+from mailserver.daemon import CLIENT_ID, run_daemon
+from mailserver.datadir import read_enode
+from mailserver.errors import ConfigError, DecodeError, MailserverError
+from mailserver.logs import set_up_logging
+from mailserver.mail.request import Cursor, MailRequest, RequestId
+from mailserver.output import FORMATS, Printer
+from mailserver.store.envelopes import read_stats
+from mailserver.store.schema import STORE_FILE
+from mailserver.waku.bloom import FULL_INTEREST, Interest
+from mailserver.waku.envelope import MAX_U32
+from mailserver.waku.payload import key_from_password
+from mailserver.waku.topics import parse_topic
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
+
+DEFAULT_HISTORY_S = 24 * 3600
+"""How far back `request` asks if --from is not given: a day, as deployed clients do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments) or 0)
+    except ConfigError as error:
+        print(f"waku-mailserver: {error}", file=sys.stderr)
+        return 2
+    except MailserverError as error:
+        print(f"waku-mailserver: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    config = _config(arguments)
+    set_up_logging(config.log_level)
+    uvloop.run(run_daemon(config))
+
+
+def _request(arguments: argparse.Namespace) -> None:
+    now = int(datetime.now(UTC).timestamp())
+    topics = frozenset(parse_topic(topic) for topic in arguments.topic)
+    request = MailRequest(
+        RequestId(bytes(32)),
+        lower=max(now - DEFAULT_HISTORY_S, 0) if arguments.from_time is None else arguments.from_time,
+        upper=0 if arguments.to_time is None else arguments.to_time,
+        interest=Interest(topics=topics) if topics else FULL_INTEREST,
+        limit=arguments.limit,
+        cursor=arguments.cursor,
+    )
+    opening_key = None if arguments.sym_key_password is None else key_from_password(arguments.sym_key_password)
+
+    async def ask() -> None:
+        with Printer(arguments.format, opening_key) as printer:
+            async with connect(arguments.enode, CLIENT_ID) as client:
+                ask_pages = client.request_all if arguments.all else client.request
+                completion = await ask_pages(request, key_from_password(arguments.password), printer.show)
+            printer.finish(completion)
+
+    uvloop.run(ask())
+
+
+def _post(arguments: argparse.Namespace) -> int:
+    async def post() -> int:
+        async with connect(arguments.enode, CLIENT_ID) as client:
+            envelope = seal_envelope(
+                arguments.payload.encode(),
+                key_from_password(arguments.sym_key_password or arguments.topic),
+                parse_topic(arguments.topic),
+                ttl=arguments.ttl,
+                min_pow=client.settings.pow_requirement if arguments.pow is None else arguments.pow,
+                now=int(datetime.now(UTC).timestamp()),
+            )
+            response = await client.post([envelope])
+        for error in response.errors:
+            print(f"waku-mailserver: envelope refused: {error.description} (code {error.code})", file=sys.stderr)
+        if response.errors:
+            return 1
+        print(f"confirmed {envelope.hash().hex()}")
+        return 0
+
+    return uvloop.run(post())
+
+
+def _enode(arguments: argparse.Namespace) -> None:
+    print(read_enode(_config(arguments).data_dir))
+
+
+def _stats(arguments: argparse.Namespace) -> None:
+    stats = uvloop.run(read_stats(_config(arguments).data_dir / STORE_FILE))
+    if arguments.json:
+        print(json.dumps(asdict(stats)))
+        return
+    for name, value in asdict(stats).items():
+        if name in ("oldest", "newest") and value is not None:
+            value = datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")  # noqa: PLW2901
+        print(f"{name:<10} {'-' if value is None else value}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="waku-mailserver", description="A mailserver for Waku v1 networks.")
+    parser.add_argument("--version", action="version", version=f"waku-mailserver {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands.add_parser("run", help="run the mailserver", description="Run the mailserver."))
+    _add_request(
+        commands.add_parser(
+            "request",
+            help="ask a mailserver for history",
+            description="Ask any mailserver, ours or a Go one, for history.",
+        )
+    )
+    _add_post(
+        commands.add_parser(
+            "post", help="post an envelope", description="Seal a payload, post it, and wait until the node confirms it."
+        )
+    )
+    enode = commands.add_parser("enode", help="print the enode URL of a data directory's mailserver")
+    _add_settings(enode, only={"data_dir"})
+    enode.set_defaults(command=_enode)
+    stats = commands.add_parser("stats", help="say what is in the store, also beside a running daemon")
+    _add_settings(stats, only={"data_dir"})
+    stats.add_argument("--json", action="store_true", help="as one JSON object; times in Unix seconds")
+    stats.set_defaults(command=_stats)
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Each setting is also an environment variable (--min-pow: MAILSERVER_MIN_POW) and a key of the file (min_pow)."
+    )
+    _add_settings(parser, only={setting.name for setting in fields(Config)})
+    parser.set_defaults(command=_run)
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("enode", metavar="ENODE", type=_argument(Enode.parse))
+    parser.add_argument(
+        "--password", default=Config().password, help="the mailserver's password (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME_OR_0xHEX", help="repeatable; none: all topics"
+    )
+    parser.add_argument(
+        "--from", dest="from_time", type=_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: 24 h ago)"
+    )
+    parser.add_argument(
+        "--to", dest="to_time", type=_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: now)"
+    )
+    parser.add_argument(
+        "--limit", type=_limit, default=0, help="most envelopes per request (default: the mailserver's)"
+    )
+    parser.add_argument("--all", action="store_true", help="follow the cursors to the end")
+    parser.add_argument("--cursor", type=_argument(lambda text: Cursor.decode(bytes.fromhex(text))), metavar="HEX")
+    parser.add_argument("--sym-key-password", metavar="PW", help="open payloads with the key from this password")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="default: %(default)s; raw is hex of RLP, a line each"
+    )
+    parser.set_defaults(command=_request)
+
+
+def _add_post(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("enode", metavar="ENODE", type=_argument(Enode.parse))
+    parser.add_argument("--topic", required=True, metavar="NAME_OR_0xHEX")
+    parser.add_argument("--payload", required=True, metavar="TEXT")
+    parser.add_argument(
+        "--sym-key-password", metavar="PW", help="seal with the key from this password (default: the topic's name)"
+    )
+    parser.add_argument("--ttl", type=_ttl, default=60, metavar="S", help="seconds to live (default: %(default)s)")
+    parser.add_argument(
+        "--pow", type=_pow, metavar="X", help="proof of work to reach (default: what the node asks for)"
+    )
+    parser.set_defaults(command=_post)
+
+
+def _add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
+    """Add --config, and a flag for each of these settings. Values stay text: `load_config` judges them all alike."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    for setting in fields(Config):
+        if setting.name not in only:
+            continue
+        flag = "--" + setting.name.replace("_", "-")
+        help_text = setting.metadata["help"] + f" (default: {setting.default})".replace("%", "%%")
+        if setting.type is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
+        else:
+            parser.add_argument(flag, metavar=str(setting.name).upper(), help=help_text)
+    parser.set_defaults(settings=only)
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    flags: dict[str, Any] = {}
+    for setting in fields(Config):
+        value = getattr(arguments, setting.name, None)
+        if isinstance(value, str):
+            value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)
+        flags[setting.name] = value
+    return load_config(flags, os.environ, config_file(arguments.config, os.environ))
+
+
+def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Make what a parser raises an error of usage."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except (DecodeError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _time(text: str) -> int:
+    """Read Unix seconds, or ISO 8601 (UTC unless it says otherwise)."""
+    if text.isdecimal():
+        seconds = int(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither Unix seconds nor ISO 8601") from error
+        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    if not 0 <= seconds <= MAX_U32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1970 to 2106")
+    return seconds
+
+
+def _number(text: str, kind: Callable[[str], _N], least: float, most: float) -> _N:
+    try:
+        value = kind(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {least:g} to {most:g}")
+    return value
+
+
+def _limit(text: str) -> int:
+    return _number(text, int, 0, MAX_U32)
+
+
+def _ttl(text: str) -> int:
+    return _number(text, int, 1, MAX_U32)
+
+
+def _pow(text: str) -> float:
+    return _number(text, float, 0, 1000)

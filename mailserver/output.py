@@ -1,0 +1,109 @@
+"""How `waku-mailserver request` shows envelopes: a table for people, JSON lines or raw RLP for programs."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+
+from mailserver.errors import DecodeError
+from mailserver.mail.completion import Completion
+from mailserver.waku.envelope import Envelope
+from mailserver.waku.payload import Opened, open_symmetric
+
+FORMATS = ("table", "json", "raw")
+
+_TABLE_ROW = "{created:<20} {topic:<10} {size:>7} {hash:<18} {payload}"
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Printer:
+    """Prints envelopes as they arrive; on a terminal, shows meanwhile on stderr how many there are."""
+
+    def __init__(self, form: str, opening_key: bytes | None) -> None:
+        self._form = form
+        self._key = opening_key
+        self._count = 0
+        # Where the table itself goes to the terminal, it shows the progress.
+        self._progress = sys.stderr.isatty() and not sys.stdout.isatty()
+
+    def __enter__(self) -> "Printer":
+        if self._form == "table":
+            print(
+                _TABLE_ROW.format(created="CREATED (UTC)", topic="TOPIC", size="BYTES", hash="HASH", payload="PAYLOAD")
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._progress:
+            sys.stderr.write(_CLEAR_LINE)
+        sys.stdout.flush()
+
+    def show(self, envelopes: Sequence[Envelope]) -> None:
+        """Print some envelopes."""
+        for envelope in envelopes:
+            print(self._line(envelope))
+        self._count += len(envelopes)
+        if self._progress:
+            sys.stderr.write(f"{_CLEAR_LINE}{self._count} envelopes")
+            sys.stderr.flush()
+
+    def finish(self, completion: Completion) -> None:
+        """Say on stderr how many there were, and where to go on."""
+        if self._progress:
+            sys.stderr.write(_CLEAR_LINE)
+        rest = f", more with --cursor {completion.cursor.encode().hex()}" if completion.cursor else ""
+        print(f"{self._count} envelopes{rest}", file=sys.stderr)
+
+    def _line(self, envelope: Envelope) -> str:
+        if self._form == "raw":
+            return envelope.raw.hex()
+        opened = self._open(envelope)
+        if self._form == "json":
+            return json.dumps(_as_json(envelope, opened))
+        return _TABLE_ROW.format(
+            created=_utc(envelope.created),
+            topic="0x" + envelope.topic.hex(),
+            size=len(envelope.raw),
+            hash=envelope.hash().hex()[:16] + "..",
+            payload="-" if opened is None else _printable(opened.payload),
+        ).rstrip()
+
+    def _open(self, envelope: Envelope) -> Opened | None:
+        if self._key is None:
+            return None
+        try:
+            return open_symmetric(envelope.data, self._key)
+        except DecodeError:  # sealed with another key
+            return None
+
+
+def _as_json(envelope: Envelope, opened: Opened | None) -> dict[str, object]:
+    return {
+        "hash": envelope.hash().hex(),
+        "topic": "0x" + envelope.topic.hex(),
+        "created": envelope.created,
+        "expiry": envelope.expiry,
+        "ttl": envelope.ttl,
+        "pow": envelope.pow(),
+        "size": len(envelope.raw),
+        "raw": envelope.raw.hex(),
+        "payload": None if opened is None else opened.payload.decode("utf-8", "backslashreplace"),
+        "payload_hex": None if opened is None else opened.payload.hex(),
+        "signer": None if opened is None or opened.signer is None else opened.signer.hex(),
+    }
+
+
+def _utc(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
+def _printable(payload: bytes) -> str:
+    """A payload as one line that cannot command the terminal."""
+    text = payload.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
