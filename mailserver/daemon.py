@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import platform
+import resource
 import signal
 import sqlite3
 import sys
@@ -44,6 +45,7 @@ async def run_daemon(config: Config) -> None:
         StartupError: the data directory, the key or the port is not as it must be.
         StoreError: the store cannot be opened.
     """
+    _raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,18 +84,18 @@ async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> Async
             del peers[peer]
 
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    async with asyncio.TaskGroup() as tasks:
-        listener = Listener(key, CLIENT_ID, _status(config), max_peers=config.max_peers, serve=serve, tasks=tasks)
-        host, port = config.listen_address
-        try:
-            port = await listener.start(host, port)
-        except OSError as error:
-            raise StartupError(f"cannot listen on {config.listen}: {error.strerror or error}") from error
-        try:
-            yield Enode(key.public_key, config.advertised_host, port)
-        finally:
-            listener.stop()
-            await _stop(list(peers))
+    listener = Listener(key, CLIENT_ID, _status(config), max_peers=config.max_peers, serve=serve)
+    host, port = config.listen_address
+    try:
+        port = await listener.start(host, port)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {config.listen}: {error.strerror or error}") from error
+    try:
+        yield Enode(key.public_key, config.advertised_host, port)
+    finally:
+        listener.stop()
+        await _stop(list(peers))
+        await listener.join()
 
 
 def _status(config: Config) -> StatusOptions:
@@ -115,3 +117,9 @@ async def _stop(peers: list[ServedPeer]) -> None:
             await asyncio.gather(*(peer.stop() for peer in peers))
     for peer in peers:
         peer.cut()
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: each peer takes one, and 1,024 is a common default."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -95,6 +95,7 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, mode)  # a file left by a crash may have another
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -146,7 +146,7 @@ class Connection:
         """
         await self._ready.wait()
         if self._closed is not None:
-            raise ConnectionLost(self._closed.reason, self._closed.cause)
+            raise self._lost()
         return self._peer.settings
 
     def send(self, code: PacketCode, payload: bytes) -> None:
@@ -155,8 +155,8 @@ class Connection:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        if self._closed is not None:
-            raise ConnectionLost(self._closed.reason, self._closed.cause)
+        if not self.is_open:
+            raise self._lost()
         self._session.send(WAKU, code, payload)
         self._flush()
 
@@ -171,8 +171,8 @@ class Connection:
                 await self._pipe.drain()
         except TimeoutError:
             self.abort(f"peer read nothing for {WRITE_TIMEOUT_S:g} s")
-        if self._closed is not None:
-            raise ConnectionLost(self._closed.reason, self._closed.cause)
+        if not self.is_open:
+            raise self._lost()
 
     def disconnect(self, reason: DisconnectReason, cause: str) -> None:
         """End the connection and say why."""
@@ -203,19 +203,21 @@ class Connection:
                     await self._on_packet(code, payload, handler)
                 case Opened(client_id=client_id):
                     self.client_id = client_id
-                    self._session.send(WAKU, PacketCode.STATUS, self._status.encode())
+                    if self.is_open:  # it may have said goodbye in the same breath
+                        self._session.send(WAKU, PacketCode.STATUS, self._status.encode())
                 case Closed():
                     self._closed = event
+            if self._closed is not None:  # by the peer, or by us because of this packet
+                break
         self._take_events()
         self._flush()
 
     async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
-        if self._session.state is not SessionState.OPEN:
-            return  # what came before the end of the session, but was not acted on in time
         try:
             event = self._peer.receive_packet(code, payload)
         except RemoteProtocolError as error:
             self._session.disconnect(error.reason, error.cause)
+            self._take_events()
             return
         if isinstance(event, StatusReceived):
             self._ready.set()
@@ -223,6 +225,11 @@ class Connection:
         self._session.pause_reading()
         await handler(event)
         self._session.resume_reading(self._loop.time())
+
+    def _lost(self) -> ConnectionLost:
+        if self._closed is None:  # the end has been read, but not yet acted on
+            return ConnectionLost(None, "connection is ending")
+        return ConnectionLost(self._closed.reason, self._closed.cause)
 
     def _take_events(self) -> None:
         """Note how the session ended, if it was ended from our side."""

@@ -22,7 +22,7 @@ Serve = Callable[[Connection], Awaitable[None]]
 
 
 class Listener:
-    """Accepts connections and runs `serve` for each, as tasks of the given group."""
+    """Accepts connections and runs `serve` for each in a task of its own."""
 
     def __init__(
         self,
@@ -32,14 +32,13 @@ class Listener:
         *,
         max_peers: int,
         serve: Serve,
-        tasks: asyncio.TaskGroup,
     ) -> None:
         self._key = key
         self._client_id = client_id
         self._status = status
         self._max_peers = max_peers
         self._serve = serve
-        self._tasks = tasks
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._port = 0
         self._connections: set[Connection] = set()
@@ -61,17 +60,28 @@ class Listener:
         if self._server is not None:
             self._server.close()
 
+    async def join(self) -> None:
+        """Wait until every connection has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _on_connected(self, pipe: Pipe) -> None:
         self._drop_pending()
         config = session_config(self._key, self._client_id, listen_port=self._port, refuse=self._refuse)
         connection = Connection(pipe, config, self._status)
         self._pending[connection] = None
-        self._tasks.create_task(self._run(connection), name=f"peer {pipe.address}")
+        task = asyncio.get_running_loop().create_task(self._run(connection), name=f"peer {pipe.address}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, connection: Connection) -> None:
         self._connections.add(connection)
         try:
             await self._serve(connection)
+        except Exception:
+            # A fault of ours that this peer has hit upon must not end the service for all the others.
+            log.exception("internal error peer=%s", connection)
+            connection.abort("internal error")
         finally:
             self._connections.discard(connection)
             self._pending.pop(connection, None)

@@ -91,6 +91,13 @@ class ServedPeer:
     async def _archive_and_confirm(self, event: MessagesReceived) -> None:
         try:
             response = await self._archive.take(event.envelopes, event.batch_hash)
+            if response.errors:
+                log.debug(
+                    "envelopes refused peer=%s count=%d first=%r",
+                    self._connection,
+                    len(response.errors),
+                    response.errors[0].description,
+                )
             self._connection.send(PacketCode.MESSAGE_RESPONSE, response.encode())
             self._connection.send(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
         except StoreError:

@@ -83,13 +83,14 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     """
     connection = await open_writer(path)
     try:
-        async with _open_readers(path, READERS) as readers, asyncio.TaskGroup() as tasks:
+        async with _open_readers(path, READERS) as readers:
             writer = StoreWriter(connection)
-            tasks.create_task(writer.run(), name="store writer")
+            writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 yield EnvelopeStore(writer, readers)
             finally:
                 writer.close()
+                await writing
     finally:
         await connection.close()
 

@@ -95,6 +95,17 @@ class StoreWriter:
 
     async def run(self) -> None:
         """Commit groups until closed and nothing is queued."""
+        try:
+            await self._run()
+        finally:
+            # Only a fault of ours leaves anything queued here: then nobody may wait for it.
+            self.close()
+            for _, future in self._queue:
+                if not future.done():
+                    future.set_exception(StoreError("the store writer has ended"))
+            self._queue.clear()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_start = loop.time()
         while True:
@@ -104,7 +115,7 @@ class StoreWriter:
                     return
                 self._arrived.clear()
                 continue
-            if self._queued_rows < MAX_GROUP_ROWS and loop.time() < next_start:
+            if self._queued_rows < MAX_GROUP_ROWS and loop.time() < next_start and not self._closing:
                 self._full.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(next_start):
