@@ -1,1 +1,1 @@
-"""Measurements of the mailserver's parts, for `make bench`. Each arrives with the code that it measures."""
+"""Measurements of a mailserver over the wire, for `make bench`: its speed at ingest and at answering for history."""

@@ -73,15 +73,15 @@ async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> Async
         completion_format=CompletionFormat(config.completion_format),
     )
     delivery = Delivery(store, settings, time.time)
-    peers: dict[ServedPeer, None] = {}
+    peers: set[ServedPeer] = set()
 
     async def serve(connection: Connection) -> None:
         peer = ServedPeer(connection, archive, delivery)
-        peers[peer] = None
+        peers.add(peer)
         try:
             await peer.run()
         finally:
-            del peers[peer]
+            peers.discard(peer)
 
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
     listener = Listener(key, CLIENT_ID, _status(config), max_peers=config.max_peers, serve=serve)

@@ -94,6 +94,7 @@ class Connection:
         self._timer: TimerHandle | None = None
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
+        self._flushing = False
         self.client_id = ""
 
     def __str__(self) -> str:
@@ -158,7 +159,9 @@ class Connection:
         if not self.is_open:
             raise self._lost()
         self._session.send(WAKU, code, payload)
-        self._flush()
+        if not self._flushing:  # what is sent in one turn of the loop goes out together
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     async def drain(self) -> None:
         """Wait until the peer has read enough of what was sent.
@@ -166,6 +169,7 @@ class Connection:
         Raises:
             ConnectionLost: it did not within WRITE_TIMEOUT_S, or the connection has ended.
         """
+        self._flush()
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._pipe.drain()
@@ -238,6 +242,7 @@ class Connection:
                 self._closed = event
 
     def _flush(self) -> None:
+        self._flushing = False
         data = self._session.data_to_send()
         if data:
             self._pipe.write(data)

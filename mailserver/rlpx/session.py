@@ -142,6 +142,7 @@ class Session:
         self._shared: tuple[SharedCapability, ...] = ()
         self._remote_id = remote_id
         self._initiator = None if remote_id is None else Initiator(config.key, remote_id, entropy())
+        self._may_be_plain = remote_id is None
         if self._initiator is not None:
             self._out.append(self._initiator.auth)
 
@@ -260,9 +261,10 @@ class Session:
         if len(self._buffer) < SIZE_PREFIX_BYTES:
             return False
         start = bytes(self._buffer[:PLAIN_AUTH_BYTES])
-        may_be_plain = self._initiator is None and len(start) == PLAIN_AUTH_BYTES and start[0] == _PLAIN_AUTH_PREFIX
-        if may_be_plain and is_plain_auth(self._config.key, start):
-            raise DecodeError("auth has the form from before EIP-8")
+        if self._may_be_plain and len(start) == PLAIN_AUTH_BYTES:
+            self._may_be_plain = False  # looked at once: it costs a key agreement
+            if start[0] == _PLAIN_AUTH_PREFIX and is_plain_auth(self._config.key, start):
+                raise DecodeError("auth has the form from before EIP-8")
         length = packet_length(start)
         if len(self._buffer) < length:
             return False

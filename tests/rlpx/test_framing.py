@@ -183,12 +183,16 @@ def test_empty_frame_is_refused() -> None:
 
 
 def test_size_takes_all_three_bytes_of_the_header() -> None:
-    body = bytes(0x01_02_03)
+    for body in (bytes(0x01_02_03), bytes(MAX_FRAME_BODY_BYTES)):
+        frame = FrameEncoder(AES, MAC, SEED).encode(body)
 
-    frame = FrameEncoder(AES, MAC, SEED).encode(body)
+        size = decoder().decode_header(frame[:HEADER_BYTES], max_body_bytes=MAX_FRAME_BODY_BYTES)
+        assert size == len(body)
 
-    size = decoder().decode_header(frame[:HEADER_BYTES], max_body_bytes=MAX_FRAME_BODY_BYTES)
-    assert size == len(body)
+
+def test_body_that_is_too_long_for_a_frame_cannot_be_encoded() -> None:
+    with pytest.raises(OverflowError):
+        FrameEncoder(AES, MAC, SEED).encode(bytes(MAX_FRAME_BODY_BYTES + 1))
 
 
 @pytest.mark.parametrize("length", range(HEADER_BYTES))

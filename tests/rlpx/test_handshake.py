@@ -201,6 +201,7 @@ def test_auth_carries_version_4_and_ends_in_padding() -> None:
     fields = rlp.as_list(rlp.decode_first(plaintext))
     assert fields[1:] == [INITIATOR.public_key, digest("initiator, nonce"), bytes([RLPX_VERSION])]
     assert plaintext == rlp.encode(fields) + bytes(100)
+    assert packet_length(auth) == len(auth)
 
 
 def test_ack_carries_version_4_and_ends_in_padding() -> None:
@@ -210,6 +211,7 @@ def test_ack_carries_version_4_and_ends_in_padding() -> None:
 
     plaintext = ecies.open_sealed(INITIATOR, ack[2:], authdata=ack[:2])
     assert plaintext == rlp.encode(ack_fields()) + bytes(100)
+    assert packet_length(ack) == len(ack)
 
 
 def test_initiator_refuses_a_node_id_off_the_curve() -> None:

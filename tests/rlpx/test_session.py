@@ -538,6 +538,15 @@ def test_nothing_is_compressed_with_a_peer_of_p2p_version_4() -> None:
     assert session.events() == [MessageReceived(TOY, 4, b"theirs")]
 
 
+@pytest.mark.parametrize("message_id", [0x7F, 0x80, 0x81])
+def test_empty_message_of_a_peer_of_p2p_version_4_is_taken(message_id: int) -> None:
+    session, peer = open_session(version=4)
+
+    peer.say_raw(message_id, b"")
+
+    assert session.events() == [MessageReceived(TOY, message_id - TOY_OFFSET, b"")]
+
+
 def test_each_capability_gets_its_own_codes() -> None:
     session, peer = recipient_and_peer(session_config(RECIPIENT_KEY_NAME, capabilities={TOY: 3, OTHER: 2}))
     peer.greet(capabilities=[TOY, OTHER])
