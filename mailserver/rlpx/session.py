@@ -180,20 +180,20 @@ class Session:
         """When to call `handle_timer`; None once closed. It moves forward as bytes arrive."""
         if self._state is SessionState.CLOSED:
             return None
-        if not self._reading:
-            return self._next_ping
-        return min(self._deadline, self._next_ping)
+        if self._state is not SessionState.OPEN:
+            return self._deadline
+        return min(self._deadline, self._next_ping) if self._reading else self._next_ping
 
     def handle_timer(self, now: float) -> None:
         """Send the ping that is due, or give up on a peer that is silent for too long."""
         if self._state is SessionState.CLOSED:
             return
-        if self._reading and now >= self._deadline:
-            if self._state is SessionState.OPEN:
-                self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {IDLE_TIMEOUT_S:g} s")
-            else:
+        if self._state is not SessionState.OPEN:
+            if now >= self._deadline:
                 self.disconnect(DisconnectReason.REQUESTED, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
-        elif self._state is SessionState.OPEN and now >= self._next_ping:
+        elif self._reading and now >= self._deadline:
+            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {IDLE_TIMEOUT_S:g} s")
+        elif now >= self._next_ping:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
             self._next_ping = now + PING_INTERVAL_S
 
@@ -204,7 +204,8 @@ class Session:
     def resume_reading(self, now: float) -> None:
         """The caller reads again."""
         self._reading = True
-        self._deadline = max(self._deadline, now + IDLE_TIMEOUT_S)
+        if self._state is SessionState.OPEN:  # the handshake gets no more time
+            self._deadline = now + IDLE_TIMEOUT_S
 
     def send(self, capability: Capability, code: int, payload: bytes) -> None:
         """Queue a message of a shared capability.
@@ -321,13 +322,13 @@ class Session:
         if message_id != p2p.MessageId.HELLO:
             raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} before Hello")
         hello = p2p.Hello.decode(data)
+        self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
         self._state = SessionState.OPEN
-        self._compressed = hello.version >= _SNAPPY_VERSION
         self._max_body_bytes = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._config.max_message_bytes)
         self._deadline = now + IDLE_TIMEOUT_S
         self._next_ping = now + PING_INTERVAL_S
@@ -343,7 +344,8 @@ class Session:
 
     def _on_disconnect(self, payload: bytes) -> None:
         reason = p2p.decode_disconnect(payload)
-        self._close(reason, by_peer=True, cause=f"peer disconnected: {reason.name if reason else 'unknown reason'}")
+        name = "unknown reason" if reason is None else reason.name
+        self._close(reason, by_peer=True, cause=f"peer disconnected: {name}")
 
     def _inflate(self, data: bytes, max_bytes: int) -> bytes:
         max_bytes = min(max_bytes, MAX_SNAPPY_BYTES)

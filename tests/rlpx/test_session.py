@@ -429,8 +429,9 @@ def test_hello_that_does_not_decode_closes_the_session(payload: bytes) -> None:
 @pytest.mark.parametrize("message_id", [MessageId.PING, MessageId.PONG, 0x0F, TOY_OFFSET, 0xFF])
 def test_other_message_before_hello_closes_the_session(message_id: int) -> None:
     session, peer = recipient_and_peer()
+    good_hello = p2p.Hello(p2p.P2P_VERSION, "scripted/1", (TOY,), 0, INITIATOR_ID).encode()
 
-    peer.say(message_id, p2p.EMPTY_PAYLOAD)
+    peer.say(message_id, good_hello)
 
     assert session.events() == [BREACH]
     assert peer.hear()[1:] == [disconnect_of(DisconnectReason.PROTOCOL_BREACH)]
