@@ -125,8 +125,10 @@ class Connection:
                 await self._read()
                 await self._dispatch(handler)
                 if self._pipe.is_full:
+                    self._session.pause_reading()  # its silence is ours: we do not read
                     with contextlib.suppress(ConnectionLost):  # then `_closed` says so
                         await self.drain()
+                    self._session.resume_reading(self._loop.time())
             if not self._closed.by_peer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LINGER_S):
