@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -23,11 +24,11 @@ from mailserver.datadir import read_enode
 from mailserver.errors import ConfigError, DecodeError, MailserverError
 from mailserver.logs import set_up_logging
 from mailserver.mail.request import Cursor, MailRequest, RequestId
-from mailserver.output import FORMATS, Printer
+from mailserver.output import FORMATS, Printer, printable
 from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.bloom import FULL_INTEREST, Interest
-from mailserver.waku.envelope import MAX_U32
+from mailserver.waku.envelope import MAX_U32, Topic
 from mailserver.waku.payload import key_from_password
 from mailserver.waku.topics import parse_topic
 
@@ -41,19 +42,29 @@ DEFAULT_HISTORY_S = 24 * 3600
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # payloads may hold what the terminal's encoding does not
     try:
-        return int(arguments.command(arguments) or 0)
+        code = int(arguments.command(arguments) or 0)
+        sys.stdout.flush()
     except ConfigError as error:
-        print(f"waku-mailserver: {error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except MailserverError as error:
-        print(f"waku-mailserver: {error}", file=sys.stderr)
+        _complain(str(error))
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except OSError as error:  # whatever else has a file is translated: it is our output that cannot be written
+        if not isinstance(error, BrokenPipeError):  # whoever read it has seen enough: not worth a word
+            _complain(f"cannot write the output: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return code
+
+
+def _complain(text: str) -> None:
+    print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -63,12 +74,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _request(arguments: argparse.Namespace) -> None:
-    now = int(datetime.now(UTC).timestamp())
-    topics = frozenset(parse_topic(topic) for topic in arguments.topic)
+    topics = frozenset(topic for _, topic in arguments.topic)
+    end = arguments.to_time or int(datetime.now(UTC).timestamp())
     request = MailRequest(
         RequestId(bytes(32)),
-        lower=max(now - DEFAULT_HISTORY_S, 0) if arguments.from_time is None else arguments.from_time,
-        upper=0 if arguments.to_time is None else arguments.to_time,
+        lower=max(end - DEFAULT_HISTORY_S, 0) if arguments.from_time is None else arguments.from_time,
+        upper=arguments.to_time or 0,
         interest=Interest(topics=topics) if topics else FULL_INTEREST,
         limit=arguments.limit,
         cursor=arguments.cursor,
@@ -86,19 +97,25 @@ def _request(arguments: argparse.Namespace) -> None:
 
 
 def _post(arguments: argparse.Namespace) -> int:
+    topic_text, topic = arguments.topic
+    key = key_from_password(topic_text if arguments.sym_key_password is None else arguments.sym_key_password)
+
     async def post() -> int:
         async with connect(arguments.enode, CLIENT_ID) as client:
             envelope = seal_envelope(
                 arguments.payload.encode(),
-                key_from_password(arguments.sym_key_password or arguments.topic),
-                parse_topic(arguments.topic),
+                key,
+                topic,
                 ttl=arguments.ttl,
                 min_pow=client.settings.pow_requirement if arguments.pow is None else arguments.pow,
                 now=int(datetime.now(UTC).timestamp()),
             )
+            if envelope.expiry <= datetime.now(UTC).timestamp():  # a node drops what is late without a word
+                _complain("the envelope expired while its proof of work was sought: raise --ttl or lower --pow")
+                return 1
             response = await client.post([envelope])
         for error in response.errors:
-            print(f"waku-mailserver: envelope refused: {error.description} (code {error.code})", file=sys.stderr)
+            _complain(f"envelope refused: {error.description} (code {error.code})")
         if response.errors:
             return 1
         print(f"confirmed {envelope.hash().hex()}")
@@ -139,10 +156,12 @@ def _parser() -> argparse.ArgumentParser:
             "post", help="post an envelope", description="Seal a payload, post it, and wait until the node confirms it."
         )
     )
-    enode = commands.add_parser("enode", help="print the enode URL of a data directory's mailserver")
+    enode_help = "print the enode URL of a data directory's mailserver"
+    enode = commands.add_parser("enode", help=enode_help, description=enode_help.capitalize() + ".")
     _add_settings(enode, only={"data_dir"})
     enode.set_defaults(command=_enode)
-    stats = commands.add_parser("stats", help="say what is in the store, also beside a running daemon")
+    stats_help = "say what is in the store, also beside a running daemon"
+    stats = commands.add_parser("stats", help=stats_help, description=stats_help.capitalize() + ".")
     _add_settings(stats, only={"data_dir"})
     stats.add_argument("--json", action="store_true", help="as one JSON object; times in Unix seconds")
     stats.set_defaults(command=_stats)
@@ -151,32 +170,48 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Each setting is also an environment variable (--min-pow: MAILSERVER_MIN_POW) and a key of the file (min_pow)."
+        "Each setting is also an environment variable (--min-pow: MAILSERVER_MIN_POW) and a key of the file (min_pow). "
+        "Flags go before variables, these before the file. MAILSERVER_CONFIG is the variable of --config."
     )
     _add_settings(parser, only={setting.name for setting in fields(Config)})
     parser.set_defaults(command=_run)
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("enode", metavar="ENODE", type=_argument(Enode.parse))
+    _add_node(parser)
     parser.add_argument(
-        "--password", default=Config().password, help="the mailserver's password (default: %(default)s)"
+        "--password", type=_text, default=Config().password, help="the mailserver's password (default: %(default)s)"
     )
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="NAME_OR_0xHEX", help="repeatable; none: all topics"
+        "--topic",
+        action="append",
+        type=_argument(_topic),
+        default=[],
+        metavar="NAME_OR_0xHEX",
+        help="a topic by its name or as 0x and 8 hex digits; repeatable (default: all topics)",
     )
     parser.add_argument(
-        "--from", dest="from_time", type=_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: 24 h ago)"
+        "--from",
+        dest="from_time",
+        type=_time,
+        metavar="TIME",
+        help="Unix seconds or ISO 8601 (default: 24 h before --to)",
     )
     parser.add_argument(
         "--to", dest="to_time", type=_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: now)"
     )
     parser.add_argument(
-        "--limit", type=_limit, default=0, help="most envelopes per request (default: the mailserver's)"
+        "--limit",
+        type=_limit,
+        default=0,
+        metavar="N",
+        help="most envelopes per request (default: the mailserver's own)",
     )
     parser.add_argument("--all", action="store_true", help="follow the cursors to the end")
-    parser.add_argument("--cursor", type=_argument(lambda text: Cursor.decode(bytes.fromhex(text))), metavar="HEX")
-    parser.add_argument("--sym-key-password", metavar="PW", help="open payloads with the key from this password")
+    parser.add_argument("--cursor", type=_argument(_cursor), metavar="HEX", help="go on where an answer ended")
+    parser.add_argument(
+        "--sym-key-password", type=_text, metavar="PW", help="open payloads with the key from this password"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="default: %(default)s; raw is hex of RLP, a line each"
     )
@@ -184,11 +219,20 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_post(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("enode", metavar="ENODE", type=_argument(Enode.parse))
-    parser.add_argument("--topic", required=True, metavar="NAME_OR_0xHEX")
-    parser.add_argument("--payload", required=True, metavar="TEXT")
+    _add_node(parser)
     parser.add_argument(
-        "--sym-key-password", metavar="PW", help="seal with the key from this password (default: the topic's name)"
+        "--topic",
+        required=True,
+        type=_argument(_topic),
+        metavar="NAME_OR_0xHEX",
+        help="the topic, by its name or as 0x and 8 hex digits",
+    )
+    parser.add_argument("--payload", required=True, type=_text, metavar="TEXT", help="what to seal")
+    parser.add_argument(
+        "--sym-key-password",
+        type=_text,
+        metavar="PW",
+        help="seal with the key from this password (default: the topic as given)",
     )
     parser.add_argument("--ttl", type=_ttl, default=60, metavar="S", help="seconds to live (default: %(default)s)")
     parser.add_argument(
@@ -197,14 +241,22 @@ def _add_post(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_post)
 
 
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "enode", metavar="ENODE", type=_argument(Enode.parse), help="the node's URL: enode://<128 hex digits>@host:port"
+    )
+
+
 def _add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
     """Add --config, and a flag for each of these settings. Values stay text: `load_config` judges them all alike."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings (default: none)")
     for setting in fields(Config):
         if setting.name not in only:
             continue
         flag = "--" + setting.name.replace("_", "-")
-        help_text = setting.metadata["help"] + f" (default: {setting.default})".replace("%", "%%")
+        help_text = setting.metadata["help"].replace("%", "%%")
+        if setting.default != "":  # then the text says what nothing means
+            help_text += f" (default: {setting.default})"
         if setting.type is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:
@@ -234,6 +286,27 @@ def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     return convert
 
 
+def _text(text: str) -> str:
+    """Text that can be encoded: what the shell gave was UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from error
+    return text
+
+
+def _topic(text: str) -> tuple[str, Topic]:
+    """A topic and how it was given."""
+    return text, parse_topic(_text(text))
+
+
+def _cursor(text: str) -> Cursor:
+    try:
+        return Cursor.decode(bytes.fromhex(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
+
+
 def _time(text: str) -> int:
     """Read Unix seconds, or ISO 8601 (UTC unless it says otherwise)."""
     if text.isdecimal():
@@ -249,13 +322,16 @@ def _time(text: str) -> int:
     return seconds
 
 
-def _number(text: str, kind: Callable[[str], _N], least: float, most: float) -> _N:
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
+
+
+def _number(text: str, kind: type[_N], least: float, most: float) -> _N:
     try:
         value = kind(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not {_KINDS[kind]}") from error
     if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from {least:g} to {most:g}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {least} to {most}")
     return value
 
 

@@ -228,7 +228,11 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     running = asyncio.create_task(connection.run(client.on_event))
     running.add_done_callback(lambda _: client.on_lost())
     try:
-        client.settings = await connection.ready()
+        try:
+            client.settings = await connection.ready()
+        except ConnectionLost as error:
+            cause = f"cannot connect to {enode.host}:{enode.port}: {error.cause}"
+            raise ConnectionLost(error.reason, cause) from error
         yield client
     finally:
         connection.disconnect(DisconnectReason.CLIENT_QUITTING, "done")

@@ -1,6 +1,7 @@
 """Settings: flags, then MAILSERVER_* environment, then the TOML file, then defaults. Checked in one place."""
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,6 +19,9 @@ MAX_LIMIT = 100_000
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+_PORT = re.compile("[0-9]{1,5}")
+_HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
+
 
 def _setting(default: Any, help_text: str) -> Any:
     return field(default=default, metadata={"help": help_text})
@@ -29,7 +33,7 @@ class Config:
 
     data_dir: Path = _setting(Path("data"), "folder of the store, the node key and the enode file")
     listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 takes any free one")
-    advertise: str = _setting("", "host in the enode URL, where it is not the listen host")
+    advertise: str = _setting("", "host in the enode URL (default: the listen host; for all addresses, 127.0.0.1)")
     password: str = _setting("status-offline-inbox", "password of history requests; no secret: all clients know it")
     min_pow: float = _setting(0.000002, "least proof of work of an envelope, 0.000002 is what clients expect at most")
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
@@ -60,7 +64,7 @@ def parse_address(text: str) -> tuple[str, int]:
         ConfigError: another form, or no port from 0 to 65535.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not _PORT.fullmatch(port) or int(port) > 65535:
         raise ConfigError(f"listen: {text!r} is not HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -103,7 +107,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or an integer of thousands of digits
         raise ConfigError(f"{file} is not TOML: {error}") from error
     values = {}
     for name, value in table.items():
@@ -136,26 +140,38 @@ def parse_value(where: str, text: str, kind: Any) -> Any:
             raise ConfigError(f"{where}: {text!r} is neither true nor false")
         return _BOOLEANS[text.lower()]
     try:
+        if kind is str:
+            text.encode()
         return kind(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{where}: {text!r} is not UTF-8") from error
     except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is not a number") from error
+        raise ConfigError(f"{where}: {text!r} is not {_KINDS[kind]}") from error
 
 
+_KINDS = {str: "a string", Path: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def _from_toml(where: str, value: object, kind: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if kind is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf  # out of every range
     if type(value) is not kind:
-        raise ConfigError(f"{where}: {value!r} is not of type {kind.__name__}")
+        raise ConfigError(f"{where}: {value!r} is not {_KINDS[kind]}")
     return value
 
 
 def _check(config: Config) -> None:
-    parse_address(config.listen)
+    if "\0" in str(config.data_dir):
+        raise ConfigError(f"data_dir: {str(config.data_dir)!r} is not a path")
+    if _HOST.fullmatch(config.advertised_host) is None:
+        name = "advertise" if config.advertise else "listen"
+        raise ConfigError(f"{name}: {config.advertised_host!r} is neither a host name nor an address")
     for name in ("min_pow", "min_request_pow"):
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):

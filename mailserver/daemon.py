@@ -90,6 +90,8 @@ async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> Async
         port = await listener.start(host, port)
     except OSError as error:
         raise StartupError(f"cannot listen on {config.listen}: {error.strerror or error}") from error
+    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+        raise StartupError(f"cannot listen on {config.listen}: not a host name") from error
     try:
         yield Enode(key.public_key, config.advertised_host, port)
     finally:

@@ -29,15 +29,22 @@ def locked(data_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error
     try:
+        _lock(descriptor, data_dir)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, data_dir: Path) -> None:
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        yield
     except BlockingIOError as error:
         pid = os.read(descriptor, 32).decode(errors="replace").strip()
         raise StartupError(f"another mailserver (pid {pid}) uses the data directory {data_dir}") from error
-    finally:
-        os.close(descriptor)
+    except OSError as error:  # no flock on this file system, or no space
+        raise StartupError(f"cannot lock the data directory {data_dir}: {error.strerror}") from error
 
 
 def load_or_make_key(data_dir: Path) -> PrivateKey:
@@ -93,7 +100,8 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
     """Write beside, sync, and rename: a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        temporary.unlink(missing_ok=True)  # of a crash: its mode would stay
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             os.fchmod(descriptor, mode)  # a file left by a crash may have another
             file.write(text)

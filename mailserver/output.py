@@ -17,6 +17,11 @@ _TABLE_ROW = "{created:<20} {topic:<10} {size:>7} {hash:<18} {payload}"
 _CLEAR_LINE = "\r\x1b[K"
 
 
+def printable(text: str) -> str:
+    """Text of others as one line that cannot command the terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class Printer:
     """Prints envelopes as they arrive; on a terminal, shows meanwhile on stderr how many there are."""
 
@@ -24,14 +29,11 @@ class Printer:
         self._form = form
         self._key = opening_key
         self._count = 0
+        self._begun = False
         # Where the table itself goes to the terminal, it shows the progress.
         self._progress = sys.stderr.isatty() and not sys.stdout.isatty()
 
     def __enter__(self) -> "Printer":
-        if self._form == "table":
-            print(
-                _TABLE_ROW.format(created="CREATED (UTC)", topic="TOPIC", size="BYTES", hash="HASH", payload="PAYLOAD")
-            )
         return self
 
     def __exit__(
@@ -43,19 +45,33 @@ class Printer:
 
     def show(self, envelopes: Sequence[Envelope]) -> None:
         """Print some envelopes."""
+        self._begin()
         for envelope in envelopes:
             print(self._line(envelope))
         self._count += len(envelopes)
         if self._progress:
-            sys.stderr.write(f"{_CLEAR_LINE}{self._count} envelopes")
+            sys.stderr.write(f"{_CLEAR_LINE}{self._counted}")
             sys.stderr.flush()
 
     def finish(self, completion: Completion) -> None:
         """Say on stderr how many there were, and where to go on."""
+        self._begin()
         if self._progress:
             sys.stderr.write(_CLEAR_LINE)
         rest = f", more with --cursor {completion.cursor.encode().hex()}" if completion.cursor else ""
-        print(f"{self._count} envelopes{rest}", file=sys.stderr)
+        print(f"{self._counted}{rest}", file=sys.stderr)
+
+    @property
+    def _counted(self) -> str:
+        return "1 envelope" if self._count == 1 else f"{self._count} envelopes"
+
+    def _begin(self) -> None:
+        """Print the heading, once there is an answer."""
+        if self._form == "table" and not self._begun:
+            print(
+                _TABLE_ROW.format(created="CREATED (UTC)", topic="TOPIC", size="BYTES", hash="HASH", payload="PAYLOAD")
+            )
+        self._begun = True
 
     def _line(self, envelope: Envelope) -> str:
         if self._form == "raw":
@@ -68,7 +84,7 @@ class Printer:
             topic="0x" + envelope.topic.hex(),
             size=len(envelope.raw),
             hash=envelope.hash().hex()[:16] + "..",
-            payload="-" if opened is None else _printable(opened.payload),
+            payload="-" if opened is None else printable(opened.payload.decode("utf-8", "backslashreplace")),
         ).rstrip()
 
     def _open(self, envelope: Envelope) -> Opened | None:
@@ -97,13 +113,4 @@ def _as_json(envelope: Envelope, opened: Opened | None) -> dict[str, object]:
 
 
 def _utc(seconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return str(seconds)
-
-
-def _printable(payload: bytes) -> str:
-    """A payload as one line that cannot command the terminal."""
-    text = payload.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

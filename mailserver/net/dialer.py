@@ -26,4 +26,6 @@ async def dial(enode: Enode, config: SessionConfig, status: StatusOptions) -> Co
         raise ConnectionLost(None, f"no answer from {enode.host}:{enode.port}") from error
     except OSError as error:
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: {error.strerror or error}") from error
+    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+        raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: not a host name") from error
     return Connection(pipe, config, status, remote_id=enode.node_id)

@@ -40,6 +40,7 @@ class Listener:
         self._serve = serve
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._stopping = False
         self._port = 0
         self._connections: set[Connection] = set()
         self._pending: dict[Connection, None] = {}  # oldest first
@@ -56,7 +57,8 @@ class Listener:
         return self._port
 
     def stop(self) -> None:
-        """Stop accepting; connections go on."""
+        """Stop accepting; connections that are being served go on."""
+        self._stopping = True
         if self._server is not None:
             self._server.close()
 
@@ -75,6 +77,9 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, connection: Connection) -> None:
+        if self._stopping:  # accepted in the very moment: who says goodbye to the others does not know of it
+            connection.abort("we are quitting")
+            return
         self._connections.add(connection)
         try:
             await self._serve(connection)

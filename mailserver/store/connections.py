@@ -10,6 +10,8 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 
+_SQLITE_HEADER = b"SQLite format 3\x00"
+
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for a lock that another process holds, such as a backup's."""
 
@@ -25,17 +27,15 @@ async def open_writer(path: Path) -> aiosqlite.Connection:
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written. It is unchanged then.
     """
-    exists = await asyncio.to_thread(_has_content, path)
     try:
-        if exists:
+        if await asyncio.to_thread(_has_content, path):
             # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
-            reader = await open_reader(path)
-            await reader.close()
-        connection = await aiosqlite.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
-    except sqlite3.Error as error:
+            await (await _open_read_only(path, may_be_blank=True)).close()
+        connection = await _connect(path)
+    except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open the store {path}: {error}") from error
     try:
-        await _prepare(connection, fresh=not exists)
+        await _prepare(connection)
     except sqlite3.Error as error:
         await connection.close()
         raise StoreError(f"cannot prepare the store {path}: {error}") from error
@@ -48,12 +48,17 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     Raises:
         StoreError: there is no such file, or it is foreign, damaged, or of a later version.
     """
+    return await _open_read_only(path, may_be_blank=False)
+
+
+async def _open_read_only(path: Path, *, may_be_blank: bool) -> aiosqlite.Connection:
     try:
-        connection = await aiosqlite.connect(_read_only(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        connection = await _connect(_read_only(path), uri=True)
     except sqlite3.Error as error:
-        raise StoreError(f"cannot open the store {path}: {error}") from error
+        cause = "there is none" if await asyncio.to_thread(_is_missing, path) else error
+        raise StoreError(f"cannot open the store {path}: {cause}") from error
     try:
-        await _check_ours(connection, path)
+        await _check_ours(connection, path, may_be_blank=may_be_blank)
         await connection.execute_fetchall(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
     except (sqlite3.Error, StoreError) as error:
         await connection.close()
@@ -63,33 +68,66 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     return connection
 
 
+async def _connect(database: Path | str, *, uri: bool = False) -> aiosqlite.Connection:
+    # What cannot be opened fails here. In aiosqlite the thread of a connection that failed goes on to report its end
+    # to the event loop, which a command may have closed by then: a traceback after our one line.
+    (await asyncio.to_thread(sqlite3.connect, database, uri=uri, check_same_thread=False)).close()
+    return await aiosqlite.connect(database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+
+
 def _read_only(path: Path) -> str:
     return f"file:{quote(str(path.absolute()))}?mode=ro"
 
 
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
+    """Whether there is a database, not yet whose. SQLite itself would take a file of one byte for an empty one."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_HEADER))
+    except FileNotFoundError:
+        return False
+    if start and start != _SQLITE_HEADER:
+        raise StoreError(f"{path} is not a mailserver store: it is no SQLite database")
+    return bool(start)
 
 
-async def _check_ours(connection: aiosqlite.Connection, path: Path) -> None:
+async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_blank: bool) -> None:
     application_id = await pragma(connection, "application_id")
+    version = await pragma(connection, "user_version")
+    if may_be_blank and application_id == version == 0:
+        # Nothing in it at all: what a first start leaves that was killed before its first commit.
+        ((tables,),) = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
+        if tables == 0:
+            return
     if application_id != APPLICATION_ID:
         raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
-    version = await pragma(connection, "user_version")
     if version > SCHEMA_VERSION:
         raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
 
 
-async def _prepare(connection: aiosqlite.Connection, *, fresh: bool) -> None:
+async def _prepare(connection: aiosqlite.Connection) -> None:
     execute = connection.execute_fetchall
-    if fresh:
-        await execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    await execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
     await execute("PRAGMA journal_mode = WAL")
     # FULL syncs the WAL at each commit: what COMMIT has answered survives a power cut.
     await execute("PRAGMA synchronous = FULL")
     await execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
     await execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
-    for version in range(await pragma(connection, "user_version"), SCHEMA_VERSION):
+    present = await pragma(connection, "user_version")
+    await execute("BEGIN IMMEDIATE")
+    await execute(f"PRAGMA user_version = {present}")  # fails now, not at the first envelope, where we may only read
+    await execute("ROLLBACK")
+    for version in range(present, SCHEMA_VERSION):
         await execute("BEGIN IMMEDIATE")
         for statement in MIGRATIONS[version]:
             await execute(statement)

@@ -88,17 +88,18 @@ _DAYS = "SELECT day FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC"
 
 def _admitted_topics(slots: int) -> str:
     return f"""
-        WITH span (low, high) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        WITH third (byte) AS (VALUES {", ".join(["(?)"] * slots)})
         SELECT t.day, t.topic
-        FROM days AS d CROSS JOIN span AS s CROSS JOIN day_topics AS t
-        WHERE d.day BETWEEN ? AND ? AND t.day = d.day AND t.topic BETWEEN s.low AND s.high
-            AND instr(?, substr(t.topic, 2, 1)) AND instr(?, substr(t.topic, 3, 1))
+        FROM days AS d CROSS JOIN third CROSS JOIN day_topics AS t INDEXED BY day_topics_by_third_byte
+        WHERE d.day BETWEEN ? AND ? AND t.day = d.day AND substr(t.topic, 3, 1) = third.byte
+            AND instr(?, substr(t.topic, 1, 1)) AND instr(?, substr(t.topic, 2, 1))
         LIMIT ?
     """
 
 
-# Only topics whose bytes the bloom filter admits, each by itself: for a filter of few topics hardly more than
-# those. The first byte is the key's, so most of a day's topics are not even looked at.
+# Only topics whose bytes the bloom filter admits, each by itself: for a filter of few topics few more than those.
+# The third byte leads, because `waku.bloom.matches` asks for its bit whatever the others are: so most of a day's
+# topics are not even looked at.
 _ADMITTED_TOPICS = {slots: _admitted_topics(slots) for slots in _SLOTS}
 _SIZES = "SELECT j.key, length(e.raw) FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
 _RAWS = "SELECT j.key, e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
@@ -149,7 +150,7 @@ class Finder:
         first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY
         days = [day for (day,) in await self._run(_DAYS, (first, last))]
         found: list[Key] = []
-        span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // len(interest.topics)))
+        span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // max(1, len(interest.topics))))
         at = 0
         while at < len(days) and len(found) < wanted:
             group = days[at : at + span]
@@ -174,11 +175,11 @@ class Finder:
         """The pairs (day, topic) to look up, of days newest first; None if there are too many."""
         if interest.topics is not None:
             return [(day, topic) for day in days for topic in interest.topics]
-        admitted = _admitted_bytes(interest.bloom)
-        slots = _slots(len(admitted))
-        spans = [bound for byte in admitted for bound in (bytes([byte]), bytes([byte, 255, 255, 255]))]
-        spans += [b""] * (2 * slots - len(spans))  # spans that hold no topic
-        parameters = (*spans, days[-1], days[0], admitted, admitted, _MAX_TOPICS)
+        thirds = _admitted_third_bytes(interest.bloom)
+        slots = _slots(len(thirds))
+        others = _admitted_other_bytes(interest.bloom)
+        padding = [None] * (slots - len(thirds))
+        parameters = (*(bytes([byte]) for byte in thirds), *padding, days[-1], days[0], others, others, _MAX_TOPICS)
         topics = list(await self._run(_ADMITTED_TOPICS[slots], parameters))
         if len(topics) >= _MAX_TOPICS:
             return None
@@ -214,13 +215,16 @@ class Finder:
         return found[:wanted]
 
 
-def _admitted_bytes(bloom: bytes) -> bytes:
-    """Which values the first, second or third byte of a matching topic can have.
-
-    Bit i of a topic is its byte i, plus 256 for half of the topics (`waku.bloom.bits_of`).
-    """
+def _admitted_third_bytes(bloom: bytes) -> bytes:
+    """Which values the third byte of a matching topic can have: its bit is itself, plus 256 for half of the topics."""
     half = BLOOM_BYTES // 2
     return bytes(byte for byte in range(256) if (bloom[byte // 8] | bloom[half + byte // 8]) >> byte % 8 & 1)
+
+
+def _admitted_other_bytes(bloom: bytes) -> bytes:
+    """Which values the first and second byte can have: any whose bit lies in a byte of the filter that is not 0."""
+    half = BLOOM_BYTES // 2
+    return bytes(byte for byte in range(256) if bloom[byte // 8] | bloom[half + byte // 8])
 
 
 def _slots(count: int) -> int:

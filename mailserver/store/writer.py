@@ -6,7 +6,7 @@ import itertools
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import aiosqlite
@@ -27,6 +27,7 @@ waits for nothing; under a stream of them the disk syncs at most 200 times a sec
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Beyond this, `put` waits for room; what waits is held back at the peers' sockets."""
 
+_ENDED = "the store writer has ended"
 _ROW_COUNTS = (100, 10, 1)
 _COLUMNS = "(received, created, topic, hash, raw)"
 # Many rows in one statement, not `executemany`: SQLite then runs over them without taking Python's lock for each,
@@ -98,11 +99,8 @@ class StoreWriter:
         try:
             await self._run()
         finally:
-            # Only a fault of ours leaves anything queued here: then nobody may wait for it.
             self.close()
-            for _, future in self._queue:
-                if not future.done():
-                    future.set_exception(StoreError("the store writer has ended"))
+            self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless this ended by a fault of ours
             self._queue.clear()
 
     async def _run(self) -> None:
@@ -143,24 +141,31 @@ class StoreWriter:
 
     async def _commit_group(self, group: list[tuple[Sequence[NewEnvelope], asyncio.Future[None]]]) -> None:
         envelopes = list(itertools.chain.from_iterable(part for part, _ in group))
-        failure: StoreError | None = None
+        failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
             await self._commit(envelopes)
+            failure = None
         except sqlite3.Error as error:
             failure = StoreError(f"cannot store {len(envelopes)} envelopes: {error}")
             failure.__cause__ = error
             log.error("store write failed envelopes=%d error=%r", len(envelopes), str(error))
-        self._queued_rows -= len(envelopes)
-        self._queued_bytes -= _size(envelopes)
-        if self._queued_bytes < MAX_QUEUED_BYTES:
-            self._room.set()
-        for _, future in group:
+        finally:
+            self._settle(group, failure)
+
+    def _settle(
+        self, group: Iterable[tuple[Sequence[NewEnvelope], asyncio.Future[None]]], failure: StoreError | None
+    ) -> None:
+        for part, future in group:
+            self._queued_rows -= len(part)
+            self._queued_bytes -= _size(part)
             if future.done():  # whoever waited for it is gone; the envelopes are stored all the same
                 continue
             if failure is None:
                 future.set_result(None)
             else:
                 future.set_exception(failure)
+        if self._queued_bytes < MAX_QUEUED_BYTES:
+            self._room.set()
 
     async def _commit(self, envelopes: Sequence[NewEnvelope]) -> None:
         execute = self._connection.execute_fetchall

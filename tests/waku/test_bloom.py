@@ -101,11 +101,39 @@ def test_bloom_matches_where_it_covers_the_bloom_of_the_topic(topic: Topic, othe
 @given(topics, st.integers(0, 2))
 @settings(max_examples=50, deadline=None)
 def test_bloom_without_one_of_the_bits_does_not_match(topic: Topic, which: int) -> None:
+    bits = expected_bits(topic)
     bloom = bytearray(FULL_BLOOM)
-    bit = expected_bits(topic)[which]
-    bloom[bit // 8] ^= 2 ** (bit % 8)
+    bloom[bits[which] // 8] ^= 2 ** (bits[which] % 8)
+    overwritten = bits[which] // 8 in [bit // 8 for bit in bits[which + 1 :]] and bits[which] not in bits[which + 1 :]
 
-    assert not matches(bytes(bloom), topic)
+    assert matches(bytes(bloom), topic) is overwritten
+
+
+def bloom_of_go_clients(topic: Topic) -> bytes:
+    """As deployed clients build it: each bit is written over the byte in which it lies."""
+    bloom = bytearray(BLOOM_BYTES)
+    for bit in expected_bits(topic):
+        bloom[bit // 8] = 1 << bit % 8
+    return bytes(bloom)
+
+
+@given(topics, st.binary(min_size=BLOOM_BYTES, max_size=BLOOM_BYTES))
+@example(Topic(bytes.fromhex("991517d9")), bytes(BLOOM_BYTES))
+@settings(max_examples=200, deadline=None)
+def test_topic_matches_every_filter_that_holds_the_bloom_of_deployed_clients(topic: Topic, noise: bytes) -> None:
+    theirs = bloom_of_go_clients(topic)
+    joined = bytes(a | b for a, b in zip(theirs, noise, strict=True))
+
+    assert matches(theirs, topic)
+    assert matches(joined, topic)
+    assert matches(noise, topic) is (meet(noise, theirs) == theirs)
+
+
+def test_a_topic_whose_bits_share_a_byte_has_fewer_bits_in_deployed_clients_bloom() -> None:
+    topic = Topic(bytes.fromhex("991517d9"))
+
+    assert int.from_bytes(bloom_of_go_clients(topic), "big").bit_count() == 2
+    assert int.from_bytes(bloom_of([topic]), "big").bit_count() == 3
 
 
 def test_full_bloom_matches_everything_and_empty_bloom_nothing() -> None:
