@@ -109,7 +109,8 @@ class _ReaderPool:
     """Read-only connections that take turns, statement by statement: a long request cannot hold one to itself."""
 
     def __init__(self, connections: Sequence[aiosqlite.Connection]) -> None:
-        self._idle: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
+        # Last in, first out: what a request has just looked at is in that connection's page cache.
+        self._idle: asyncio.LifoQueue[aiosqlite.Connection] = asyncio.LifoQueue()
         for connection in connections:
             self._idle.put_nowait(connection)
 

@@ -1,0 +1,218 @@
+"""`python -m bench`: measures ingest and history of our mailserver, or by --enode of any other.
+
+Ours runs in a process of its own on loopback: for each run of ingest a new one with an empty store; for history one
+on a store that was filled before. This process is the client.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import random
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import uvloop
+
+from bench.daemon import Daemon, DaemonFailed
+from bench.data import Distribution, Topics
+from bench.history import QUESTIONS, HistoryFailed, measure_history
+from bench.ingest import IngestFailed, measure_ingest
+from bench.report import as_json, as_text
+from bench.results import Environment, History, Ingest, Results, StoreFacts
+from bench.store import StoreSpec, StoreUnusable, prepare_store
+from mailserver.codec.keys import Enode
+from mailserver.config import Config
+from mailserver.errors import DecodeError, MailserverError
+from mailserver.store.envelopes import read_stats
+from mailserver.store.schema import STORE_FILE
+from mailserver.waku.payload import key_from_password
+
+PARTS = ("ingest", "history")
+HISTORY_DAYS = 30
+
+QUICK = {"runs": 1, "envelopes": 2000, "ingest_envelopes": 400, "topics": 200}
+"""What --quick sets, where it is not given."""
+
+DEFAULTS = {"runs": 3, "envelopes": 1_000_000, "ingest_envelopes": 100_000, "topics": 5000}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The mailserver that is measured; `pid` is None if its process is not known."""
+
+    enode: Enode
+    pid: int | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, return the exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = _arguments(given)
+    try:
+        results = _measure(arguments, tuple(given))
+    except (MailserverError, DaemonFailed, StoreUnusable, IngestFailed, HistoryFailed, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    print(as_text(results))
+    if arguments.json is not None:
+        arguments.json.write_text(as_json(results), encoding="utf-8")
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
+    load_before = os.getloadavg()[0]
+    topics = Topics(arguments.topics, Distribution(arguments.distribution))
+    ingest = tuple(_measure_ingest(arguments, topics)) if "ingest" in arguments.parts else ()
+    history: tuple[History, ...] = ()
+    store = None
+    if "history" in arguments.parts and arguments.enode is None:
+        history, store = _measure_store(arguments, topics)
+    elif "history" in arguments.parts:
+        target = Target(arguments.enode, arguments.pid)
+        history = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
+    environment = Environment(
+        measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        python=platform.python_version(),
+        sqlite=sqlite3.sqlite_version,
+        cpus=os.cpu_count() or 1,
+        load=(load_before, os.getloadavg()[0]),
+        arguments=given,
+    )
+    return Results(environment, ingest, history, store)
+
+
+def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
+    for connections in arguments.connections:
+        for per_packet in arguments.packets:
+            runs = []
+            for run in range(arguments.runs):
+                _progress(f"ingest: {connections} connections, packets of {per_packet}, run {run + 1}")
+                with _fresh_target(arguments) as target:
+                    measuring = measure_ingest(
+                        target.enode,
+                        target.pid,
+                        envelopes=arguments.ingest_envelopes,
+                        connections=connections,
+                        per_packet=per_packet,
+                        topics=topics,
+                        seed=run,
+                    )
+                    runs.append(uvloop.run(measuring))
+            ingest = Ingest(connections, per_packet, arguments.ingest_envelopes, tuple(runs))
+            _progress(f"ingest: median {median(ingest.rates()):,.0f} envelopes/s")
+            yield ingest
+
+
+@contextlib.contextmanager
+def _fresh_target(arguments: argparse.Namespace) -> Iterator[Target]:
+    """The named mailserver, or ours with an empty store, which must hold everything at the end."""
+    if arguments.enode is not None:
+        yield Target(arguments.enode, arguments.pid)
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-ingest-") as folder:
+        data_dir = Path(folder)
+        with Daemon(data_dir, arguments.password) as daemon:
+            yield Target(daemon.enode, daemon.pid)
+        stored = uvloop.run(read_stats(data_dir / STORE_FILE)).envelopes
+        if stored != arguments.ingest_envelopes:
+            raise IngestFailed(f"{arguments.ingest_envelopes} envelopes were confirmed, {stored} are stored")
+
+
+def _measure_store(arguments: argparse.Namespace, topics: Topics) -> tuple[tuple[History, ...], StoreFacts]:
+    """Fill a store, start our daemon on it several times, ask the last one."""
+    spec = StoreSpec(arguments.envelopes, arguments.topics, HISTORY_DAYS, arguments.distribution)
+    with contextlib.ExitStack() as stack:
+        data_dir = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
+        _progress(f"history: preparing {spec.envelopes:,} envelopes in {data_dir}")
+        store = prepare_store(data_dir, spec)
+        disk_bytes = store.disk_bytes()
+        start_s = []
+        for _ in range(arguments.runs - 1):
+            with Daemon(data_dir, arguments.password) as daemon:
+                start_s.append(daemon.start_s)
+        with Daemon(data_dir, arguments.password) as daemon:
+            start_s.append(daemon.start_s)
+            history = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
+        return history, StoreFacts(spec.envelopes, disk_bytes, store.fill_s, tuple(start_s))
+
+
+def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topics, end: int) -> tuple[History, ...]:
+    """Ask each question once unmeasured, so that it meets a warm server, then --runs times with other topics."""
+    key = key_from_password(arguments.password)
+    rng = random.Random(arguments.topics)
+    history = []
+    for question in QUESTIONS:
+        _progress(f"history: {question.name}")
+        runs = [
+            uvloop.run(measure_history(target.enode, target.pid, question, key=key, topics=topics, end=end, rng=rng))
+            for _ in range(arguments.runs + 1)
+        ]
+        history.append(History(question.name, question.clients, tuple(runs[1:])))
+    return tuple(history)
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="ingest or history (default: both)")
+    parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
+    _add_number(parser, "runs", "runs of each measurement")
+    _add_number(parser, "envelopes", "envelopes in the store that is asked")
+    _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
+    _add_number(parser, "topics", "topics that they are spread over")
+    parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
+    parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")
+    parser.add_argument(
+        "--packets", type=_positive, nargs="+", default=[1, 10, 100], metavar="N", help="envelopes per packet"
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="keep the store there; used again if it is what is asked for"
+    )
+    parser.add_argument("--enode", type=_enode, help="measure this mailserver, with whatever it holds, instead of ours")
+    parser.add_argument("--pid", type=_positive, help="its process, if it runs here: reports CPU and memory")
+    parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    for part in arguments.parts:
+        if part not in PARTS:
+            parser.error(f"{part!r} is neither of {', '.join(PARTS)}")
+    arguments.parts = arguments.parts or PARTS
+    defaults: dict[str, Any] = QUICK if arguments.quick else DEFAULTS
+    for name, value in defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    return arguments
+
+
+def _add_number(parser: argparse.ArgumentParser, name: str, help_text: str) -> None:
+    default = DEFAULTS[name.replace("-", "_")]
+    parser.add_argument(f"--{name}", type=_positive, metavar="N", help=f"{help_text} (default: {default:,})")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def _enode(text: str) -> Enode:
+    try:
+        return Enode.parse(text)
+    except DecodeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,95 @@
+"""What was measured. Times in seconds, sizes in bytes; None where the mailserver's process is not ours to look at."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """The median of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRun:
+    """One run: `seconds` from the first packet sent to the last one confirmed."""
+
+    seconds: float
+    client_cpu_s: float
+    daemon_cpu_s: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """Several runs of one kind, each of `envelopes`."""
+
+    connections: int
+    per_packet: int
+    envelopes: int
+    runs: tuple[IngestRun, ...]
+
+    def rates(self) -> list[float]:
+        """Envelopes per second of each run, slowest first."""
+        return sorted(self.envelopes / run.seconds for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRun:
+    """One run: of several clients the slowest's times, and together what they found on how many pages.
+
+    `peak_bytes` is the highest since the daemon started, not of this run alone.
+    """
+
+    first_s: float
+    done_s: float
+    found: int
+    pages: int
+    daemon_cpu_s: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Several runs of one question."""
+
+    question: str
+    clients: int
+    runs: tuple[HistoryRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """The store that was asked. `fill_s` is None if it was there; `start_s` is until listening, each time."""
+
+    envelopes: int
+    disk_bytes: int
+    fill_s: float | None
+    start_s: tuple[float, ...]
+
+    def disk_bytes_per_million(self) -> int:
+        """What a million envelopes take on disk."""
+        return self.disk_bytes * 1_000_000 // self.envelopes
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where and how it was measured. `load` is the 1-minute load average before and after."""
+
+    measured_at: str
+    python: str
+    sqlite: str
+    cpus: int
+    load: tuple[float, float]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything."""
+
+    environment: Environment
+    ingest: tuple[Ingest, ...]
+    history: tuple[History, ...]
+    store: StoreFacts | None

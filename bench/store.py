@@ -1,0 +1,78 @@
+"""A data directory with a history in it, filled through the store itself; kept and used again where one is named."""
+
+import asyncio
+import json
+import random
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvloop
+
+from bench.data import Distribution, Topics, history
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+
+DESCRIPTION_FILE = "bench.json"
+_PUTS_AT_ONCE = 4
+
+
+class StoreUnusable(Exception):
+    """The directory holds something else than what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """What a store holds: envelopes created evenly over the last `days`, of so many topics."""
+
+    envelopes: int
+    topics: int
+    days: int
+    distribution: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilledStore:
+    """A store and when its history ends, Unix seconds. `fill_s`: how long it took to fill, None if it was there."""
+
+    data_dir: Path
+    end: int
+    fill_s: float | None
+
+    def disk_bytes(self) -> int:
+        """The size of the database with its write-ahead log."""
+        return sum(path.stat().st_size for path in self.data_dir.glob(STORE_FILE + "*"))
+
+
+def prepare_store(data_dir: Path, spec: StoreSpec) -> FilledStore:
+    """Fill a store, or take the one that is there if it is the same.
+
+    Raises:
+        StoreUnusable: another one is there, or one that was not filled to the end.
+    """
+    description_file = data_dir / DESCRIPTION_FILE
+    if (data_dir / STORE_FILE).exists():
+        description = json.loads(description_file.read_text(encoding="utf-8")) if description_file.exists() else {}
+        if description.get("spec") != asdict(spec):
+            raise StoreUnusable(f"{data_dir} holds another store than {spec}, or an unfinished one")
+        return FilledStore(data_dir, int(description["end"]), None)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    end = int(time.time())
+    began = time.perf_counter()
+    uvloop.run(_fill(data_dir / STORE_FILE, spec, end))
+    fill_s = time.perf_counter() - began
+    description_file.write_text(json.dumps({"spec": asdict(spec), "end": end}) + "\n", encoding="utf-8")
+    return FilledStore(data_dir, end, fill_s)
+
+
+async def _fill(path: Path, spec: StoreSpec, end: int) -> None:
+    topics = Topics(spec.topics, Distribution(spec.distribution))
+    rows = history(spec.envelopes, topics, end=end, span_s=spec.days * 86_400, rng=random.Random(end))
+    async with open_store(path) as store:
+        pending: deque[asyncio.Task[None]] = deque()
+        for batch in rows:
+            pending.append(asyncio.create_task(store.put(batch)))
+            if len(pending) >= _PUTS_AT_ONCE:
+                await pending.popleft()
+        await asyncio.gather(*pending)

@@ -1,0 +1,113 @@
+"""The benchmark's side of a connection: a session that hands packets on as they are, so that it costs little itself.
+
+`mailserver.client` decodes every envelope and awaits every event; here what came is looked at when the clock stands.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from mailserver.codec.keys import Enode
+from mailserver.errors import ConnectionLost, DisconnectReason
+from mailserver.net.connection import WAKU, random_entropy, random_key, session_config
+from mailserver.rlpx.session import Closed, MessageReceived, Opened, Session
+from mailserver.waku.bloom import EMPTY_BLOOM
+from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
+
+CLIENT_ID = "waku-mailserver-bench"
+CONNECT_TIMEOUT_S = 10.0
+
+OnPacket = Callable[[int, bytes], None]
+"""Takes the code and the payload of each packet after the Status."""
+
+_STATUS = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=True)
+
+
+class Wire(asyncio.Protocol):
+    """One connection. Made by `connect`. `on_packet` and `on_lost` may be set once it is made."""
+
+    transport: asyncio.WriteTransport
+
+    def __init__(self, enode: Enode) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._session = Session(
+            session_config(random_key(), CLIENT_ID), random_entropy, loop.time(), remote_id=enode.node_id
+        )
+        self._ready: asyncio.Future[PeerSettings] = loop.create_future()
+        self.on_packet: OnPacket = lambda code, payload: None
+        self.on_lost: Callable[[ConnectionLost], None] = lambda error: None
+
+    async def ready(self) -> PeerSettings:
+        """Wait for the node's Status.
+
+        Raises:
+            ConnectionLost: the connection ended before it came.
+        """
+        return await self._ready
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        """Queue a packet; `flush` sends it. Packets queued from within `on_packet` are sent after it returned."""
+        self._session.send(WAKU, code, payload)
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        data = self._session.data_to_send()
+        if data:
+            self.transport.writelines(data)
+
+    def disconnect(self) -> None:
+        """Say goodbye and close."""
+        self.on_lost = lambda error: None
+        self._session.disconnect(DisconnectReason.CLIENT_QUITTING, "done")
+        self.flush()
+        self.transport.close()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        self.transport = transport  # type: ignore[assignment] # a stream's, which uvloop's classes do not say
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on the packets that are complete, then send what that made us say."""
+        self._session.receive_data(data, self._loop.time())
+        for event in self._session.events():
+            match event:
+                case MessageReceived(code=PacketCode.STATUS, payload=payload):
+                    self._ready.set_result(PeerSettings().updated(StatusOptions.decode(payload)))
+                case MessageReceived(code=code, payload=payload):
+                    self.on_packet(code, payload)
+                case Opened():
+                    self.send(PacketCode.STATUS, _STATUS.encode())
+                case Closed(reason=reason, cause=cause):
+                    self._lose(ConnectionLost(reason, cause))
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._lose(ConnectionLost(None, str(exc or "the node closed the connection")))
+
+    def _lose(self, error: ConnectionLost) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        self.on_lost(error)
+
+
+@contextlib.asynccontextmanager
+async def connect(enode: Enode) -> AsyncIterator[tuple[Wire, PeerSettings]]:
+    """Connect to a node and wait for its Status; disconnect at the end.
+
+    Raises:
+        ConnectionLost: the node ends the connection.
+        OSError: nobody answers there (TimeoutError: within CONNECT_TIMEOUT_S).
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        _, wire = await loop.create_connection(lambda: Wire(enode), enode.host, enode.port)
+        settings = await wire.ready()
+    try:
+        yield wire, settings
+    finally:
+        wire.disconnect()

@@ -1,0 +1,215 @@
+"""The benchmark: what it generates is what it says, its tables are readable, and a small run works end to end."""
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.data import (
+    ENVELOPE_BYTES,
+    ROWS_PER_PUT,
+    SPREAD_S,
+    TTL_S,
+    Distribution,
+    Topics,
+    history,
+    live_envelopes,
+    packets,
+)
+from bench.report import as_json, as_text, table
+from bench.results import Environment, History, HistoryRun, Ingest, IngestRun, Results, StoreFacts, median_of
+from bench.store import StoreSpec, StoreUnusable, prepare_store
+from mailserver.config import Config
+from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
+from mailserver.waku.envelope import decode_envelope, decode_envelopes
+
+ROOT = Path(__file__).parents[2]
+NOW = 1_790_000_000
+
+ENVIRONMENT = Environment("2026-01-01 00:00 UTC", "3.11.0", "3.40.1", 2, (0.5, 1.5), ("--runs", "3"))
+
+
+def topics_of(count: int, distribution: Distribution = Distribution.UNIFORM) -> Topics:
+    return Topics(count, distribution)
+
+
+def test_live_envelopes_are_accepted_by_a_daemon_with_default_settings() -> None:
+    acceptance = Acceptance(Requirements(Config().min_pow))
+
+    raws = live_envelopes(100, topics_of(10), NOW, min_pow=Config().min_pow, rng=random.Random(1))
+
+    envelopes = [decode_envelope(raw) for raw in raws]
+    assert {len(raw) for raw in raws} == {ENVELOPE_BYTES}
+    assert {envelope.ttl for envelope in envelopes} == {TTL_S}
+    assert all(NOW - SPREAD_S < envelope.created <= NOW for envelope in envelopes)
+    assert {acceptance.judge(envelope, float(NOW)) for envelope in envelopes} == {Verdict.ACCEPTED}
+    assert len(set(raws)) == len(raws)
+
+
+def test_live_envelopes_are_mined_where_chance_does_not_do() -> None:
+    raws = live_envelopes(20, topics_of(10), NOW, min_pow=0.0002, rng=random.Random(1))
+
+    assert {len(raw) for raw in raws} == {ENVELOPE_BYTES}
+    assert all(decode_envelope(raw).pow() >= 0.0002 for raw in raws)
+
+
+def test_packets_hold_all_envelopes_in_order() -> None:
+    raws = live_envelopes(25, topics_of(10), NOW, min_pow=0, rng=random.Random(1))
+
+    decoded = [decode_envelopes(payload) for payload in packets(raws, 10)]
+
+    assert [len(envelopes) for envelopes in decoded] == [10, 10, 5]
+    assert [envelope.raw for envelopes in decoded for envelope in envelopes] == raws
+
+
+def test_history_is_even_over_its_span_and_decodes() -> None:
+    count, span_s = 2 * ROWS_PER_PUT + 500, 86_400
+
+    batches = list(history(count, topics_of(50), end=NOW, span_s=span_s, rng=random.Random(1)))
+
+    rows = [row for batch in batches for row in batch]
+    envelopes = [decode_envelope(row.raw) for row in rows]
+    assert [len(batch) for batch in batches] == [ROWS_PER_PUT, ROWS_PER_PUT, 500]
+    assert [row.created for row in rows] == sorted(row.created for row in rows)
+    assert NOW - span_s < rows[0].created < NOW - span_s + 60
+    assert rows[-1].created == NOW
+    assert [(row.created, row.topic, row.hash) for row in rows] == [(e.created, e.topic, e.hash()) for e in envelopes]
+    half = sum(row.created <= NOW - span_s // 2 for row in rows)
+    assert abs(half - count // 2) <= 1
+
+
+def test_topics_are_the_same_for_the_same_count() -> None:
+    assert topics_of(100).all == topics_of(100, Distribution.ZIPF).all
+    assert len(set(topics_of(100).all)) == 100
+
+
+def test_uniform_topics_are_used_equally_and_zipf_by_rank() -> None:
+    uniform = Counter(topics_of(100).choose(100_000, random.Random(1)))
+    zipf_topics = topics_of(100, Distribution.ZIPF)
+    zipf = Counter(zipf_topics.choose(100_000, random.Random(1)))
+
+    assert max(uniform.values()) < 2 * min(uniform.values())
+    assert zipf[zipf_topics.all[0]] / zipf[zipf_topics.all[9]] == pytest.approx(10, rel=0.2)
+
+
+def test_topics_asked_for_are_distinct_and_never_more_than_there_are() -> None:
+    assert len(topics_of(5000).choose_distinct(100, random.Random(1))) == 100
+    assert len(topics_of(5).choose_distinct(100, random.Random(1))) == 5
+
+
+def test_store_is_filled_once_and_used_again_if_it_is_the_same(tmp_path: Path) -> None:
+    spec = StoreSpec(envelopes=1500, topics=20, days=30, distribution="uniform")
+
+    first = prepare_store(tmp_path, spec)
+    second = prepare_store(tmp_path, spec)
+
+    assert first.fill_s is not None
+    assert second.fill_s is None
+    assert second.end == first.end
+    assert first.disk_bytes() > 1500 * ENVELOPE_BYTES
+    with pytest.raises(StoreUnusable):
+        prepare_store(tmp_path, StoreSpec(envelopes=1501, topics=20, days=30, distribution="uniform"))
+
+
+def test_store_whose_filling_was_interrupted_is_not_used(tmp_path: Path) -> None:
+    spec = StoreSpec(envelopes=100, topics=20, days=30, distribution="uniform")
+    prepare_store(tmp_path, spec)
+    (tmp_path / "bench.json").unlink()
+
+    with pytest.raises(StoreUnusable):
+        prepare_store(tmp_path, spec)
+
+
+def test_median_leaves_out_what_is_unknown() -> None:
+    assert median_of([3, None, 1, 2]) == 2
+    assert median_of([None, None]) is None
+
+
+def test_table_aligns_names_left_and_numbers_right() -> None:
+    assert table(["name", "n"], [["a", "10,000"], ["long name", "1"]]) == (
+        "name            n\n"  # comments keep the columns together
+        "a          10,000\n"
+        "long name       1"
+    )
+
+
+def test_report_shows_medians_in_people_s_units() -> None:
+    results = Results(
+        ENVIRONMENT,
+        (Ingest(4, 100, 1000, tuple(IngestRun(s, 0.01, 0.02, 90_000_000) for s in (0.1, 0.05, 0.2))),),
+        (
+            History(
+                "one topic", 1, tuple(HistoryRun(0.0012, s, 13, 1, 0.001, 50_000_000) for s in (0.25, 0.0151, 0.01))
+            ),
+        ),
+        StoreFacts(1_000_000, 680_000_000, 20.0, (0.25, 0.31, 0.3)),
+    )
+
+    text = as_text(results)
+
+    lines = [line.split() for line in text.splitlines()]
+    assert ["4", "100", "10,000", "(5,000", "-", "20,000)", "20", "10", "90"] in lines
+    assert ["one", "topic", "13", "1", "1.2", "15.1", "(250)", "1", "50"] in lines
+    assert "filled at 50,000/s: 680 MB on disk per million; 0.3 s from start until listening" in text
+    assert "load 0.5 before and 1.5 after" in text
+
+
+def test_report_of_a_mailserver_elsewhere_leaves_its_cpu_and_memory_open() -> None:
+    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),)),), (), None)
+
+    assert as_text(results).splitlines()[-1].split()[-3:] == ["-", "100", "-"]
+
+
+def test_json_holds_every_run() -> None:
+    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),) * 3),), (), None)
+
+    parsed = json.loads(as_json(results))
+
+    assert [run["seconds"] for run in parsed["ingest"][0]["runs"]] == [0.1, 0.1, 0.1]
+    assert parsed["store"] is None
+
+
+@pytest.mark.integration
+def test_quick_run_measures_everything(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--json", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(file.read_text())
+    assert [(row["connections"], row["per_packet"]) for row in parsed["ingest"]] == [
+        (connections, per_packet) for connections in (1, 4) for per_packet in (1, 10, 100)
+    ]
+    assert [row["runs"][0]["found"] > 0 for row in parsed["history"][1:]] == [True] * 5  # the first may find none
+    assert parsed["store"]["envelopes"] == 2000
+    assert "envelopes/s" in done.stdout
+
+
+@pytest.mark.integration
+def test_mailserver_that_is_not_there_is_one_line_on_stderr() -> None:
+    enode = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
+    enode += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "ingest", "--quick", "--enode", enode],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("bench: ")
+    assert "Traceback" not in done.stderr
