@@ -1,0 +1,511 @@
+"""mailserver.store.envelopes: the store as the services use it, on real files."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailserver.errors import StoreError
+from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
+from mailserver.store.reader import Key, Page, Query
+from mailserver.store.schema import STORE_FILE
+from mailserver.store.writer import NewEnvelope
+from mailserver.waku.bloom import Interest, bloom_of
+from tests.store.samples import (
+    DAY,
+    EVER,
+    FULL,
+    NEWS,
+    SPORT,
+    START,
+    answer,
+    assert_counts_are_right,
+    change,
+    copy_as_on_disk,
+    make_store,
+    names_in,
+    new_envelope,
+    new_envelopes,
+    place,
+    plain,
+    raws,
+    read,
+    rows,
+    stored,
+    write,
+)
+
+EVERYTHING = Query(*EVER, FULL)
+NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / STORE_FILE
+
+
+async def found(store: EnvelopeStore, query: Query, limit: int = 1000) -> list[bytes]:
+    page = await store.find(query, limit)
+    return await store.read(page.keys)
+
+
+# Put, find, read
+
+
+async def test_what_was_put_is_found_and_read(path: Path) -> None:
+    envelopes = [new_envelope(1, topic=NEWS), new_envelope(2, created=START + 1, topic=SPORT)]
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+
+        assert await found(store, EVERYTHING) == raws(envelopes[::-1])
+        assert await found(store, NEWS_ONLY) == raws(envelopes[:1])
+
+
+async def test_envelope_is_found_as_soon_as_put_returns(path: Path) -> None:
+    async with open_store(path) as store:
+        for number, envelope in enumerate(new_envelopes(3 * READERS), 1):
+            await store.put([envelope])
+
+            assert len((await store.find(NEWS_ONLY, 100)).keys) == number
+
+
+async def test_page_says_whether_there_is_more(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+
+        assert (await store.find(EVERYTHING, 2)).more
+        assert not (await store.find(EVERYTHING, 3)).more
+        assert await store.find(Query(0, START - 1, FULL), 3) == Page([], more=False)
+
+
+async def test_lengths_and_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Path) -> None:
+    envelopes = [new_envelope(number, created=START + number, size=20 + number) for number in range(3)]
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        page = await store.find(EVERYTHING, 10)
+        assert await store.sizes(page.keys) == [22, 21, 20]
+        change(path, f"DELETE FROM envelopes WHERE created = {START + 1}")
+
+        assert await store.sizes(page.keys) == [22, 0, 20]
+        assert await store.read(page.keys) == raws([envelopes[2], envelopes[0]])
+        assert await store.sizes([]) == []
+        assert await store.read([]) == []
+        assert await store.read([Key(START, b"", 99)]) == []
+
+
+async def test_store_keeps_what_it_holds_when_it_is_opened_again(path: Path) -> None:
+    envelopes = new_envelopes(5)
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+    async with open_store(path) as store:
+        assert await found(store, EVERYTHING) == raws(envelopes[::-1])
+
+
+async def test_many_requests_are_answered_at_once(path: Path) -> None:
+    envelopes = new_envelopes(50)
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        answers = await asyncio.gather(*(found(store, NEWS_ONLY, limit) for limit in range(1, 10 * READERS)))
+
+    assert answers == [raws(envelopes[::-1][:limit]) for limit in range(1, 10 * READERS)]
+
+
+async def test_requests_are_answered_while_envelopes_are_put(path: Path) -> None:
+    async with open_store(path) as store:
+        whole = raws(new_envelopes(200)[::-1])
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(10):
+                tasks.create_task(store.put(new_envelopes(20, first=20 * number)))
+            finds = [tasks.create_task(found(store, EVERYTHING)) for _ in range(20)]
+
+        for find in finds:
+            answered = set(find.result())
+            assert find.result() == [raw for raw in whole if raw in answered]  # some of them, in order
+        assert await found(store, EVERYTHING) == whole
+
+
+async def test_reading_does_not_keep_the_log_from_being_cut(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(100))
+        page = await store.find(EVERYTHING, 10)
+        await store.read(page.keys)
+        await store.stats()
+
+        with plain(path, write=True) as other:
+            ((busy, *_),) = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        assert busy == 0
+
+
+batches = st.lists(
+    st.builds(
+        lambda number, when, topic: new_envelope(number, created=when, topic=topic),
+        st.integers(0, 20),
+        st.sampled_from([0, DAY - 1, DAY, START, START + DAY]),
+        st.sampled_from([NEWS, SPORT]),
+    ),
+    max_size=15,
+)
+interests = st.sampled_from([FULL, Interest(topics=frozenset({NEWS})), Interest(bloom=bloom_of([SPORT]))])
+actions = st.one_of(
+    st.tuples(st.just("put"), batches),
+    st.tuples(st.just("find"), st.tuples(interests, st.integers(1, 8))),
+    st.tuples(st.just("delete"), st.sampled_from([0, 1, 2])),
+    st.tuples(st.just("open again"), st.none()),
+)
+
+
+@given(st.lists(actions, max_size=14))
+@settings(max_examples=10, deadline=None)
+async def test_store_does_what_the_model_does(
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("model") / STORE_FILE
+    model: dict[tuple[int, bytes], NewEnvelope] = {}
+    steps = iter([*script, ("find", (FULL, 3))])
+    done = False
+
+    while not done:
+        async with open_store(path) as store:
+            for action, details in steps:
+                if action == "open again":
+                    break
+                if action == "put":
+                    await store.put(details)
+                    for envelope in details:
+                        model.setdefault(place(envelope), envelope)
+                elif action == "delete":
+                    change(path, f"DELETE FROM envelopes WHERE created / {DAY} % 3 = {details}")
+                    model = {at: envelope for at, envelope in model.items() if at[0] // DAY % 3 != details}
+                else:
+                    await assert_pages_are_those_of_the_model(store, list(model.values()), *details)
+            else:
+                done = True
+    assert sorted(raws(stored(path))) == sorted(raws(model.values()))
+    sequence = [seq for (seq,) in rows(path, "SELECT seq FROM envelopes ORDER BY seq")]
+    assert len(set(sequence)) == len(model)
+
+
+async def assert_pages_are_those_of_the_model(
+    store: EnvelopeStore, envelopes: list[NewEnvelope], interest: Interest, limit: int
+) -> None:
+    expected = answer(envelopes, Query(*EVER, interest))
+    below = None
+    pages = []
+    for at in range(0, max(1, len(expected)), limit):
+        page = await store.find(Query(*EVER, interest, below), limit)
+        pages.append(page)
+        assert await store.read(page.keys) == raws(expected[at : at + limit])
+        assert await store.sizes(page.keys) == [len(raw) for raw in raws(expected[at : at + limit])]
+        if page.keys:
+            below = place(expected[at + len(page.keys) - 1])
+    assert [page.more for page in pages] == [True] * (len(pages) - 1) + [False]
+
+
+# Opening and closing
+
+
+async def test_what_is_being_put_when_the_store_closes_is_committed(path: Path) -> None:
+    async with open_store(path) as store:
+        puts = [asyncio.create_task(store.put([envelope])) for envelope in new_envelopes(5)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*puts)
+
+    assert raws(stored(path)) == raws(new_envelopes(5))
+
+
+class Fault(Exception):
+    """Something that goes wrong while the store is open."""
+
+
+async def test_error_while_the_store_is_open_goes_through_as_it_is_and_loses_nothing(path: Path) -> None:
+    put: list[asyncio.Task[None]] = []
+
+    async def use_and_fail() -> None:
+        async with open_store(path) as store:
+            put.append(asyncio.create_task(store.put(new_envelopes(3))))
+            await asyncio.sleep(0)
+            raise Fault
+
+    with pytest.raises(Fault):
+        await use_and_fail()
+    await put[0]
+
+    assert raws(stored(path)) == raws(new_envelopes(3))
+
+
+async def test_cancelling_while_the_store_is_open_loses_nothing(path: Path) -> None:
+    put: list[asyncio.Task[None]] = []
+    is_open = asyncio.Event()
+
+    async def use_forever() -> None:
+        async with open_store(path) as store:
+            put.append(asyncio.create_task(store.put(new_envelopes(3))))
+            is_open.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use_forever())
+    await is_open.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    await put[0]
+
+    assert task.cancelled()
+    assert raws(stored(path)) == raws(new_envelopes(3))
+
+
+async def test_closed_store_leaves_no_log_behind(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(5))
+
+    assert names_in(path.parent) == {path.name}
+
+
+async def test_store_takes_nothing_once_it_is_closed(path: Path) -> None:
+    async with open_store(path) as store:
+        pass
+
+    with pytest.raises(StoreError, match="closing"):
+        await store.put(new_envelopes(1))
+
+
+async def test_file_that_is_no_store_is_not_opened(path: Path) -> None:
+    write(path, b"a diary")
+
+    with pytest.raises(StoreError, match=path.name):
+        async with open_store(path):
+            pytest.fail("opened")
+
+
+async def test_store_that_was_killed_opens_with_all_that_was_put(path: Path, tmp_path: Path) -> None:
+    envelopes = new_envelopes(20)
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        killed = copy_as_on_disk(path, tmp_path / "killed")
+    async with open_store(killed) as store:
+        await store.put(envelopes[:5])
+
+        assert await found(store, EVERYTHING) == raws(envelopes[::-1])
+    assert_counts_are_right(killed)
+
+
+# Stores that cannot be read
+
+
+def damage(path: Path) -> None:
+    change(path, "DROP TABLE days", "DROP TABLE envelopes", "DROP TABLE day_topics")
+
+
+async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(1))
+        page = await store.find(EVERYTHING, 1)
+        damage(path)
+
+        for _ in range(2 * READERS):  # no reader is lost by its failure
+            with pytest.raises(StoreError, match="cannot read the store: no such table"):
+                await store.find(EVERYTHING, 1)
+        with pytest.raises(StoreError):
+            await store.find(NEWS_ONLY, 1)
+        with pytest.raises(StoreError):
+            await store.sizes(page.keys)
+        with pytest.raises(StoreError):
+            await store.read(page.keys)
+        with pytest.raises(StoreError):
+            await store.stats()
+
+
+async def test_damage_is_reported_where_it_is_met(path: Path) -> None:
+    make_store(path, new_envelopes(10))
+    zero_a_page_of(path, "envelopes")
+
+    async with open_store(path) as store:
+        page = await store.find(NEWS_ONLY, 100)
+        assert len(page.keys) == 10  # the indexes are whole
+        with pytest.raises(StoreError, match="cannot read the store"):
+            await store.read(page.keys)
+        with pytest.raises(StoreError, match="cannot store 1 envelopes"):
+            await store.put(new_envelopes(1, first=10))
+
+
+def zero_a_page_of(path: Path, table: str) -> None:
+    ((number,),) = rows(path, "SELECT rootpage FROM sqlite_schema WHERE name = ?", table)
+    ((size,),) = rows(path, "PRAGMA page_size")
+    content = path.read_bytes()
+    path.write_bytes(content[: (number - 1) * size] + bytes(size) + content[number * size :])
+
+
+# Requests that nobody waits for any more
+
+
+@pytest.fixture
+def slow_statement(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
+    """Makes a store in which looking for topics takes minutes; the semaphore counts how many such statements run."""
+    make_store(path, new_envelopes(3))
+    change(
+        path,
+        "DROP TABLE days",
+        """
+        CREATE VIEW days AS
+        WITH RECURSIVE count (day) AS (SELECT 0 UNION ALL SELECT day + 1 FROM count LIMIT 1000000000)
+        SELECT day, 0 AS envelopes, 0 AS bytes FROM count WHERE CASE day WHEN 0 THEN running() ELSE 0 END
+        """,
+    )
+    begun = threading.Semaphore(0)
+    connect = sqlite3.connect
+
+    def running() -> int:
+        begun.release()
+        return 0
+
+    def connect_with_function(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.create_function("running", 0, running)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_with_function)
+    yield begun
+    monkeypatch.undo()
+
+
+async def test_cancelled_request_frees_its_reader(path: Path, slow_statement: threading.Semaphore) -> None:
+    async with open_store(path) as store:
+        finds = [asyncio.create_task(store.find(NEWS_ONLY, 1)) for _ in range(READERS)]
+        for _ in finds:
+            await asyncio.to_thread(slow_statement.acquire)
+        for find in finds:
+            find.cancel()
+
+        answers = await asyncio.gather(*(found(store, EVERYTHING) for _ in range(READERS)))
+
+        assert answers == [raws(new_envelopes(3)[::-1])] * READERS
+        await asyncio.wait(finds)
+        assert all(find.cancelled() for find in finds)
+
+
+async def test_request_waits_its_turn_and_may_be_cancelled_while_it_waits(
+    path: Path, slow_statement: threading.Semaphore
+) -> None:
+    async with open_store(path) as store:
+        finds = [asyncio.create_task(store.find(NEWS_ONLY, 1)) for _ in range(READERS)]
+        for _ in finds:
+            await asyncio.to_thread(slow_statement.acquire)
+        waiting, cancelled = (asyncio.create_task(found(store, EVERYTHING)) for _ in range(2))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert not waiting.done()
+
+        finds[0].cancel()
+
+        assert await waiting == raws(new_envelopes(3)[::-1])
+        assert cancelled.cancelled()
+        for find in finds:
+            find.cancel()
+        await asyncio.wait(finds)
+
+
+# Statistics
+
+EMPTY_STATS = StoreStats(envelopes=0, bytes=0, topics=0, oldest=None, newest=None)
+
+
+async def test_empty_store_has_no_oldest_and_no_newest(path: Path) -> None:
+    async with open_store(path) as store:
+        assert await store.stats() == EMPTY_STATS
+    assert await read_stats(path) == EMPTY_STATS
+
+
+async def test_statistics_say_what_is_in_the_store(path: Path) -> None:
+    envelopes = [
+        new_envelope(1, created=START, topic=NEWS, size=100),
+        new_envelope(2, created=START + DAY, topic=NEWS, size=20),
+        new_envelope(3, created=START - DAY, topic=SPORT, size=3_000),
+    ]
+    expected = StoreStats(envelopes=3, bytes=3_120, topics=2, oldest=START - DAY, newest=START + DAY)
+
+    async with open_store(path) as store:
+        await store.put([*envelopes, *envelopes])
+        assert await store.stats() == expected
+        assert await read_stats(path) == expected  # beside an open store
+        await store.put(envelopes)
+        assert await store.stats() == expected
+    assert await read_stats(path) == expected  # of a closed one
+
+
+async def test_statistics_do_not_change_the_store(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+    before = read(path)
+
+    await read_stats(path)
+
+    assert read(path) == before
+    async with open_store(path) as store:
+        await store.put(new_envelopes(1, first=3))
+        assert (await store.stats()).envelopes == 4
+
+
+async def test_statistics_of_no_store_are_refused(path: Path) -> None:
+    with pytest.raises(StoreError):
+        await read_stats(path)
+    assert names_in(path.parent) == set()
+
+    write(path, b"a diary")
+    with pytest.raises(StoreError):
+        await read_stats(path)
+
+
+async def test_statistics_of_a_store_that_cannot_be_read_are_refused(path: Path) -> None:
+    make_store(path, [])
+    damage(path)
+
+    with pytest.raises(StoreError, match="no such table"):
+        await read_stats(path)
+
+
+def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count what SQLite does on every connection that is opened from now on."""
+    steps = [0]
+    connect = sqlite3.connect
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    def connect_counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_progress_handler(count, 1)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_counted)
+    return steps
+
+
+async def test_opening_and_statistics_count_no_envelopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(tmp_path / "small", new_envelopes(1))
+    make_store(tmp_path / "large", new_envelopes(5000))
+    for name in ("small", "large"):  # both become WAL files first
+        async with open_store(tmp_path / name):
+            pass
+    steps = count_steps(monkeypatch)
+
+    taken = {}
+    for name in ("small", "large"):
+        steps[0] = 0
+        async with open_store(tmp_path / name) as store:
+            await store.stats()
+        await read_stats(tmp_path / name)
+        taken[name] = steps[0]
+
+    assert 0 < taken["large"] == taken["small"] < 2000
