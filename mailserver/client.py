@@ -168,6 +168,8 @@ class MailClient:
             completion = await self.request(request, key, on_envelopes)
             if completion.cursor is None:
                 return completion
+            if completion.cursor == request.cursor:
+                raise RequestFailed(Failure(completion.request_id, "the mailserver's cursor does not advance"))
             request = replace(request, cursor=completion.cursor)
 
     def _check_open(self) -> None:

@@ -118,9 +118,9 @@ class Connection:
 
     async def run(self, handler: Handler) -> None:
         """Pump until the connection ends, then close the socket. Awaits `handler` for each event of the peer."""
-        self._flush()
-        self._arm_timer()
         try:
+            self._flush()
+            self._arm_timer()
             while self._closed is None:
                 await self._read()
                 await self._dispatch(handler)
