@@ -149,7 +149,8 @@ class MailClient:
                     answer.progressed.clear()
                     async with asyncio.timeout(ANSWER_TIMEOUT_S):
                         await answer.progressed.wait()
-                    self._check_open()
+                    if answer.completion is None:  # else it came, if only just
+                        self._check_open()
             except TimeoutError as error:
                 raise NoAnswer(f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
             finally:
@@ -223,6 +224,7 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
         key: our node key; a new one if not given.
     Raises:
         ConnectionLost: nobody answers there, or the handshake fails.
+        NoAnswer: the node sends no Status within ANSWER_TIMEOUT_S.
     """
     status = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
     connection = await dial(enode, session_config(key or random_key(), client_id), status)
@@ -231,7 +233,10 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     running.add_done_callback(lambda _: client.on_lost())
     try:
         try:
-            client.settings = await connection.ready()
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                client.settings = await connection.ready()
+        except TimeoutError as error:
+            raise NoAnswer(f"no Status from {enode.host}:{enode.port} within {ANSWER_TIMEOUT_S:g} s") from error
         except ConnectionLost as error:
             cause = f"cannot connect to {enode.host}:{enode.port}: {error.cause}"
             raise ConnectionLost(error.reason, cause) from error

@@ -96,8 +96,7 @@ async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> Async
         yield Enode(key.public_key, config.advertised_host, port)
     finally:
         listener.stop()
-        await _stop(list(peers))
-        await listener.join()
+        await _stop(list(peers), listener)
 
 
 def _status(config: Config) -> StatusOptions:
@@ -112,13 +111,15 @@ def _status(config: Config) -> StatusOptions:
     )
 
 
-async def _stop(peers: list[ServedPeer]) -> None:
+async def _stop(peers: list[ServedPeer], listener: Listener) -> None:
     """Let every peer's packets be confirmed, say goodbye, and cut who does not leave in time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await asyncio.gather(*(peer.stop() for peer in peers))
+            await listener.join()
     for peer in peers:
         peer.cut()
+    await listener.join()
 
 
 def _raise_file_limit() -> None:

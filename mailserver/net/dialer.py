@@ -3,7 +3,7 @@
 import asyncio
 
 from mailserver.codec.keys import Enode
-from mailserver.errors import ConnectionLost
+from mailserver.errors import ConnectionLost, DecodeError
 from mailserver.net.connection import Connection
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session import SessionConfig
@@ -17,6 +17,7 @@ async def dial(enode: Enode, config: SessionConfig, status: StatusOptions) -> Co
 
     Raises:
         ConnectionLost: nobody answers there within DIAL_TIMEOUT_S.
+        DecodeError: the node id is no point of the curve.
     """
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -28,4 +29,8 @@ async def dial(enode: Enode, config: SessionConfig, status: StatusOptions) -> Co
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: {error.strerror or error}") from error
     except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: not a host name") from error
-    return Connection(pipe, config, status, remote_id=enode.node_id)
+    try:
+        return Connection(pipe, config, status, remote_id=enode.node_id)
+    except DecodeError:
+        pipe.abort()
+        raise

@@ -95,8 +95,8 @@ class SessionConfig:
     """What both roles need.
 
     `capabilities` maps what we speak to the number of message ids that it takes. `max_message_bytes` bounds a
-    message's inflated payload. `refuse` is asked when the peer has shown who it is; a reason is said to it in
-    place of Hello.
+    message's inflated payload. `refuse` is asked when the peer has shown who it is, and a reason is
+    said in place of Hello; and again when its Hello is in: others may have taken the last place meanwhile.
     """
 
     key: PrivateKey
@@ -285,9 +285,7 @@ class Session:
         self._decoder = FrameDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
         self._state = SessionState.HELLO
         config = self._config
-        refused = None if config.refuse is None else config.refuse(secrets.remote_id)
-        if refused is not None:
-            raise RemoteProtocolError(refused, "not wanted here")
+        self._check_wanted(secrets.remote_id)
         if secrets.remote_id == config.key.public_key:
             raise RemoteProtocolError(DisconnectReason.SELF_CONNECTION, "connected to ourselves")
         hello = p2p.Hello(
@@ -298,6 +296,11 @@ class Session:
             config.key.public_key,
         )
         self._send_frame(p2p.MessageId.HELLO, hello.encode())
+
+    def _check_wanted(self, remote_id: NodeId) -> None:
+        refused = None if self._config.refuse is None else self._config.refuse(remote_id)
+        if refused is not None:
+            raise RemoteProtocolError(refused, "not wanted here")
 
     def _on_message(self, body: bytes, now: float) -> None:
         message_id, data = _split_message(body)
@@ -325,6 +328,7 @@ class Session:
         self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
+        self._check_wanted(hello.node_id)
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")

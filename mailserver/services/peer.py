@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 MAX_UNCONFIRMED_PACKETS = 1024
 MAX_UNCONFIRMED_ENVELOPES = 4000
-"""Packets and envelopes of one peer that may wait for the disk: four transactions' worth."""
+MAX_UNCONFIRMED_BYTES = 4 * 1024 * 1024
+"""Packets, envelopes and their bytes of one peer that may wait for the disk: some transactions' worth."""
 
 MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
@@ -35,6 +36,7 @@ class ServedPeer:
         self._delivery = delivery
         self._unconfirmed_packets = 0
         self._unconfirmed_envelopes = 0
+        self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
         self._requests: deque[bytes] = deque()
         self._requested = asyncio.Event()
@@ -80,10 +82,12 @@ class ServedPeer:
             return
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
+        self._unconfirmed_bytes += _size(event)
         self._tasks.create_task(self._archive_and_confirm(event))
         while (
             self._unconfirmed_packets >= MAX_UNCONFIRMED_PACKETS
             or self._unconfirmed_envelopes >= MAX_UNCONFIRMED_ENVELOPES
+            or self._unconfirmed_bytes >= MAX_UNCONFIRMED_BYTES
         ):
             self._confirmed.clear()
             await self._confirmed.wait()
@@ -107,6 +111,7 @@ class ServedPeer:
         finally:
             self._unconfirmed_packets -= 1
             self._unconfirmed_envelopes -= len(event.envelopes)
+            self._unconfirmed_bytes -= _size(event)
             self._confirmed.set()
 
     async def _on_request(self, payload: bytes) -> None:
@@ -137,3 +142,7 @@ class ServedPeer:
     async def _send(self, code: PacketCode, payload: bytes) -> None:
         self._connection.send(code, payload)
         await self._connection.drain()
+
+
+def _size(event: MessagesReceived) -> int:
+    return sum(len(envelope.raw) for envelope in event.envelopes)

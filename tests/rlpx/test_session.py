@@ -331,8 +331,20 @@ def test_peer_that_is_not_refused_is_greeted(role: str) -> None:
     session, peer = recipient_and_peer(config) if role == "recipient" else initiator_and_peer(config)
     peer.greet()
 
-    assert asked == [peer.key.public_key]
+    assert asked == [peer.key.public_key] * 2
     assert session.state is SessionState.OPEN
+
+
+@both_roles
+def test_peer_that_is_not_wanted_any_more_when_its_hello_comes_is_told(role: str) -> None:
+    answers = iter([None, DisconnectReason.TOO_MANY_PEERS])
+    config = session_config(role, refuse=lambda _: next(answers))
+    session, peer = recipient_and_peer(config) if role == "recipient" else initiator_and_peer(config)
+
+    peer.greet()
+
+    assert session.state is SessionState.CLOSED
+    assert session.events() == [AnyClosed(DisconnectReason.TOO_MANY_PEERS, by_peer=False)]
 
 
 def test_connection_to_ourselves_is_closed_on_both_ends_without_a_hello() -> None:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from hypothesis import Phase
+
 from mailserver.store.reader import Query
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from mailserver.store.writer import NewEnvelope
@@ -25,6 +27,9 @@ EVER = (0, LAST_SECOND)
 NEWS = Topic(b"\x9a\xcb\x04\x42")
 SPORT = Topic(b"\xf0\xc5\x34\x1e")
 FULL = Interest()
+
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""For properties that make files: to shrink a failure of one takes minutes."""
 
 
 def new_envelope(number: int, *, created: int = START, topic: Topic = NEWS, size: int = 40) -> NewEnvelope:

@@ -154,10 +154,8 @@ async def test_store_is_opened_again_with_all_that_is_in_it(path: Path) -> None:
 
 
 @each_open
-@pytest.mark.parametrize(
-    "name", ["a store.db", "100%.db", "50%25.db", "what?.db", "a#b.db", "a&mode=memory.db", "ä.db"]
-)
-async def test_path_may_hold_any_character(tmp_path: Path, open_it: Open, name: str) -> None:
+async def test_path_may_hold_any_character(tmp_path: Path, open_it: Open) -> None:
+    name = "ä 50%25 what?a#b&mode=memory.db"
     await make(tmp_path / name)
 
     connection = await open_it(tmp_path / name)

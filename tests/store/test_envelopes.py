@@ -24,6 +24,7 @@ from tests.store.samples import (
     NEWS,
     SPORT,
     START,
+    UNSHRUNK,
     answer,
     assert_counts_are_right,
     change,
@@ -165,7 +166,7 @@ actions = st.one_of(
 
 
 @given(st.lists(actions, max_size=14))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
 async def test_store_does_what_the_model_does(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]]
 ) -> None:

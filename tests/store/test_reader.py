@@ -24,6 +24,7 @@ from tests.store.samples import (
     NEWS,
     SPORT,
     START,
+    UNSHRUNK,
     answer,
     change,
     deployed_bloom,
@@ -106,7 +107,7 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
     """Every page of an answer; the cursor after each is the last envelope's place, with its whole hash."""
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
     pages = [await finder.find(query, limit)]
-    while pages[-1].more:
+    while pages[-1].more and len(pages) <= len(envelopes):
         last = pages[-1].keys[-1]
         pages.append(await finder.find(Query(*EVER, query.interest, below=(last.created, whole[last.hash])), limit))
     return pages
@@ -416,7 +417,7 @@ queries = st.tuples(
     scanned=st.sampled_from([1, 2, 7, 2000]),
 )
 @example(envelopes=[], asked=[(EVER, ALMOST_FULL, None, 1)], most_topics=1, most_days=1, scanned=1)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, phases=UNSHRUNK)
 async def test_finder_finds_what_the_model_finds(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
@@ -442,7 +443,7 @@ async def test_finder_finds_what_the_model_finds(
 
 
 @given(envelopes=stores, interest=interests, limit=st.integers(1, 20), most_topics=st.sampled_from([1, 3, 20_000]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, phases=UNSHRUNK)
 async def test_pages_hold_each_envelope_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
@@ -590,6 +591,22 @@ async def test_cost_of_a_page_does_not_grow_with_the_store(made: Made, interest:
 
     assert steps[1] < most_steps
     assert interest != FULL or steps[1] <= steps[0] + 50
+
+
+@pytest.mark.parametrize(
+    "interest", [FULL, Interest(topics=frozenset({NEWS})), Interest(bloom=bloom_of([NEWS]))], ids=lambda _: ""
+)
+async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, interest: Interest) -> None:
+    statements = made(new_envelopes(5000))
+
+    steps = []
+    for below in (START + 5000, START + 50):
+        statements.steps = 0
+        page = await statements.finder.find(Query(*EVER, interest, below=(below, bytes(32))), 10)
+        assert page.keys[0].created == below - 1
+        steps.append(statements.steps)
+
+    assert steps[1] <= 1.1 * steps[0]
 
 
 async def test_hash_of_a_cursor_is_compared_by_its_stored_prefix(made: Made) -> None:

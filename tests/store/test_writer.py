@@ -26,6 +26,7 @@ from tests.store.samples import (
     NEWS,
     SPORT,
     START,
+    UNSHRUNK,
     assert_counts_are_right,
     change,
     copy_as_on_disk,
@@ -240,7 +241,7 @@ async def test_envelopes_of_one_second_are_told_apart_by_their_hash(path: Path) 
         max_size=6,
     )
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, phases=UNSHRUNK)
 async def test_counts_of_days_and_topics_are_right_whatever_is_put(
     tmp_path_factory: pytest.TempPathFactory, puts: list[list[NewEnvelope]]
 ) -> None:
@@ -407,6 +408,11 @@ async def test_full_group_waits_for_no_interval(path: Path, monkeypatch: pytest.
         assert opened.commits() == 2
         await opened.writer.put(new_envelopes(MAX_GROUP_ROWS, first=2000))
         assert opened.commits() == 3
+        lone = asyncio.create_task(opened.writer.put([new_envelope(5000)]))
+        await turns()
+        await round_trips(opened.connection)
+        assert opened.commits() == 3  # it waits again
+    await lone
 
 
 # Backpressure
@@ -626,6 +632,22 @@ async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(p
         assert raws(stored(path)) == raws(first)  # and reads go on
         assert_counts_are_right(path)
         await make_room(opened.connection)
+        await opened.writer.put(later)
+
+    assert raws(stored(path)) == raws([*first, *later])
+    assert_counts_are_right(path)
+
+
+async def test_transaction_that_fails_midway_is_rolled_back(path: Path) -> None:
+    first, later = new_envelopes(3), new_envelopes(12, first=10)
+
+    async with running(path) as opened:
+        await opened.writer.put(first)
+        change(path, "ALTER TABLE day_topics RENAME TO mislaid")
+        with pytest.raises(StoreError, match="no such table: "):
+            await opened.writer.put(later)
+        assert raws(stored(path)) == raws(first)
+        change(path, "ALTER TABLE mislaid RENAME TO day_topics")
         await opened.writer.put(later)
 
     assert raws(stored(path)) == raws([*first, *later])

@@ -1,0 +1,146 @@
+"""The real programs as processes: a daemon for the length of a `with`, and commands that run to their end.
+
+Nothing here sleeps: lines of a daemon's log are waited for with a deadline. Whatever happens, no process is left
+behind, and none may have written a traceback.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mailserver.codec.keys import Enode
+
+PROGRAM = (sys.executable, "-m", "mailserver")
+
+DEADLINE_S = 20.0
+"""How long anything may take on a machine that has much else to do."""
+
+STOP_WITHIN_S = 5.0
+"""How long a daemon may take to stop."""
+
+
+class Daemon:
+    """A mailserver process. Made by `running_daemon`; `lines` is what it has logged so far."""
+
+    def __init__(self, process: subprocess.Popen[str], data_dir: Path) -> None:
+        self.process = process
+        self.data_dir = data_dir
+        self.lines: list[str] = []
+        self._logged = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read_log)
+        self._reader.start()
+
+    @property
+    def enode(self) -> Enode:
+        """Where it listens, by its log."""
+        line = self.wait_for_line("listening enode=")
+        return Enode.parse(line.partition("enode=")[2].split()[0])
+
+    @property
+    def log(self) -> str:
+        """All lines so far, to look into and to show when a test fails."""
+        return "\n".join(self.lines)
+
+    def wait_for_line(self, text: str, within_s: float = DEADLINE_S) -> str:
+        """Wait until it has logged a line with `text` in it; return the first."""
+        with self._logged:
+            self._logged.wait_for(lambda: self._ended or any(text in line for line in self.lines), within_s)
+        found = next((line for line in self.lines if text in line), None)
+        assert found is not None, f"no line with {text!r} in the log:\n{self.log}"
+        return found
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; return the exit code, which must come within STOP_WITHIN_S."""
+        self.process.send_signal(number)
+        return self.wait(STOP_WITHIN_S)
+
+    def wait(self, within_s: float = DEADLINE_S) -> int:
+        """Wait until it has ended by itself and all of its log is read; return the exit code."""
+        code = self.process.wait(within_s)
+        self._reader.join(DEADLINE_S)
+        return code
+
+    def end(self) -> None:
+        """Kill it, if it still runs, and take its last words."""
+        self.process.kill()
+        self.wait()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as log:
+            for line in log:
+                with self._logged:
+                    self.lines.append(line.rstrip("\n"))
+                    self._logged.notify_all()
+        with self._logged:
+            self._ended = True
+            self._logged.notify_all()
+
+
+@contextlib.contextmanager
+def running_daemon(
+    data_dir: Path, *flags: str, environment: Mapping[str, str] | None = None, listening: bool = True
+) -> Iterator[Daemon]:
+    """Run a mailserver on a free port of loopback; kill it at the end, if it still runs.
+
+    Args:
+        flags: more of `waku-mailserver run`.
+        environment: more variables.
+        listening: wait until it listens.
+    """
+    arguments = ["run", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *flags]
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(environment),
+    )
+    daemon = Daemon(process, data_dir)
+    try:
+        if listening:
+            daemon.wait_for_line("listening enode=")
+        yield daemon
+    finally:
+        daemon.end()
+    assert_no_traceback(daemon.log)
+
+
+def run_command(
+    *arguments: object,
+    program: Sequence[str] = PROGRAM,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with nothing to read and pipes to write to."""
+    done = subprocess.run(
+        [*program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=_environment(environment),
+        cwd=folder,
+        check=False,
+    )
+    assert_no_traceback(done.stderr)
+    return done
+
+
+def assert_no_traceback(text: str) -> None:
+    """Whatever went wrong, people get a line and not a traceback."""
+    assert "Traceback" not in text, text
+    assert "Exception ignored" not in text, text
+    assert "never retrieved" not in text, text
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    """Ours, without the settings of whoever runs the tests; warnings of a process are errors as in the tests."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("MAILSERVER_")}
+    return {**ours, "PYTHONPATH": os.pathsep.join(sys.path), **(more or {})}

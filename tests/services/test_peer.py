@@ -1,0 +1,643 @@
+"""mailserver.services.peer: whole connections over socket pairs, a real store, and a clock of the test's."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import PrivateKey
+from mailserver.errors import DisconnectReason, Rejection
+from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
+from mailserver.mail.request import decode_request
+from mailserver.net import connection as connection_module
+from mailserver.rlpx import p2p
+from mailserver.rlpx import session as session_module
+from mailserver.services import peer as peer_module
+from mailserver.services.delivery import MAX_REQUEST_BYTES, DeliverySettings
+from mailserver.services.peer import MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
+from mailserver.waku.acceptance import Verdict
+from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelopes
+from mailserver.waku.packets import EnvelopeError, EnvelopeErrorCode, MessageResponse, PacketCode, StatusOptions
+from tests.data import load
+from tests.mailservers import (
+    NEWS,
+    NOW,
+    PASSWORD_KEY,
+    SPORT,
+    Mailserver,
+    deployed_fields,
+    fill,
+    make_envelope,
+    make_envelopes,
+    make_large_envelopes,
+    running_mailserver,
+    sealed_request,
+)
+from tests.pairs import entropy
+from tests.raw_peer import Hangup, Packet, RawPeer, Replay, stream_pair
+from tests.waiting import DEADLINE_S, turns, until
+
+SESSIONS: dict[str, Any] = {session["name"]: session for session in load("sessions.json")["sessions"]}
+EMPTY_LIST = b"\xc0"
+UNKNOWN_CODE = 99
+
+
+@pytest.fixture
+async def mailserver(tmp_path: Path) -> AsyncIterator[Mailserver]:
+    async with running_mailserver(tmp_path) as mailserver:
+        yield mailserver
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No peer, whatever it does, puts an error into the log."""
+    yield
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def messages(*envelopes: Envelope) -> bytes:
+    """The payload of Messages."""
+    return encode_envelopes([envelope.raw for envelope in envelopes])
+
+
+def confirmation(payload: bytes, *errors: EnvelopeError) -> list[Packet]:
+    """What answers a Messages packet: 12, then 11 in the form of deployed nodes."""
+    batch_hash = keccak256(payload)
+    return [
+        Packet(PacketCode.MESSAGE_RESPONSE, MessageResponse(batch_hash, errors).encode()),
+        Packet(PacketCode.BATCH_ACKNOWLEDGED, b"\xa0" + batch_hash),
+    ]
+
+
+async def ask(raw: RawPeer, payload: bytes) -> tuple[list[Envelope], Completion | Failure]:
+    """Send a request and wait for the answer."""
+    raw.say(PacketCode.P2P_REQUEST, payload)
+    return await hear_answer(raw)
+
+
+async def hear_answer(raw: RawPeer) -> tuple[list[Envelope], Completion | Failure]:
+    """Wait for the answer to one request."""
+    packets, completion = await raw.hear_answer()
+    return [envelope for packet in packets for envelope in decode_envelopes(packet)], decode_completion(completion)
+
+
+async def everything(mailserver: Mailserver) -> list[bytes]:
+    """All that is stored, as a client of its own is told."""
+    raw = await mailserver.dial()
+    found: list[Envelope] = []
+    cursor = None
+    while cursor is not None or not found:
+        fields = deployed_fields(upper=0xFFFFFFFF, topics=[], bloom=b"\xff" * 64, cursor=cursor)
+        envelopes, outcome = await ask(raw, sealed_request(fields).raw)
+        assert isinstance(outcome, Completion)
+        found += envelopes
+        cursor = outcome.cursor
+        if cursor is None:
+            break
+    return [envelope.raw for envelope in found]
+
+
+@contextlib.contextmanager
+def write_lock(mailserver: Mailserver) -> Iterator[None]:
+    """Keep the store from writing, as another process could; reading goes on."""
+    connection = sqlite3.connect(mailserver.path, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+    finally:
+        connection.close()
+
+
+async def heard_by(raw: RawPeer) -> None:
+    """Wait until the mailserver has taken in all that the peer has said."""
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
+    assert (await raw.hear()).message_id == p2p.MessageId.PONG
+
+
+# Sessions of the deployed Go client, replayed byte for byte
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+async def test_recorded_session_of_the_deployed_client_is_served(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = SESSIONS[name]
+    key = PrivateKey(bytes.fromhex(recorded["recipient_private_key"]))
+    drawn = replace(
+        entropy("recorded recipient"),
+        ephemeral_key=PrivateKey(bytes.fromhex(recorded["recipient_ephemeral_private_key"])),
+        nonce=bytes.fromhex(recorded["recipient_nonce"]),
+    )
+    monkeypatch.setattr(connection_module, "random_entropy", lambda: drawn)
+    said = [message for message in recorded["messages"] if message["from"] == "initiator"]
+    news = [make_envelope(number, created=NOW - 60 - number) for number in range(3)]
+
+    async with running_mailserver(tmp_path, key=key, min_pow=0.000002) as mailserver:
+        await fill(mailserver.store, news)
+        ours, theirs = stream_pair()
+        await mailserver.take(ours)
+        replay = await Replay.start(theirs, recorded)
+        mailserver.raw_peers.append(replay)
+
+        assert len(replay.frames) == len(said)
+        for message, frame in zip(said, replay.frames, strict=True):
+            payload = bytes.fromhex(message["payload"])
+            replay.write(frame)
+            match message["message_id"]:
+                case p2p.MessageId.HELLO:
+                    assert (await replay.hear()).message_id == p2p.MessageId.HELLO
+                    replay.compressed = True
+                    assert await replay.hear_packet() == Packet(PacketCode.STATUS, mailserver.status.encode())
+                case 0x11:
+                    assert await replay.hear_packets(2) == confirmation(payload)
+                case 0x8E:
+                    envelopes, outcome = await hear_answer(replay)
+                    request_id = decode_request(payload).request_id
+                    asked_for_nothing = payload.endswith(b"\xff" * 64 + b"\xc0") or name in ("handshake", "light", "v0")
+                    assert envelopes == ([] if asked_for_nothing else news)
+                    assert outcome == Completion(request_id, envelopes[-1].hash() if envelopes else bytes(32))  # type: ignore[arg-type]
+                case p2p.MessageId.DISCONNECT:
+                    assert await replay.at_end()
+
+        closed = mailserver.connections[0].closed
+        assert closed is not None
+        assert closed.by_peer
+
+
+# Confirmations
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        EMPTY_LIST,
+        StatusOptions(confirmations=False).encode(),
+        StatusOptions(confirmations=True).encode(),
+        StatusOptions(light_node=True).encode(),
+    ],
+)
+async def test_messages_are_confirmed_whatever_the_peers_own_option_says(mailserver: Mailserver, status: bytes) -> None:
+    raw = await mailserver.dial(status=status)
+    payload = messages(*make_envelopes(3))
+
+    raw.say(PacketCode.MESSAGES, payload)
+
+    assert await raw.hear_packets(2) == confirmation(payload)
+
+
+async def test_recorded_confirmations_have_the_form_of_ours() -> None:
+    recorded = [p for p in load("packets.json")["packets"] if p["group"] == "confirmations"]
+    batch_hash = bytes.fromhex(recorded[1]["payload"])[1:]
+
+    assert MessageResponse(batch_hash).encode().hex() == recorded[0]["payload"]
+    assert [packet["code"] for packet in recorded] == [PacketCode.MESSAGE_RESPONSE, PacketCode.BATCH_ACKNOWLEDGED]
+
+
+async def test_each_packet_has_a_confirmation_of_its_own(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payloads = [messages(*make_envelopes(2, first=2 * number)) for number in range(20)]
+
+    raw.write(*(raw.packet(PacketCode.MESSAGES, payload) for payload in payloads))
+    heard = await raw.hear_packets(40)
+
+    pairs = [heard[at : at + 2] for at in range(0, 40, 2)]
+    assert sorted(pairs) == sorted(confirmation(payload) for payload in payloads)
+
+
+async def test_empty_packet_and_duplicates_are_confirmed_like_any_other(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    envelope = make_envelope(1)
+    twice = messages(envelope, envelope)
+
+    for payload in (EMPTY_LIST, twice, twice):
+        raw.say(PacketCode.MESSAGES, payload)
+        assert await raw.hear_packets(2) == confirmation(payload)
+
+    assert await everything(mailserver) == [envelope.raw]
+
+
+async def test_errors_of_single_envelopes_ride_in_the_confirmation(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    good, late = make_envelope(1), make_envelope(2, created=NOW - 60, ttl=50)
+    future, old = make_envelope(3, created=NOW + 11), make_envelope(4, created=NOW - 100, ttl=50)
+    payload = messages(future, good, late, old)
+
+    raw.say(PacketCode.MESSAGES, payload)
+
+    assert await raw.hear_packets(2) == confirmation(
+        payload,
+        EnvelopeError(future.hash(), EnvelopeErrorCode.TIME_SYNC, Verdict.FROM_THE_FUTURE.value),
+        EnvelopeError(old.hash(), EnvelopeErrorCode.TIME_SYNC, Verdict.VERY_OLD.value),
+    )
+    assert await everything(mailserver) == [good.raw]
+
+
+async def test_envelope_with_too_little_work_is_refused_and_its_sender_stays(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, min_pow=1000.0) as mailserver:
+        raw = await mailserver.dial()
+        envelope = make_envelope(1)
+        payload = messages(envelope)
+
+        raw.say(PacketCode.MESSAGES, payload)
+
+        error = EnvelopeError(envelope.hash(), EnvelopeErrorCode.INVALID, Verdict.LOW_POW.value)
+        assert await raw.hear_packets(2) == confirmation(payload, error)
+        raw.say(PacketCode.MESSAGES, EMPTY_LIST)
+        assert await raw.hear_packets(2) == confirmation(EMPTY_LIST)
+
+
+async def test_packet_that_does_not_decode_is_not_confirmed(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+
+    raw.say(PacketCode.MESSAGES, messages(make_envelope(1))[:-1])
+
+    with pytest.raises(Hangup) as hangup:
+        await raw.hear_packet()
+    assert hangup.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
+    assert await everything(mailserver) == []
+
+
+async def test_confirmation_comes_only_after_the_envelopes_are_on_disk(mailserver: Mailserver) -> None:
+    raw, reader = await mailserver.dial(), await mailserver.dial()
+    payload = messages(*make_envelopes(2))
+
+    with write_lock(mailserver):
+        raw.say(PacketCode.MESSAGES, payload)
+        confirmed = asyncio.create_task(raw.hear_packets(2))
+        # What cannot be written yet is confirmed to nobody; reading goes on, also for the sender.
+        for _ in range(3):
+            assert (await ask(reader, sealed_request(deployed_fields()).raw))[0] == []
+        early = confirmed.done()
+
+    assert not early
+    assert await confirmed == confirmation(payload)
+    assert len((await ask(reader, sealed_request(deployed_fields()).raw))[0]) == 2
+
+
+async def test_sender_may_ask_for_history_while_its_packets_wait_for_the_disk(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+
+    with write_lock(mailserver):
+        raw.say(PacketCode.MESSAGES, messages(make_envelope(1)))
+        envelopes, outcome = await ask(raw, sealed_request(deployed_fields()).raw)
+
+    assert envelopes == []
+    assert isinstance(outcome, Completion)
+
+
+async def test_what_was_not_stored_is_not_confirmed_and_the_peer_stays(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = await mailserver.dial()
+    payload = messages(make_envelope(1))
+    lock = sqlite3.connect(mailserver.path, isolation_level=None)
+    lock.execute("CREATE TRIGGER full BEFORE INSERT ON envelopes BEGIN SELECT raise(ABORT, 'disk is full'); END")
+
+    raw.say(PacketCode.MESSAGES, payload)
+    await until(lambda: any("disk is full" in record.getMessage() for record in caplog.records))
+    raw.say(PacketCode.MESSAGES, EMPTY_LIST)
+    next_heard = await raw.hear_packets(2)
+    lock.execute("DROP TRIGGER full")
+    lock.close()
+    raw.say(PacketCode.MESSAGES, payload)
+
+    assert next_heard == confirmation(EMPTY_LIST)
+    assert await raw.hear_packets(2) == confirmation(payload)
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.ERROR] == ["ERROR"]
+    caplog.clear()
+
+
+async def test_envelopes_of_a_sender_that_is_gone_are_stored_all_the_same(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    envelopes = make_envelopes(3)
+
+    with write_lock(mailserver):
+        raw.say(PacketCode.MESSAGES, messages(*envelopes))
+        raw.write(raw.frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(DisconnectReason.CLIENT_QUITTING)))
+        assert await raw.at_end()
+
+    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+    assert await everything(mailserver) == [envelope.raw for envelope in envelopes]
+
+
+async def test_envelopes_in_one_breath_with_a_goodbye_are_stored(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    envelope = make_envelope(1)
+    packet = raw.packet(PacketCode.MESSAGES, messages(envelope))
+
+    raw.write(packet, raw.frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(DisconnectReason.CLIENT_QUITTING)))
+
+    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+    assert await everything(mailserver) == [envelope.raw]
+
+
+# Backpressure of the disk
+
+
+async def flood(raw: RawPeer, payloads: list[bytes]) -> None:
+    """Send packets as fast as they are taken."""
+    for payload in payloads:
+        raw.say(PacketCode.MESSAGES, payload)
+        await raw.writer.drain()
+
+
+async def hear_confirmations(raw: RawPeer, count: int) -> set[bytes]:
+    """Wait for so many confirmations; return what they are about."""
+    return {payload[1:] for code, payload in await raw.hear_packets(2 * count) if code == PacketCode.BATCH_ACKNOWLEDGED}
+
+
+async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_ENVELOPES", 100)
+    monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(session_module, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(session_module, "PING_INTERVAL_S", 0.1)
+    raw, other = await mailserver.dial(), await mailserver.dial()
+    payloads = [messages(*make_large_envelopes(20, 2000)) for _ in range(100)]
+
+    with write_lock(mailserver):
+        flooding = asyncio.create_task(flood(raw, payloads))
+        # Longer than a silent peer may take, and the flood stands still all the while.
+        deadline = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < deadline:
+            await ask(other, sealed_request(deployed_fields()).raw)
+        held_back = not flooding.done()
+
+    assert held_back
+    assert await hear_confirmations(raw, len(payloads)) == {keccak256(payload) for payload in payloads}
+    await flooding
+    assert len(await everything(mailserver)) == 2000
+
+
+async def test_packets_of_one_peer_that_wait_for_the_disk_are_bounded_in_bytes(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payloads = [messages(envelope) for envelope in make_large_envelopes(40, 1_000_000)]
+    taken: list[bytes] = []
+
+    async def flood_and_count() -> None:
+        for payload in payloads:
+            await flood(raw, [payload])
+            taken.append(payload)
+
+    with write_lock(mailserver):
+        flooding = asyncio.create_task(flood_and_count())
+        while await grows(taken, within_s=0.4):
+            pass
+        held = len(taken)
+
+    assert held <= 20
+    assert await hear_confirmations(raw, len(payloads)) == {keccak256(payload) for payload in payloads}
+    await flooding
+
+
+async def grows(taken: list[bytes], *, within_s: float) -> bool:
+    """Wait until the list has become longer; False if it does not."""
+    before = len(taken)
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: len(taken) > before, within_s)
+    return len(taken) > before
+
+
+async def test_packet_with_more_envelopes_than_may_wait_is_confirmed(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payload = messages(*(make_envelope(number, data_bytes=20) for number in range(MAX_UNCONFIRMED_ENVELOPES + 10)))
+
+    raw.say(PacketCode.MESSAGES, payload)
+    raw.say(PacketCode.MESSAGES, EMPTY_LIST)
+
+    heard = await raw.hear_packets(4)
+    assert sorted(heard) == sorted(confirmation(payload) + confirmation(EMPTY_LIST))
+
+
+# Requests
+
+
+async def test_requests_of_one_peer_are_answered_in_order_one_after_another(mailserver: Mailserver) -> None:
+    news, sport = make_envelopes(200, data_bytes=3000), make_envelopes(2, first=300, topic=SPORT)
+    await fill(mailserver.store, news + sport)
+    raw = await mailserver.dial()
+    requests = [
+        sealed_request(deployed_fields(topics=[topic]), number=n) for n, topic in enumerate([NEWS, SPORT, NEWS])
+    ]
+
+    raw.write(*(raw.packet(PacketCode.P2P_REQUEST, request.raw) for request in requests))
+    answers = [await hear_answer(raw) for _ in requests]
+
+    assert [envelopes for envelopes, _ in answers] == [news, sport, news]
+    assert [bytes(outcome.request_id) for _, outcome in answers] == [bytes(request.hash()) for request in requests]
+
+
+async def test_client_that_does_not_read_its_answer_delays_nobody_else(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, make_large_envelopes(20, 100_000))
+    stuck = [await mailserver.dial() for _ in range(8)]
+    for raw in stuck:
+        raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+
+    reader = await mailserver.dial()
+    envelopes, outcome = await ask(reader, sealed_request(deployed_fields()).raw)
+
+    assert len(envelopes) == 20
+    assert isinstance(outcome, Completion)
+    for raw in stuck:
+        assert len((await hear_answer(raw))[0]) == 20
+
+
+@pytest.mark.parametrize("requests", [5, MAX_WAITING_REQUESTS + 5])
+async def test_client_that_stops_reading_is_dropped_after_the_write_timeout(
+    mailserver: Mailserver, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_S", 0.2)
+    await fill(mailserver.store, make_large_envelopes(20, 100_000))
+    raw, other = await mailserver.dial(), await mailserver.dial()
+
+    raw.write(*(raw.packet(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw) for _ in range(requests)))
+    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+
+    closed = mailserver.connections[0].closed
+    assert closed is not None
+    assert "read nothing" in closed.cause
+    assert len((await ask(other, sealed_request(deployed_fields()).raw))[0]) == 20
+
+
+async def test_requests_above_the_limit_are_refused_and_the_rest_answered(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, make_large_envelopes(10, 100_000))
+    raw = await mailserver.dial()
+    count = 2 * MAX_WAITING_REQUESTS
+    requests = [sealed_request(deployed_fields(), number=number) for number in range(count)]
+
+    raw.write(*(raw.packet(PacketCode.P2P_REQUEST, request.raw) for request in requests))
+    outcomes: dict[bytes, Completion | Failure] = {}
+    while len(outcomes) < count:
+        _, outcome = await hear_answer(raw)
+        assert outcome.request_id not in outcomes
+        outcomes[outcome.request_id] = outcome
+
+    answered = [request for request in requests if isinstance(outcomes[request.hash()], Completion)]
+    failures = {outcome.message for outcome in outcomes.values() if isinstance(outcome, Failure)}
+    assert answered == requests[: len(answered)]
+    assert MAX_WAITING_REQUESTS <= len(answered) <= MAX_WAITING_REQUESTS + 1
+    assert failures == {Rejection.TOO_MANY_REQUESTS.value}
+    assert isinstance((await ask(raw, sealed_request(deployed_fields()).raw))[1], Completion)
+
+
+async def test_as_many_requests_as_a_deployed_client_sends_at_once_are_answered(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+
+    raw.write(*(raw.packet(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw) for _ in range(3)))
+
+    for _ in range(3):
+        assert isinstance((await hear_answer(raw))[1], Completion)
+
+
+async def test_request_that_is_far_too_long_is_refused_unread(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payload = random.randbytes(MAX_REQUEST_BYTES + 1)
+
+    envelopes, outcome = await ask(raw, payload)
+
+    assert (envelopes, outcome) == ([], Failure(keccak256(payload), Rejection.MALFORMED.value))  # type: ignore[arg-type]
+
+
+async def test_failed_requests_leave_the_connection_usable(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, make_envelopes(2))
+    raw = await mailserver.dial()
+
+    for payload in (b"", b"\xff", sealed_request(b"nonsense").raw, sealed_request(deployed_fields(topics=[])).raw):
+        assert isinstance((await ask(raw, payload))[1], Failure)
+
+    assert len((await ask(raw, sealed_request(deployed_fields()).raw))[0]) == 2
+
+
+async def test_list_form_of_the_completion_is_sent_where_that_is_set(tmp_path: Path) -> None:
+    key = PrivateKey(bytes(31) + b"\x01")
+    settings = DeliverySettings(PASSWORD_KEY, key, completion_format=CompletionFormat.LIST)
+    async with running_mailserver(tmp_path, settings=settings, key=key) as mailserver:
+        raw = await mailserver.dial()
+
+        raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+        _, completion = await raw.hear_answer()
+
+        assert completion[:1] == b"\xf8"
+
+
+async def test_client_that_leaves_in_the_middle_of_its_answer_is_forgotten(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, make_large_envelopes(20, 100_000))
+    raw = await mailserver.dial()
+    for _ in range(5):
+        raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+    await raw.hear_packet()
+
+    await raw.close()
+
+    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+
+
+# Other packets
+
+
+async def test_packets_that_a_mailserver_has_no_use_for_are_let_pass(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    envelope = make_envelope(1)
+
+    raw.say(PacketCode.P2P_MESSAGE, messages(envelope))
+    raw.say(PacketCode.P2P_REQUEST_COMPLETE, b"\x80")
+    raw.say(PacketCode.BATCH_ACKNOWLEDGED, b"\xa0" + bytes(32))
+    raw.say(PacketCode.MESSAGE_RESPONSE, MessageResponse(bytes(32)).encode())
+    raw.say(PacketCode.STATUS, EMPTY_LIST)
+    raw.say(PacketCode.STATUS_UPDATE, EMPTY_LIST)
+    raw.say(PacketCode.STATUS_UPDATE, StatusOptions(topic_interest=frozenset({NEWS})).encode())
+    raw.say(UNKNOWN_CODE, b"whatever")
+    raw.say(PacketCode.MESSAGES, EMPTY_LIST)
+
+    assert await raw.hear_packets(2) == confirmation(EMPTY_LIST)
+    # P2P Messages are taken from trusted peers only, and we have none.
+    assert await everything(mailserver) == []
+
+
+async def test_one_peers_fault_is_its_own(mailserver: Mailserver) -> None:
+    good = await mailserver.dial()
+    faults = [bytes(64), random.randbytes(5000), b"\xff" * 300]
+
+    for fault in faults:
+        bad = await mailserver.dial()
+        bad.write(fault)
+        assert await bad.hear_hangup() is DisconnectReason.PROTOCOL_BREACH
+        await bad.close()
+
+    payload = messages(*make_envelopes(2))
+    good.say(PacketCode.MESSAGES, payload)
+    assert await good.hear_packets(2) == confirmation(payload)
+    assert len((await ask(good, sealed_request(deployed_fields()).raw))[0]) == 2
+
+
+# Stopping
+
+
+async def test_stop_confirms_what_was_received_and_says_that_we_quit(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payload = messages(*make_envelopes(2))
+
+    with write_lock(mailserver):
+        raw.say(PacketCode.MESSAGES, payload)
+        await heard_by(raw)
+        stopping = asyncio.create_task(mailserver.peers[0].stop())
+        await turns()
+        waits = not stopping.done()
+
+    assert waits
+    assert await raw.hear_packets(2) == confirmation(payload)
+    assert await raw.hear_hangup() is DisconnectReason.CLIENT_QUITTING
+    await raw.close()
+    await asyncio.wait_for(stopping, DEADLINE_S)
+
+
+async def test_nothing_is_taken_any_more_while_stopping(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payloads = [messages(make_envelope(number)) for number in range(2)]
+
+    with write_lock(mailserver):
+        raw.say(PacketCode.MESSAGES, payloads[0])
+        await heard_by(raw)
+        stopping = asyncio.create_task(mailserver.peers[0].stop())
+        raw.say(PacketCode.MESSAGES, payloads[1])
+        await heard_by(raw)
+
+    assert await raw.hear_packets(2) == confirmation(payloads[0])
+    assert await raw.hear_hangup() is DisconnectReason.CLIENT_QUITTING
+    await raw.close()
+    await stopping
+    assert len(await everything(mailserver)) == 1
+
+
+async def test_cut_ends_a_connection_that_does_not_read(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, make_large_envelopes(20, 100_000))
+    raw = await mailserver.dial()
+    raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+    await raw.hear_packet()
+
+    mailserver.peers[0].cut()
+
+    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+
+
+async def test_many_peers_come_and_go_and_leave_nothing_behind(mailserver: Mailserver) -> None:
+    before = len(asyncio.all_tasks())
+
+    for number in range(10):
+        raw = await mailserver.dial()
+        payload = messages(make_envelope(number))
+        raw.say(PacketCode.MESSAGES, payload)
+        assert await raw.hear_packets(2) == confirmation(payload)
+        assert isinstance((await ask(raw, sealed_request(deployed_fields()).raw))[1], Completion)
+        await raw.close()
+
+    await until(lambda: len(asyncio.all_tasks()) <= before)
