@@ -28,7 +28,7 @@ async def open_writer(path: Path) -> aiosqlite.Connection:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written. It is unchanged then.
     """
     try:
-        if await asyncio.to_thread(_has_content, path):
+        if await asyncio.to_thread(_read_header, path):
             # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
             await (await _open_read_only(path, may_be_blank=True)).close()
         connection = await _connect(path)
@@ -53,10 +53,11 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
 
 async def _open_read_only(path: Path, *, may_be_blank: bool) -> aiosqlite.Connection:
     try:
+        if await asyncio.to_thread(_read_header, path) is None:
+            raise StoreError(f"cannot open the store {path}: there is none")
         connection = await _connect(_read_only(path), uri=True)
-    except sqlite3.Error as error:
-        cause = "there is none" if await asyncio.to_thread(_is_missing, path) else error
-        raise StoreError(f"cannot open the store {path}: {cause}") from error
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot open the store {path}: {error}") from error
     try:
         await _check_ours(connection, path, may_be_blank=may_be_blank)
         await connection.execute_fetchall(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
@@ -79,26 +80,20 @@ def _read_only(path: Path) -> str:
     return f"file:{quote(str(path.absolute()))}?mode=ro"
 
 
-def _is_missing(path: Path) -> bool:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return False
+def _read_header(path: Path) -> bytes | None:
+    """Read how the file begins: as an SQLite database, or not at all; None if there is no file.
 
-
-def _has_content(path: Path) -> bool:
-    """Whether there is a database, not yet whose. SQLite itself would take a file of one byte for an empty one."""
+    Raises:
+        StoreError: it begins otherwise. SQLite itself would take a file of one byte for an empty database.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_HEADER))
     except FileNotFoundError:
-        return False
-    if start and start != _SQLITE_HEADER:
+        return None
+    if start not in (b"", _SQLITE_HEADER):
         raise StoreError(f"{path} is not a mailserver store: it is no SQLite database")
-    return bool(start)
+    return start
 
 
 async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_blank: bool) -> None:
