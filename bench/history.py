@@ -100,7 +100,7 @@ class _Asker:
             request = replace(request, cursor=completion.cursor)
 
     async def _ask_page(self, request: MailRequest) -> Completion:
-        envelope = seal_envelope(
+        envelope = await seal_envelope(
             encode_fields(request),
             self._key,
             REQUEST_TOPIC,

@@ -102,7 +102,7 @@ def _post(arguments: argparse.Namespace) -> int:
 
     async def post() -> int:
         async with connect(arguments.enode, CLIENT_ID) as client:
-            envelope = seal_envelope(
+            envelope = await seal_envelope(
                 arguments.payload.encode(),
                 key,
                 topic,
@@ -110,9 +110,6 @@ def _post(arguments: argparse.Namespace) -> int:
                 min_pow=client.settings.pow_requirement if arguments.pow is None else arguments.pow,
                 now=int(datetime.now(UTC).timestamp()),
             )
-            if envelope.expiry <= datetime.now(UTC).timestamp():  # a node drops what is late without a word
-                _complain("the envelope expired while its proof of work was sought: raise --ttl or lower --pow")
-                return 1
             response = await client.post([envelope])
         for error in response.errors:
             _complain(f"envelope refused: {error.description} (code {error.code})")

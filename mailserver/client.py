@@ -15,7 +15,7 @@ from mailserver.mail.request import MailRequest, RequestId, encode_fields
 from mailserver.net.connection import Connection, random_key, session_config
 from mailserver.net.dialer import dial
 from mailserver.waku.bloom import EMPTY_BLOOM
-from mailserver.waku.envelope import Envelope, Topic, encode_envelopes, mine
+from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
 from mailserver.waku.peer import (
@@ -33,6 +33,8 @@ REQUEST_TTL_S = 50
 """The ttl of request envelopes, as deployed clients set it."""
 
 REQUEST_TOPIC = Topic(bytes(4))
+
+_ATTEMPTS = 5000  # nonces that are tried together: 10 ms
 
 OnEnvelopes = Callable[[Sequence[Envelope]], None]
 
@@ -52,7 +54,11 @@ class NoAnswer(MailserverError):
     """The node is connected but did not answer within ANSWER_TIMEOUT_S."""
 
 
-def seal_envelope(
+class TooMuchWork(MailserverError):
+    """An envelope expired before its proof of work was found."""
+
+
+async def seal_envelope(
     payload: bytes,
     key: bytes,
     topic: Topic,
@@ -65,7 +71,11 @@ def seal_envelope(
     """Seal a payload with a symmetric key into an envelope created now, and find its proof of work.
 
     Takes about size * ttl * min_pow / 500,000 seconds.
+
+    Raises:
+        TooMuchWork: it takes longer than `ttl`. A node would drop such an envelope without a word.
     """
+    started = time.monotonic()
     data = seal_symmetric(
         payload,
         key,
@@ -73,7 +83,15 @@ def seal_envelope(
         padding=secrets.token_bytes(MAX_PADDING_BYTES),
         signing_key=signing_key,
     )
-    return mine(now + ttl, ttl, topic, data, target=min_pow)
+    expiry, at = now + ttl, 0
+    while True:
+        nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
+        if nonce is not None:
+            return encode_envelope(expiry, ttl, topic, data, nonce)
+        if time.monotonic() - started > ttl:
+            raise TooMuchWork("the envelope expired while its proof of work was sought: raise the ttl or lower the PoW")
+        at += _ATTEMPTS
+        await asyncio.sleep(0)  # pings are answered meanwhile
 
 
 @dataclass
@@ -131,7 +149,7 @@ class MailClient:
             NoAnswer: nothing came for ANSWER_TIMEOUT_S.
         """
         # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
-        envelope = seal_envelope(
+        envelope = await seal_envelope(
             encode_fields(request),
             key,
             REQUEST_TOPIC,

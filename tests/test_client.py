@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver import client as client_module
-from mailserver.client import MailClient, NoAnswer, RequestFailed, connect, seal_envelope
+from mailserver.client import MailClient, NoAnswer, RequestFailed, TooMuchWork, connect, seal_envelope
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
@@ -139,10 +139,12 @@ async def silent(connection: Connection, event: Event) -> None:
 # Sealing
 
 
-def test_sealed_envelope_opens_and_has_the_work_that_was_asked() -> None:
+async def test_sealed_envelope_opens_and_has_the_work_that_was_asked() -> None:
     signing_key = private_key("signer")
 
-    envelope = seal_envelope(b"hello", PASSWORD_KEY, NEWS, ttl=10, min_pow=0.002, now=1000, signing_key=signing_key)
+    envelope = await seal_envelope(
+        b"hello", PASSWORD_KEY, NEWS, ttl=10, min_pow=0.002, now=1000, signing_key=signing_key
+    )
 
     opened = open_symmetric(envelope.data, PASSWORD_KEY)
     assert (opened.payload, opened.signer) == (b"hello", signing_key.public_key)
@@ -150,8 +152,13 @@ def test_sealed_envelope_opens_and_has_the_work_that_was_asked() -> None:
     assert envelope.pow() >= 0.002
 
 
-def test_same_payload_is_sealed_differently_each_time() -> None:
-    sealed = {seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=10, min_pow=0, now=1000).data for _ in range(20)}
+async def test_work_that_outlasts_the_envelope_is_given_up() -> None:
+    with pytest.raises(TooMuchWork):
+        await seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=0, min_pow=1e30, now=1000)
+
+
+async def test_same_payload_is_sealed_differently_each_time() -> None:
+    sealed = {(await seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=10, min_pow=0, now=1000)).data for _ in range(20)}
 
     assert len(sealed) == 20
 

@@ -84,20 +84,29 @@ def encode_envelope(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int
     return decode_envelope(rlp.encode(fields))
 
 
-def mine(expiry: int, ttl: int, topic: bytes, data: bytes, *, target: float, first_nonce: int = 0) -> Envelope:
-    """Find a nonce from `first_nonce` on whose proof of work reaches `target`; return the envelope.
+def find_nonce(
+    expiry: int, ttl: int, topic: bytes, data: bytes, *, target: float, first_nonce: int, attempts: int
+) -> int | None:
+    """Try `attempts` nonces from `first_nonce` on; return the first whose proof of work reaches `target`, or None.
 
-    Takes size * ttl * target hashes on average: a second for about 500,000.
+    It takes size * ttl * target attempts on average, of 2 us each.
     """
     body = rlp.encode([rlp.encode_uint(expiry), rlp.encode_uint(ttl), topic, data])
     prefix = running_keccak(body)
-    nonce = first_nonce
-    while True:
+    for nonce in range(first_nonce, first_nonce + attempts):
         attempt = prefix.copy()
         attempt.update(nonce.to_bytes(NONCE_BYTES, "big"))
         if pow_of(attempt.digest(), len(body), ttl) >= target:
-            return encode_envelope(expiry, ttl, topic, data, nonce)
-        nonce += 1
+            return nonce
+    return None
+
+
+def mine(expiry: int, ttl: int, topic: bytes, data: bytes, *, target: float, first_nonce: int = 0) -> Envelope:
+    """Find a nonce from `first_nonce` on whose proof of work reaches `target`, however long it takes."""
+    at, attempts = first_nonce, 100_000
+    while (nonce := find_nonce(expiry, ttl, topic, data, target=target, first_nonce=at, attempts=attempts)) is None:
+        at += attempts
+    return encode_envelope(expiry, ttl, topic, data, nonce)
 
 
 def decode_envelope(raw: bytes) -> Envelope:

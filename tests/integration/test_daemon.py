@@ -257,7 +257,7 @@ async def test_what_is_posted_is_found_again_after_a_restart(tmp_path: Path) -> 
     for round_number in range(2):
         with running_daemon(tmp_path) as daemon:
             async with connect(daemon.enode, "client/1") as client:
-                envelope = seal_envelope(
+                envelope = await seal_envelope(
                     b"hello %d" % round_number,
                     PASSWORD_KEY,
                     NEWS,

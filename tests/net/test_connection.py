@@ -498,7 +498,7 @@ async def test_two_of_our_light_nodes_part_and_both_know_why(wires: Wires) -> No
 
     assert {end.reason for end in ends} == {DisconnectReason.USELESS_PEER}
     with pytest.raises(ConnectionLost):
-        await dialling.connection.ready()
+        await asyncio.wait_for(dialling.connection.ready(), DEADLINE_S)
 
 
 @pytest.mark.parametrize("capabilities", [(Capability("waku", 0),), (), (Capability("shh", 6), Capability("waku", 2))])
@@ -664,7 +664,7 @@ async def test_sending_and_waiting_after_the_end_is_told_how_it_ended(wires: Wir
     with pytest.raises(ConnectionLost, match="gone"):
         await running.connection.drain()
     with pytest.raises(ConnectionLost, match="gone"):
-        await running.connection.ready()
+        await asyncio.wait_for(running.connection.ready(), DEADLINE_S)
 
     assert sending.value.reason is DisconnectReason.TCP_ERROR
 

@@ -113,6 +113,19 @@ def test_index_by_topic_is_by_utc_day(migrated: sqlite3.Connection, created: int
     assert found.fetchall() == [(created,)]
 
 
+def test_keys_by_topic_are_read_from_the_index_alone(migrated: sqlite3.Connection) -> None:
+    plan = migrated.execute(
+        """
+        EXPLAIN QUERY PLAN
+        SELECT created, hash, seq FROM envelopes WHERE created / 86400 = 1 AND topic = x'01' ORDER BY created, hash
+        """
+    ).fetchall()
+
+    assert [detail for *_, detail in plan] == [
+        "SEARCH envelopes USING COVERING INDEX envelopes_by_topic (<expr>=? AND topic=?)"
+    ]
+
+
 def test_hash_prefix_is_shorter_than_a_hash_and_out_of_anyones_reach() -> None:
     assert 16 <= HASH_PREFIX_BYTES < 32
 
