@@ -325,8 +325,11 @@ def of_another(_: RequestId) -> bytes:
     return Failure(RequestId(bytes(32)), "another").encode()
 
 
-async def test_completion_of_another_request_is_passed_over() -> None:
-    async with node(completing(of_another, done)) as client:
+@pytest.mark.parametrize("completions", [(of_another, done), (done, of_another)])
+async def test_completion_of_another_request_is_passed_over(
+    completions: tuple[Callable[[RequestId], bytes], ...],
+) -> None:
+    async with node(completing(*completions)) as client:
         completion = await client.request(ASK, PASSWORD_KEY, Taken())
 
     assert completion.last_envelope_hash == EnvelopeHash(bytes(32))

@@ -394,9 +394,11 @@ async def test_cursor_behind_the_last_envelope_finds_nothing(desk: Desk) -> None
 async def test_batch_0_gets_one_envelope_per_packet(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(5))
 
-    await desk.answer(sealed_request(deployed_fields(batch=0)).raw)
+    request = sealed_request(deployed_fields(batch=0))
+    outcome = await desk.answer(request.raw)
 
     assert [len(packet) for packet in desk.packets] == [1] * 5
+    assert outcome == completion_of(request, desk.envelopes[-1])
 
 
 async def test_small_envelopes_share_a_packet(desk: Desk) -> None:
