@@ -398,7 +398,7 @@ async def test_stop_takes_no_longer_for_a_peer_that_does_not_read(tmp_path: Path
 async def test_stop_amid_strangers_is_quick(tmp_path: Path) -> None:
     for _ in range(3):
         with running_daemon(tmp_path) as daemon:
-            arriving = asyncio.create_task(arrive_without_end(daemon))
+            arriving = asyncio.create_task(arrive_one_after_another(daemon))
             await asyncio.wait([arriving], timeout=random.uniform(0.05, 0.2))
 
             assert await asyncio.to_thread(daemon.stop) == 0
@@ -407,12 +407,12 @@ async def test_stop_amid_strangers_is_quick(tmp_path: Path) -> None:
             await asyncio.gather(arriving, return_exceptions=True)
 
 
-async def arrive_without_end(daemon: Daemon) -> None:
+async def arrive_one_after_another(daemon: Daemon) -> None:
     """Connect again and again, as strangers who say nothing."""
     enode = daemon.enode
     writers = []
     try:
-        while True:
+        for _ in range(3000):
             _, writer = await open_stream((enode.host, enode.port))
             writers.append(writer)
     except ConnectionError:
