@@ -48,7 +48,7 @@ from tests.mailservers import (
 )
 from tests.pairs import digest, private_key
 from tests.raw_peer import RawPeer
-from tests.waiting import DEADLINE_S, until
+from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -155,6 +155,17 @@ async def test_sealed_envelope_opens_and_has_the_work_that_was_asked() -> None:
 async def test_work_that_outlasts_the_envelope_is_given_up() -> None:
     with pytest.raises(TooMuchWork):
         await seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=0, min_pow=1e30, now=1000)
+
+
+async def test_work_for_which_many_nonces_are_tried_leaves_others_their_turn() -> None:
+    sealing = asyncio.create_task(seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=10, min_pow=1e30, now=1000))
+
+    await turns(3)
+
+    assert not sealing.done()
+    sealing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sealing
 
 
 async def test_same_payload_is_sealed_differently_each_time() -> None:
@@ -333,6 +344,14 @@ async def test_completion_of_another_request_is_passed_over(
         completion = await client.request(ASK, PASSWORD_KEY, Taken())
 
     assert completion.last_envelope_hash == EnvelopeHash(bytes(32))
+
+
+async def test_cursor_that_does_not_advance_is_given_up() -> None:
+    cursor = Cursor(1000, EnvelopeHash(bytes(32)))
+
+    async with node(completing(lambda request_id: Completion(request_id, cursor=cursor).encode())) as client:
+        with pytest.raises(RequestFailed, match="does not advance"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff", rlp.encode(bytes(63)), rlp.encode(b"ERROR=short"), b"\xc0"])
