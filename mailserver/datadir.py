@@ -1,7 +1,6 @@
 """The data folder: its lock, the node key and the enode file."""
 
 import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import DecodeError, StartupError
+from mailserver.files import open_descriptor, read_holder, try_lock, write_atomically, write_holder
 from mailserver.net.connection import random_key
 
 LOCK_FILE = "lock"
@@ -23,28 +23,25 @@ def locked(data_dir: Path) -> Iterator[None]:
     Raises:
         StartupError: another daemon has it, or the folder cannot be written.
     """
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error
         _lock(descriptor, data_dir)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int, data_dir: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-    except BlockingIOError as error:
-        pid = os.read(descriptor, 32).decode(errors="replace").strip()
-        raise StartupError(f"another mailserver (pid {pid}) uses the data directory {data_dir}") from error
+        if try_lock(descriptor):
+            write_holder(descriptor)
+            return
+        holder = read_holder(descriptor)
     except OSError as error:  # no flock on this file system, or no space
         raise StartupError(f"cannot lock the data directory {data_dir}: {error.strerror}") from error
+    raise StartupError(f"another mailserver (pid {holder}) uses the data directory {data_dir}")
 
 
 def load_or_make_key(data_dir: Path) -> PrivateKey:
@@ -62,7 +59,7 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
             text = file.read(1024)
     except FileNotFoundError:
         key = random_key()
-        _write_atomically(path, f"{key.secret.hex()}\n", 0o600)
+        _write(path, f"{key.secret.hex()}\n", 0o600)
         return key
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from error
@@ -78,7 +75,7 @@ def write_enode(data_dir: Path, enode: Enode) -> None:
     Raises:
         StartupError: it cannot be written.
     """
-    _write_atomically(data_dir / ENODE_FILE, f"{enode}\n", 0o644)
+    _write(data_dir / ENODE_FILE, f"{enode}\n", 0o644)
 
 
 def read_enode(data_dir: Path) -> Enode:
@@ -96,22 +93,8 @@ def read_enode(data_dir: Path) -> Enode:
         raise StartupError(f"cannot read {path}: {error}") from error
 
 
-def _write_atomically(path: Path, text: str, mode: int) -> None:
-    """Write beside, sync, and rename: a crash leaves the old file or the new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
+def _write(path: Path, text: str, mode: int) -> None:
     try:
-        temporary.unlink(missing_ok=True)  # of a crash: its mode would stay
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(descriptor, mode)  # a file left by a crash may have another
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_atomically(path, text, mode)
     except OSError as error:
         raise StartupError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""Small files that processes share: written whole or not at all, and locks that the kernel drops with their holder.
+
+Standard library only, and no words for people: callers say what it was that could not be written or locked.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str, mode: int) -> None:
+    """Write beside, sync, and rename: a crash leaves the old file or the new one.
+
+    Args:
+        text: ASCII.
+        mode: permissions, whatever the umask.
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a crash: its mode would stay
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def open_descriptor(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+    """Open a file as `os.open` does, not for child processes; close it at the end, which drops its lock.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file unless another holds it; say whether it is locked now.
+
+    Raises:
+        OSError: there are no locks on this file system.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Give a lock up before the file is closed."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def write_holder(descriptor: int) -> None:
+    """Write down who holds the lock on a file: this process.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def read_holder(descriptor: int) -> str:
+    """Read which process holds the lock on a file: its id, or what else is there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return os.pread(descriptor, 32, 0).decode(errors="replace").strip()

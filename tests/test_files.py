@@ -1,0 +1,88 @@
+"""mailserver.files: files that are whole whenever they are looked at, and locks."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mailserver.files import open_descriptor, read_holder, try_lock, unlock, write_atomically, write_holder
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_file_has_its_mode_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", "text\n", 0o644)
+    finally:
+        os.umask(before)
+
+    assert mode_of(tmp_path / "file") == 0o644
+    assert (tmp_path / "file").read_text() == "text\n"
+
+
+def test_what_a_crash_left_behind_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file.tmp").write_text("half of another")
+    (tmp_path / "file.tmp").chmod(0o666)
+
+    write_atomically(tmp_path / "file", "text\n", 0o600)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert mode_of(tmp_path / "file") == 0o600
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", "old", 0o600)
+    (tmp_path / "file.tmp").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "file", "new", 0o600)
+
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_lock_is_held_by_one_until_it_is_given_up(tmp_path: Path) -> None:
+    with (
+        open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT) as one,
+        open_descriptor(tmp_path / "lock", os.O_RDWR) as other,
+    ):
+        assert try_lock(one)
+        assert not try_lock(other)
+        assert not try_lock(other, shared=True)
+
+        unlock(one)
+        assert try_lock(other)
+
+
+def test_shared_lock_is_held_by_many_and_keeps_out_who_wants_it_alone(tmp_path: Path) -> None:
+    with (
+        open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT) as one,
+        open_descriptor(tmp_path / "lock", os.O_RDONLY) as other,
+        open_descriptor(tmp_path / "lock", os.O_RDWR) as third,
+    ):
+        assert try_lock(one, shared=True)
+        assert try_lock(other, shared=True)
+        assert not try_lock(third)
+
+
+def test_closing_gives_a_lock_up(tmp_path: Path) -> None:
+    with open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT) as one:
+        assert try_lock(one)
+
+    with open_descriptor(tmp_path / "lock", os.O_RDWR) as other:
+        assert try_lock(other)
+
+
+def test_holder_is_this_process_and_nothing_of_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("12345678901234567890\n")
+
+    with open_descriptor(tmp_path / "lock", os.O_RDWR) as descriptor:
+        assert read_holder(descriptor) == "12345678901234567890"
+        write_holder(descriptor)
+        assert read_holder(descriptor) == str(os.getpid())
+
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
