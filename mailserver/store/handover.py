@@ -1,0 +1,197 @@
+"""What the compaction hands over to the daemon: which rows are in the archive, and whether it is reading the store.
+
+Both lie beside the store file and are named after it. The record is JSON and written only by a run that has verified
+what it says; the lock is held while a run reads the store, and pruning keeps out of its way. Standard library only:
+the compaction imports this module.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from mailserver.errors import MailserverError
+from mailserver.files import open_descriptor, read_holder, try_lock, unlock, write_atomically, write_holder
+
+_T = TypeVar("_T", str, int, dict[Any, Any])
+
+_VERSION = 1
+_PRUNING_POLL_S = 0.005
+"""How often a run that starts looks whether a batch of deletions has ended: that takes some milliseconds."""
+_PRUNING_LIMIT_S = 60.0
+"""Then the mailserver hangs, or is stopped in its middle."""
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_MAX_SEQ = 2**63 - 1
+
+
+class HandoverError(MailserverError):
+    """The record cannot be read or understood. `str()` is one line for the operator."""
+
+
+class CompactionRunning(MailserverError):
+    """Another run of the compaction reads the store; `pid` is its process id as it wrote it down."""
+
+    def __init__(self, pid: str) -> None:
+        super().__init__(pid)
+        self.pid = pid
+
+    def __str__(self) -> str:
+        return f"another compaction (pid {self.pid}) reads this store"
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What verified runs of the compaction have archived from one store.
+
+    `store_id` is the store's `identity.id`, `archive` a path or URL for people, `verified_at` the end of the run that
+    wrote this, in Unix seconds. `days`: of each day of reception (Unix seconds / 86400), every row with a `seq` up to
+    this one is in the archive.
+    """
+
+    store_id: str
+    archive: str
+    verified_at: int
+    days: Mapping[int, int]
+
+
+def handover_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-archived.json")
+
+
+def read_handover(store: Path) -> Handover | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        HandoverError: it cannot be read, is not whole, or is of a later version.
+    """
+    path = handover_file(store)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HandoverError(f"cannot read {path}: {error}") from error
+    try:
+        return _decode(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise HandoverError(f"{path} is no record of the compaction: {error}") from error
+
+
+def write_handover(store: Path, handover: Handover) -> None:
+    """Write the record beside a store: complete, or as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    record = {
+        "version": _VERSION,
+        "store_id": handover.store_id,
+        "archive": handover.archive,
+        "verified_at": handover.verified_at,
+        "days": {_iso(day): seq for day, seq in sorted(handover.days.items())},
+    }
+    write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n", 0o644)
+
+
+@contextlib.contextmanager
+def compaction_lock(store: Path) -> Iterator[None]:
+    """Be the one run that reads a store; nothing is pruned meanwhile. The kernel drops the lock with the process.
+
+    A batch of deletions that has begun is waited for.
+
+    Raises:
+        CompactionRunning: another run holds the lock.
+        OSError: the lock file cannot be written, or the batch does not end.
+    """
+    with open_descriptor(_lock_file(store), os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
+        _lock(descriptor)
+        write_holder(descriptor)
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    give_up = time.monotonic() + _PRUNING_LIMIT_S
+    while not try_lock(descriptor):
+        if not try_lock(descriptor, shared=True):  # whoever deletes a batch would share it
+            raise CompactionRunning(read_holder(descriptor))
+        unlock(descriptor)
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"the mailserver has been deleting one batch for {_PRUNING_LIMIT_S:.0f} s")
+        time.sleep(_PRUNING_POLL_S)
+
+
+def compaction_running(store: Path) -> bool:
+    """Whether a run of the compaction reads the store.
+
+    Raises:
+        OSError: the lock file cannot be read.
+    """
+    with pruning_turn(store) as ours:
+        return not ours
+
+
+@contextlib.contextmanager
+def pruning_turn(store: Path) -> Iterator[bool]:
+    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+
+    Raises:
+        OSError: the lock file cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(open_descriptor(_lock_file(store), os.O_RDONLY))
+        except FileNotFoundError:  # there has never been a run
+            yield True
+            return
+        yield try_lock(descriptor, shared=True)
+
+
+def _lock_file(store: Path) -> Path:
+    return store.with_name(f"{store.name}-compaction.lock")
+
+
+def _iso(day: int) -> str:
+    return date.fromordinal(_EPOCH + day).isoformat()
+
+
+def _decode(record: Any) -> Handover:
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    version = record.get("version")
+    if version != _VERSION:
+        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
+    days = _field(record, "days", dict)
+    return Handover(
+        store_id=_field(record, "store_id", str),
+        archive=_field(record, "archive", str),
+        verified_at=_field(record, "verified_at", int),
+        days=MappingProxyType({_day(text): _seq(text, seq) for text, seq in days.items()}),
+    )
+
+
+def _field(record: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+    value = record.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _day(text: str) -> int:
+    day = date.fromisoformat(text)
+    if day.isoformat() != text:  # another form of ISO 8601
+        raise ValueError(f"{text!r} is not YYYY-MM-DD")
+    return day.toordinal() - _EPOCH
+
+
+def _seq(day: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_SEQ:
+        raise ValueError(f"{day} is {value!r}")
+    return value
