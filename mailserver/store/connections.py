@@ -1,7 +1,10 @@
 """Opening SQLite files: ours or not, of which version, with which settings."""
 
 import asyncio
+import contextlib
+import logging
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,6 +12,8 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
 
@@ -113,10 +118,13 @@ async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_bl
 async def _prepare(connection: aiosqlite.Connection) -> None:
     execute = connection.execute_fetchall
     await execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
+    if await pragma(connection, "page_count") == 0:
+        await execute("PRAGMA auto_vacuum = INCREMENTAL")  # pruning can give free pages back while it serves
     await execute("PRAGMA journal_mode = WAL")
     # FULL syncs the WAL at each commit: what COMMIT has answered survives a power cut.
     await execute("PRAGMA synchronous = FULL")
     await execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+    await execute("PRAGMA temp_store = MEMORY")  # for the keys of a batch that is deleted
     await execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
     present = await pragma(connection, "user_version")
     await execute("BEGIN IMMEDIATE")
@@ -129,9 +137,25 @@ async def _prepare(connection: aiosqlite.Connection) -> None:
         await execute(f"PRAGMA application_id = {APPLICATION_ID}")
         await execute(f"PRAGMA user_version = {version + 1}")
         await execute("COMMIT")
+    if 0 < present < SCHEMA_VERSION:
+        log.info("store migrated from=%d to=%d", present, SCHEMA_VERSION)
 
 
 async def pragma(connection: aiosqlite.Connection, name: str) -> int:
     """Read a pragma that is one integer."""
     ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
     return int(value)
+
+
+@contextlib.asynccontextmanager
+async def transaction(connection: aiosqlite.Connection) -> AsyncIterator[None]:
+    """Begin a transaction that writes; commit it at the end, or roll it back if SQLite fails."""
+    execute = connection.execute_fetchall
+    try:
+        await execute("BEGIN IMMEDIATE")
+        yield
+        await execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            await execute("ROLLBACK")
+        raise

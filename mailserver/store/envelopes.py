@@ -1,9 +1,9 @@
-"""The envelope store as the services use it: put, find, read."""
+"""The envelope store as the services use it: put, find, read, prune."""
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,18 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.store.connections import open_reader, open_writer
+from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
 from mailserver.store.reader import Finder, Key, Page, Query
+from mailserver.store.retention import Surplus, Usage
 from mailserver.store.writer import NewEnvelope, StoreWriter
 
 READERS = 3
 """Read-only connections, each with a thread: more would only wait for one another's turn at Python's lock."""
+
+_BYTES_IN_USE = """
+    SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
+_HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER BY received LIMIT ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,70 @@ class EnvelopeStore:
             StoreError: the store cannot be read.
         """
         return await self._finder.read([key.seq for key in keys])
+
+    async def usage(self) -> Usage:
+        """Say how much there is and what it takes on disk, without counting it.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((envelopes,),) = await self._readers.run("SELECT coalesce(sum(envelopes), 0) FROM reception_days", ())
+        ((size,),) = await self._readers.run(_BYTES_IN_USE, ())
+        return Usage(envelopes, size)
+
+    async def prune(self, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
+        """Delete a batch of what is too much, oldest by reception first; return what was deleted: 0 at the end.
+
+        Args:
+            archived: of each day of reception, the highest `seq` that may go; a day not named stays. None: all may.
+        Raises:
+            StoreError: nothing was deleted.
+        """
+        return await self._writer.between_commits(lambda connection: delete_batch(connection, surplus, archived))
+
+    async def give_back_pages(self) -> int:
+        """Shorten the file by a few free pages, if there are more than are soon used again; return by how many.
+
+        Raises:
+            StoreError: SQLite could not.
+        """
+        return await self._writer.between_commits(give_back_pages)
+
+    async def held(self, surplus: Surplus) -> int:
+        """How much of what is too much is there.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((count,),) = await self._readers.run(_HELD, (surplus.before, surplus.envelopes))
+        return int(count)
+
+    async def oldest_reception(self) -> int | None:
+        """When the oldest was received, in Unix seconds; None in an empty store.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((oldest,),) = await self._readers.run("SELECT min(received) FROM envelopes", ())
+        return None if oldest is None else int(oldest)
+
+    async def identity(self) -> str:
+        """What tells this store from every other.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((identity,),) = await self._readers.run("SELECT id FROM identity", ())
+        return str(identity)
+
+    async def shrinks(self) -> bool:
+        """Whether the file can give pages back: one that version 1 of the schema made cannot.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((mode,),) = await self._readers.run("PRAGMA auto_vacuum", ())
+        return bool(mode)
 
     async def stats(self) -> StoreStats:
         """Say what is in the store, without counting it."""

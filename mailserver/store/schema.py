@@ -12,6 +12,10 @@ a third of the speed at two million envelopes. A request looks at one day after 
 
 `days` and `day_topics` say which days and topics there are, and how much is in a day, so that nothing is ever
 counted and a bloom filter becomes a set of topics before any envelope is read.
+
+`reception_days` says the same of the days of reception: what the compaction has to archive, and in which stretch of
+`seq` the rows of a day lie. Stretches of several days overlap where our clock was stepped; only `received` says of
+which day a row is. Pruning finds the oldest rows by the index of `received`: the order of `seq` is another one then.
 """
 
 STORE_FILE = "mailserver.db"
@@ -55,6 +59,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         # For bloom filters: `mailserver.store.reader` says why it is the third.
         "CREATE INDEX day_topics_by_third_byte ON day_topics (day, substr(topic, 3, 1))",
+    ),
+    (
+        "CREATE TABLE identity (id TEXT NOT NULL)",  # one row: tells this store from every other
+        "INSERT INTO identity VALUES (lower(hex(randomblob(16))))",
+        """
+        CREATE TABLE reception_days (
+            day INTEGER PRIMARY KEY,                -- received / 86400
+            envelopes INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,                 -- of raw
+            first_seq INTEGER NOT NULL,             -- of the rows that are there
+            last_seq INTEGER NOT NULL               -- of the last one received, whether still there or not
+        )
+        """,
+        """
+        INSERT INTO reception_days
+        SELECT received / 86400, count(*), sum(length(raw)), min(seq), max(seq) FROM envelopes GROUP BY 1
+        """,
+        "CREATE INDEX envelopes_by_reception ON envelopes (received)",
     ),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""

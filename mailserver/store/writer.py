@@ -6,12 +6,13 @@ import itertools
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import aiosqlite
 
 from mailserver.errors import StoreError
+from mailserver.store.connections import transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
@@ -27,7 +28,13 @@ waits for nothing; under a stream of them the disk syncs at most 200 times a sec
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Beyond this, `put` waits for room; what waits is held back at the peers' sockets."""
 
+_CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
+
+T = TypeVar("T")
+Job = Callable[[aiosqlite.Connection], Awaitable[T]]
+"""Work on the writer's connection that leaves no transaction open."""
+
 _ROW_COUNTS = (100, 10, 1)
 _COLUMNS = "(received, created, topic, hash, raw)"
 # Many rows in one statement, not `executemany`: SQLite then runs over them without taking Python's lock for each,
@@ -36,13 +43,42 @@ _INSERTS = {
     count: f"INSERT OR IGNORE INTO envelopes {_COLUMNS} VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
     for count in _ROW_COUNTS
 }
-# LIMIT -1 keeps SQLite from merging the two SELECTs and sorting whole envelopes for the sake of their lengths.
+# What the new rows add to `days` and `reception_days`, looked at once for both: an array for each pair of days. Nearly
+# always there is one pair, and nothing to sort.
+_SUMS_OF_ONE_DAY = """
+    SELECT
+        json_array(
+            json_array(min(received) / 86400, min(created) / 86400, count(*), sum(length(raw)), min(seq), max(seq))
+        ),
+        min(received) / 86400 = max(received) / 86400 AND min(created) / 86400 = max(created) / 86400
+    FROM envelopes WHERE seq > ?
+"""
+# LIMIT -1 keeps SQLite from merging the SELECTs and sorting whole envelopes for the sake of their lengths.
+_SUMS = """
+    SELECT json_group_array(json_array(reception_day, day, envelopes, bytes, first_seq, last_seq))
+    FROM (
+        SELECT reception_day, day, count(*) AS envelopes, sum(size) AS bytes,
+            min(seq) AS first_seq, max(seq) AS last_seq
+        FROM (
+            SELECT received / 86400 AS reception_day, created / 86400 AS day, length(raw) AS size, seq
+            FROM envelopes WHERE seq > ? LIMIT -1
+        )
+        GROUP BY reception_day, day
+    )
+"""
 _COUNT_DAYS = """
     INSERT INTO days (day, envelopes, bytes)
-    SELECT day, count(*), sum(size)
-    FROM (SELECT created / 86400 AS day, length(raw) AS size FROM envelopes WHERE seq > ? LIMIT -1)
-    GROUP BY day
+    SELECT json_extract(value, '$[1]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]'))
+    FROM json_each(?) GROUP BY day
     ON CONFLICT (day) DO UPDATE SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes
+"""
+_COUNT_RECEPTION_DAYS = """
+    INSERT INTO reception_days (day, envelopes, bytes, first_seq, last_seq)
+    SELECT json_extract(value, '$[0]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]')),
+        min(json_extract(value, '$[4]')), max(json_extract(value, '$[5]'))
+    FROM json_each(?) GROUP BY day
+    ON CONFLICT (day) DO UPDATE
+    SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes, last_seq = excluded.last_seq
 """
 _NOTE_TOPICS = """
     INSERT OR IGNORE INTO day_topics (day, topic) SELECT created / 86400, topic FROM envelopes WHERE seq > ?
@@ -60,13 +96,14 @@ class NewEnvelope(NamedTuple):
 
 
 class StoreWriter:
-    """Queues envelopes and commits them in groups, on a connection that nobody else uses."""
+    """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
         self._queue: deque[tuple[Sequence[NewEnvelope], asyncio.Future[None]]] = deque()
         self._queued_rows = 0
         self._queued_bytes = 0
+        self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._room = asyncio.Event()
@@ -82,10 +119,23 @@ class StoreWriter:
             self._room.clear()
             await self._room.wait()
         if self._closing:
-            raise StoreError("the store is closing")
+            raise StoreError(_CLOSING)
         # A packet of more than MAX_GROUP_ROWS goes into several transactions, one after the other.
         parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
         await asyncio.gather(*(self._enqueue(part) for part in parts))
+
+    async def between_commits(self, job: Job[T]) -> T:
+        """Run a job before the next group is committed. It goes on to its end, whether or not it is waited for.
+
+        Raises:
+            StoreError: SQLite could not do it, or the store is closing.
+        """
+        if self._closing:
+            raise StoreError(_CLOSING)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.append((job, future))
+        self._arrived.set()
+        return await future
 
     def close(self) -> None:
         """Take nothing more; `run` commits what is queued and returns."""
@@ -102,16 +152,22 @@ class StoreWriter:
             self.close()
             self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless this ended by a fault of ours
             self._queue.clear()
+            for _, future in self._jobs:
+                _fail(future, StoreError(_CLOSING))
+            self._jobs.clear()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_start = loop.time()
         while True:
             await self._arrived.wait()
+            if self._jobs and not self._closing:
+                await self._do(*self._jobs.popleft())
             if not self._queue:
                 if self._closing:
                     return
-                self._arrived.clear()
+                if not self._jobs:
+                    self._arrived.clear()
                 continue
             if self._queued_rows < MAX_GROUP_ROWS and loop.time() < next_start and not self._closing:
                 self._full.clear()
@@ -120,6 +176,22 @@ class StoreWriter:
                         await self._full.wait()
             next_start = loop.time() + GROUP_INTERVAL_S
             await self._commit_group(self._take_group())
+
+    async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
+        if future.done():  # whoever wanted it is gone
+            return
+        failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
+        try:
+            result = await job(self._connection)
+            failure = None
+            if not future.done():
+                future.set_result(result)
+        except sqlite3.Error as error:
+            failure = StoreError(f"cannot change the store: {error}")
+            failure.__cause__ = error
+        finally:
+            if failure is not None:
+                _fail(future, failure)
 
     def _enqueue(self, part: Sequence[NewEnvelope]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -169,8 +241,7 @@ class StoreWriter:
 
     async def _commit(self, envelopes: Sequence[NewEnvelope]) -> None:
         execute = self._connection.execute_fetchall
-        try:
-            await execute("BEGIN IMMEDIATE")
+        async with transaction(self._connection):
             ((last_seq,),) = await execute("SELECT coalesce(max(seq), 0) FROM envelopes")
             at = 0
             for count in _ROW_COUNTS:
@@ -178,13 +249,17 @@ class StoreWriter:
                     rows = envelopes[at : at + count]
                     await execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
                     at += count
-            await execute(_COUNT_DAYS, (last_seq,))
+            ((sums, right),) = await execute(_SUMS_OF_ONE_DAY, (last_seq,))
+            if not right:  # several days, or nothing new
+                ((sums,),) = await execute(_SUMS, (last_seq,))
+            await execute(_COUNT_DAYS, (sums,))
+            await execute(_COUNT_RECEPTION_DAYS, (sums,))
             await execute(_NOTE_TOPICS, (last_seq,))
-            await execute("COMMIT")
-        except sqlite3.Error:
-            if self._connection.in_transaction:
-                await execute("ROLLBACK")
-            raise
+
+
+def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:
+    if not future.done():
+        future.set_exception(failure)
 
 
 def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:

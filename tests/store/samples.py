@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import Phase
 
 from mailserver.store.reader import Query
-from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -75,12 +75,20 @@ def raws(envelopes: Iterable[NewEnvelope]) -> list[bytes]:
 
 
 def assert_counts_are_right(path: Path) -> None:
-    """`days` and `day_topics` say what counting would."""
+    """`days`, `day_topics` and `reception_days` say what counting would."""
     days = rows(path, "SELECT created / 86400, count(*), sum(length(raw)) FROM envelopes GROUP BY 1")
     topics = rows(path, "SELECT DISTINCT created / 86400, topic FROM envelopes")
 
     assert sorted(rows(path, "SELECT day, envelopes, bytes FROM days")) == sorted(days)
     assert sorted(rows(path, "SELECT day, topic FROM day_topics")) == sorted(topics)
+
+    counted = rows(path, "SELECT received / 86400, count(*), sum(length(raw)), min(seq) FROM envelopes GROUP BY 1")
+    ends = dict(rows(path, "SELECT received / 86400, max(seq) FROM envelopes GROUP BY 1"))
+    ((last_ever,),) = rows(path, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence") or [(0,)]
+    reception_days = rows(path, "SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day")
+    assert [day[:4] for day in reception_days] == sorted(counted)
+    for day, *_, last_seq in reception_days:
+        assert ends[day] <= last_seq <= last_ever
 
 
 def copy_as_on_disk(path: Path, to: Path) -> Path:
@@ -124,6 +132,8 @@ def make_store(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
     """Make a store by plain SQL, as the schema says it should be."""
     with plain(path, write=True) as connection:
         connection.execute("PRAGMA synchronous = OFF")
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("BEGIN")
         for migration in MIGRATIONS:
             for statement in migration:
@@ -138,6 +148,10 @@ def make_store(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
             "INSERT INTO days SELECT created / 86400, count(*), sum(length(raw)) FROM envelopes GROUP BY 1"
         )
         connection.execute("INSERT INTO day_topics SELECT DISTINCT created / 86400, topic FROM envelopes")
+        connection.execute(
+            "INSERT INTO reception_days "
+            "SELECT received / 86400, count(*), sum(length(raw)), min(seq), max(seq) FROM envelopes GROUP BY 1"
+        )
         connection.execute("COMMIT")
 
 

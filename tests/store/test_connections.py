@@ -1,10 +1,11 @@
 """mailserver.store.connections: which files are opened, what they become, and what is left alone."""
 
+import logging
 import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ from mailserver.store.connections import (
     open_writer,
     pragma,
 )
+from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION, STORE_FILE
+from mailserver.store.writer import NewEnvelope
 from tests.store.samples import (
+    DAY,
+    START,
+    assert_counts_are_right,
     change,
     contents_of,
     copy_as_on_disk,
@@ -35,6 +41,9 @@ from tests.store.samples import (
     stored,
     write,
 )
+
+INCREMENTAL = 2
+TABLES = ("envelopes", "days", "day_topics", "identity", "reception_days")
 
 Open = Callable[[Path], Awaitable[aiosqlite.Connection]]
 
@@ -100,6 +109,19 @@ async def test_new_store_has_the_newest_schema_and_is_marked_as_ours(path: Path,
     assert rows(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert rows(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert rows(path, "PRAGMA page_size") == [(PAGE_BYTES,)]
+    assert rows(path, "PRAGMA auto_vacuum") == [(INCREMENTAL,)]
+
+
+async def test_every_store_has_a_name_of_its_own(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        await make(tmp_path / name)
+    names = {name: rows(tmp_path / name, "SELECT id FROM identity") for name in ("one", "other")}
+    await make(tmp_path / "one")
+
+    ((one,),), ((other,),) = names.values()
+    assert len(bytes.fromhex(one)) == len(bytes.fromhex(other)) == 16
+    assert one != other
+    assert rows(tmp_path / "one", "SELECT id FROM identity") == [(one,)]
 
 
 async def test_writer_logs_ahead_and_syncs_at_each_commit(path: Path) -> None:
@@ -349,7 +371,7 @@ async def test_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Pat
 async def test_store_that_another_process_locks_cannot_be_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mailserver.store.connections.BUSY_TIMEOUT_S", 0)
     await make(path)
-    change(path, "PRAGMA user_version = 0", "DROP TABLE envelopes", "DROP TABLE days", "DROP TABLE day_topics")
+    change(path, "PRAGMA user_version = 0", *(f"DROP TABLE {table}" for table in TABLES))
 
     with plain(path, write=True) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -540,6 +562,8 @@ async def test_first_start_that_is_killed_is_made_good_by_the_next(
         assert rows(copy, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
         assert rows(copy, "PRAGMA application_id") == [(APPLICATION_ID,)]
         assert rows(copy, "PRAGMA page_size") == [(PAGE_BYTES,)]
+        assert rows(copy, "PRAGMA auto_vacuum") == [(INCREMENTAL,)]
+        assert len(rows(copy, "SELECT id FROM identity")) == 1
     assert len(copies) > len(MIGRATIONS[0])
 
 
@@ -561,3 +585,98 @@ async def test_migration_that_is_killed_is_made_good_by_the_next_start(
         assert schema_of(copy) == schema_of(path)
         assert rows(copy, "SELECT note FROM days") == [("migrated",)]
     assert len(copies) > len(LATER)
+
+
+# Version 1, which had no days of reception
+
+
+def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
+    """Make a store as version 1 of the schema has it, in a file that cannot give pages back."""
+    make_store(path, envelopes)
+    change(
+        path,
+        "DROP TABLE identity",
+        "DROP TABLE reception_days",
+        "DROP INDEX envelopes_by_reception",
+        "PRAGMA user_version = 1",
+        "PRAGMA auto_vacuum = NONE",
+        "VACUUM",
+        "PRAGMA journal_mode = WAL",
+    )
+
+
+def over_several_days(count: int) -> list[NewEnvelope]:
+    """Envelopes received over three days by a clock that was stepped back a day halfway."""
+    envelopes = new_envelopes(count)
+    seconds = [START + 3 * DAY * number // count - (DAY if 2 * number > count else 0) for number in range(count)]
+    return [envelope._replace(received=second) for envelope, second in zip(envelopes, seconds, strict=True)]
+
+
+async def test_version_1_is_migrated_and_its_days_of_reception_are_counted(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_version_1(path, over_several_days(100))
+    before = stored(path)
+    caplog.set_level(logging.INFO)
+
+    await make(path)
+    await make(path)
+
+    assert stored(path) == before
+    assert_counts_are_right(path)
+    assert len(rows(path, "SELECT day FROM reception_days")) == 2
+    assert len(rows(path, "SELECT id FROM identity")) == 1
+    assert rows(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
+    assert [record.message for record in caplog.records if record.name.startswith("mailserver")] == [
+        f"store migrated from=1 to={SCHEMA_VERSION}"
+    ]
+
+
+async def test_new_store_is_not_said_to_be_migrated(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    await make(path)
+
+    assert "migrated" not in caplog.text
+
+
+async def test_migration_of_version_1_that_is_killed_is_made_good_by_the_next_start(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_version_1(path, over_several_days(100))
+    before = stored(path)
+
+    copies = await kill_at_each_statement(path, tmp_path, monkeypatch)
+
+    for copy in copies:
+        migrated = rows(copy, "PRAGMA user_version") == [(SCHEMA_VERSION,)]  # all of it, or nothing
+        assert ("reception_days" in str(schema_of(copy))) == migrated
+        await make(copy)
+        assert stored(copy) == before
+        assert schema_of(copy) == schema_of(path)
+        assert_counts_are_right(copy)
+        assert len(rows(copy, "SELECT id FROM identity")) == 1
+    assert len(copies) > len(MIGRATIONS[1])
+
+
+async def test_version_1_is_read_as_it_is(path: Path) -> None:
+    make_version_1(path, over_several_days(100))
+    before = read(path)
+
+    stats = await read_stats(path)
+
+    assert stats.envelopes == 100
+    assert read(path) == before
+    assert rows(path, "PRAGMA user_version") == [(1,)]
+
+
+async def test_version_1_can_be_made_to_give_pages_back_as_the_readme_says(path: Path) -> None:
+    make_version_1(path, over_several_days(100))
+    await make(path)
+    assert rows(path, "PRAGMA auto_vacuum") == [(0,)]
+
+    change(path, "PRAGMA auto_vacuum = INCREMENTAL", "VACUUM")
+    await make(path)
+
+    assert rows(path, "PRAGMA auto_vacuum") == [(INCREMENTAL,)]
+    assert_counts_are_right(path)

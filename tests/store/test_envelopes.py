@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mailserver.errors import StoreError
 from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
 from mailserver.store.reader import Key, Page, Query
+from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of
@@ -22,6 +23,7 @@ from tests.store.samples import (
     EVER,
     FULL,
     NEWS,
+    RECEIVED,
     SPORT,
     START,
     UNSHRUNK,
@@ -510,3 +512,84 @@ async def test_opening_and_statistics_count_no_envelopes(tmp_path: Path, monkeyp
         taken[name] = steps[0]
 
     assert 0 < taken["large"] == taken["small"] < 2000
+
+
+# Pruning
+
+
+async def test_usage_counts_rows_and_pages_in_use(path: Path) -> None:
+    make_store(path, new_envelopes(1000, size=1000))
+
+    async with open_store(path) as store:
+        before = await store.usage()
+        while (await store.prune(Surplus(END_OF_TIME, 1000))).envelopes:
+            pass
+        after = await store.usage()
+
+    ((size,),) = rows(path, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    assert before == (1000, size)
+    assert after.envelopes == 0
+    assert after.bytes < size // 4
+
+
+async def test_pruned_envelope_is_found_no_more(path: Path) -> None:
+    envelopes = new_envelopes(3)
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        page = await store.find(EVERYTHING, 10)
+        deleted = await store.prune(Surplus(END_OF_TIME, 2))
+
+        assert deleted == (2, 80)
+        assert await store.read(page.keys) == [envelopes[2].raw]
+        assert await store.sizes(page.keys) == [40, 0, 0]
+        assert [key.seq for key in (await store.find(EVERYTHING, 10)).keys] == [3]
+        assert (await store.stats()).envelopes == 1
+
+
+async def test_what_is_not_archived_is_not_pruned(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+
+        assert (await store.prune(Surplus(END_OF_TIME, 3), {RECEIVED // DAY: 2})).envelopes == 2
+        assert (await store.prune(Surplus(END_OF_TIME, 3), {RECEIVED // DAY: 2})).envelopes == 0
+        assert await store.held(Surplus(END_OF_TIME, 3)) == 1
+        assert await store.held(Surplus(RECEIVED, 3)) == 0
+
+
+async def test_held_is_at_most_what_is_too_much(path: Path) -> None:
+    make_store(path, new_envelopes(10))
+
+    async with open_store(path) as store:
+        assert await store.held(Surplus(END_OF_TIME, 4)) == 4
+        assert await store.held(Surplus(END_OF_TIME, 40)) == 10
+
+
+async def test_oldest_reception_is_not_the_first_row(path: Path) -> None:
+    first, second = new_envelopes(2)
+    make_store(path, [first, second._replace(received=RECEIVED - 100)])
+
+    async with open_store(path) as store:
+        assert await store.oldest_reception() == RECEIVED - 100
+
+
+async def test_empty_store_has_no_oldest(path: Path) -> None:
+    async with open_store(path) as store:
+        assert await store.oldest_reception() is None
+        assert (await store.usage()).envelopes == 0
+
+
+async def test_identity_is_that_of_the_file(path: Path) -> None:
+    async with open_store(path) as store:
+        assert [(await store.identity(),)] == rows(path, "SELECT id FROM identity")
+
+
+async def test_file_says_whether_it_shrinks(path: Path, tmp_path: Path) -> None:
+    async with open_store(path) as store:
+        assert await store.shrinks()
+    old = tmp_path / "old"
+    make_store(old, [])
+    change(old, "PRAGMA auto_vacuum = NONE", "VACUUM")
+
+    async with open_store(old) as store:
+        assert not await store.shrinks()

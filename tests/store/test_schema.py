@@ -68,6 +68,14 @@ def test_tables_have_the_columns_that_the_export_reads(migrated: sqlite3.Connect
         ("raw", "BLOB"),
     ]
     assert columns["days"] == [("day", "INTEGER"), ("envelopes", "INTEGER"), ("bytes", "INTEGER")]
+    assert columns["identity"] == [("id", "TEXT")]
+    assert columns["reception_days"] == [
+        ("day", "INTEGER"),
+        ("envelopes", "INTEGER"),
+        ("bytes", "INTEGER"),
+        ("first_seq", "INTEGER"),
+        ("last_seq", "INTEGER"),
+    ]
     assert columns["day_topics"] == [("day", "INTEGER"), ("topic", "BLOB")]
 
 
@@ -123,6 +131,16 @@ def test_keys_by_topic_are_read_from_the_index_alone(migrated: sqlite3.Connectio
 
     assert [detail for *_, detail in plan] == [
         "SEARCH envelopes USING COVERING INDEX envelopes_by_topic (<expr>=? AND topic=?)"
+    ]
+
+
+def test_oldest_by_reception_are_found_by_the_index_alone(migrated: sqlite3.Connection) -> None:
+    plan = migrated.execute(
+        "EXPLAIN QUERY PLAN SELECT seq FROM envelopes WHERE received >= 1 AND received < 2 ORDER BY received, seq"
+    ).fetchall()
+
+    assert [detail for *_, detail in plan] == [
+        "SEARCH envelopes USING COVERING INDEX envelopes_by_reception (received>? AND received<?)"
     ]
 
 

@@ -229,11 +229,12 @@ async def test_envelopes_of_one_second_are_told_apart_by_their_hash(path: Path) 
     st.lists(
         st.lists(
             st.builds(
-                lambda number, day, topic: new_envelope(
+                lambda number, day, received, topic: new_envelope(
                     number, created=START + day * DAY, topic=topic, size=9 + number
-                ),
+                )._replace(received=START + received),
                 st.integers(0, 12),
                 st.integers(0, 2),
+                st.integers(0, 2 * DAY),
                 st.sampled_from([NEWS, SPORT]),
             ),
             max_size=12,
@@ -264,7 +265,7 @@ async def test_sequence_number_is_never_used_twice(path: Path) -> None:
         await writer.put(new_envelopes(1, first=10))
         assert rows(path, "SELECT seq FROM envelopes") == [(1,), (2,), (4,)]
 
-    change(path, "DELETE FROM envelopes", "DELETE FROM days", "DELETE FROM day_topics")
+    change(path, "DELETE FROM envelopes", "DELETE FROM days", "DELETE FROM day_topics", "DELETE FROM reception_days")
     async with running(path) as (writer, *_):
         await writer.put(new_envelopes(2, first=20))
 
@@ -741,3 +742,96 @@ async def test_lock_of_another_process_fails_the_put(path: Path, monkeypatch: py
         await opened.writer.put([new_envelope(2)])
 
     assert raws(stored(path)) == raws([new_envelope(2)])
+
+
+# Jobs between the commits
+
+
+async def count_rows(connection: aiosqlite.Connection) -> int:
+    ((count,),) = await connection.execute_fetchall("SELECT count(*) FROM envelopes")
+    return int(count)
+
+
+async def fail(connection: aiosqlite.Connection) -> None:
+    await connection.execute_fetchall("SELECT * FROM nowhere")
+
+
+async def test_job_has_the_connection_to_itself(path: Path) -> None:
+    async with running(path) as (writer, connection, statements, _):
+        puts = put_each(writer, new_envelopes(50))
+
+        async def job(ours: aiosqlite.Connection) -> bool:
+            await turns()
+            before = len(statements)
+            await round_trips(ours)
+            return statements[before:] == ["SELECT 1"] * 20 and not connection.in_transaction
+
+        answers = await asyncio.gather(*(writer.between_commits(job) for _ in range(5)))
+        await asyncio.gather(*puts)
+
+    assert answers == [True] * 5
+    assert len(stored(path)) == 50
+
+
+async def test_jobs_and_commits_take_turns(path: Path) -> None:
+    async with running(path) as (writer, *_):
+        parts = [asyncio.create_task(writer.put(new_envelopes(MAX_GROUP_ROWS, first=n * 1000))) for n in range(4)]
+        counts = await asyncio.gather(*(writer.between_commits(count_rows) for _ in range(4)))
+        await asyncio.gather(*parts)
+
+    assert counts == [0, 1000, 2000, 3000]
+
+
+async def test_job_that_fails_is_the_error_of_whoever_waits_for_it(path: Path) -> None:
+    async with running(path) as (writer, *_):
+        with pytest.raises(StoreError, match="cannot change the store: no such table: nowhere"):
+            await writer.between_commits(fail)
+        await writer.put(new_envelopes(1))
+
+    assert len(stored(path)) == 1
+
+
+async def test_job_goes_on_to_its_end_when_nobody_waits_any_more(path: Path) -> None:
+    events: list[str] = []
+    begun = asyncio.Event()
+
+    async def job(connection: aiosqlite.Connection) -> None:
+        begun.set()
+        await round_trips(connection)
+        events.append("done")
+
+    async with running(path) as (writer, *_):
+        waiting = asyncio.create_task(writer.between_commits(job))
+        await begun.wait()
+        waiting.cancel()
+        assert await writer.between_commits(count_rows) == 0
+
+    assert events == ["done"]
+    assert waiting.cancelled()
+
+
+async def test_job_that_nobody_waits_for_any_more_is_not_begun(path: Path) -> None:
+    async with connected(path) as opened, asyncio.TaskGroup() as tasks:
+        waiting = asyncio.create_task(opened.writer.between_commits(fail))
+        await turns()
+        waiting.cancel()
+        await turns()
+        tasks.create_task(opened.writer.run())
+        assert await opened.writer.between_commits(count_rows) == 0
+        opened.writer.close()
+
+    assert not any("nowhere" in statement for statement in opened.statements)
+
+
+async def test_no_job_is_begun_once_the_store_closes(path: Path) -> None:
+    async with connected(path) as opened:
+        waiting = asyncio.create_task(opened.writer.between_commits(count_rows))
+        await turns()
+        opened.writer.close()
+        await opened.writer.run()
+
+        for job in (waiting, opened.writer.between_commits(count_rows)):
+            with pytest.raises(StoreError, match="the store is closing"):
+                await job
+
+        assert opened.statements == []
