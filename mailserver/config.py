@@ -17,6 +17,9 @@ CONFIG_VARIABLE = "MAILSERVER_CONFIG"
 MAX_LIMIT = 100_000
 """Highest `max_request_limit`: the keys of one page are held in memory, 200 bytes each."""
 
+MIN_RETENTION_BYTES = 1024 * 1024
+"""Lowest `retention_bytes`, 64 pages: an empty store takes ten. Less is a slip of the unit, and would delete all."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _PORT = re.compile("[0-9]{1,5}")
@@ -42,6 +45,13 @@ class Config:
     allow_clear_requests: bool = _setting(True, "answer history requests that come in the clear, without an envelope")
     completion_format: str = _setting(
         "bytes", "completions as deployed clients read them: bytes, or as 8/WAKU-MAIL has them: list"
+    )
+    retention_days: float = _setting(30.0, "how long to keep envelopes after their reception, in days; 0: for ever")
+    retention_envelopes: int = _setting(0, "most envelopes to keep, the oldest go first; 0: any number")
+    retention_bytes: int = _setting(0, "most bytes of the store file to use, the oldest go first; 0: any number")
+    archive: str = _setting("", "path or URL of the archive that the nightly compaction fills: pruning waits for it")
+    archive_before_prune: bool = _setting(
+        True, "with an archive, never delete what no verified run of the compaction has archived"
     )
     log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS))
 
@@ -176,6 +186,12 @@ def _check(config: Config) -> None:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"{name}: {value} is not a finite number from 0 on")
+    if not (math.isfinite(config.retention_days) and config.retention_days >= 0):
+        raise ConfigError(f"retention_days: {config.retention_days} is not a finite number from 0 on")
+    if config.retention_envelopes < 0:
+        raise ConfigError(f"retention_envelopes: {config.retention_envelopes} is less than 0")
+    if config.retention_bytes and config.retention_bytes < MIN_RETENTION_BYTES:
+        raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:

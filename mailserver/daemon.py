@@ -22,7 +22,9 @@ from mailserver.net.listener import Listener
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.peer import ServedPeer
+from mailserver.services.pruning import Pruning, PruningSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM
@@ -52,7 +54,11 @@ async def run_daemon(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     with locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
-        async with open_store(config.data_dir / STORE_FILE) as store, _serve(config, key, store) as enode:
+        async with (
+            open_store(config.data_dir / STORE_FILE) as store,
+            _prune(config, store),
+            _serve(config, key, store) as enode,
+        ):
             write_enode(config.data_dir, enode)
             log.info("listening enode=%s store=%s", enode, config.data_dir / STORE_FILE)
             await stop.wait()
@@ -97,6 +103,31 @@ async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> Async
     finally:
         listener.stop()
         await _stop(list(peers), listener)
+
+
+@contextlib.asynccontextmanager
+async def _prune(config: Config, store: EnvelopeStore) -> AsyncIterator[None]:
+    """Keep the store within its limits as long as the context is entered."""
+    limits: list[Retention] = []
+    if config.retention_days:
+        limits.append(TimeRetention(config.retention_days))
+    if config.retention_envelopes:
+        limits.append(CapacityRetention(config.retention_envelopes))
+    if config.retention_bytes:
+        limits.append(SizeRetention(config.retention_bytes))
+    settings = PruningSettings(
+        tuple(limits), archive_before_prune=config.archive_before_prune, has_archive=bool(config.archive)
+    )
+    if not limits:
+        yield
+        return
+    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, time.time)
+    running = asyncio.create_task(pruning.run(), name="pruning")
+    try:
+        yield
+    finally:
+        pruning.stop()
+        await running
 
 
 def _status(config: Config) -> StatusOptions:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from mailserver.config import MAX_LIMIT, Config, config_file, load_config, parse_address, parse_value
+from mailserver.config import (
+    MAX_LIMIT,
+    MIN_RETENTION_BYTES,
+    Config,
+    config_file,
+    load_config,
+    parse_address,
+    parse_value,
+)
 from mailserver.errors import ConfigError
 
 NOTHING: dict[str, str] = {}
@@ -28,6 +36,11 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "max_request_limit": ("50", "50", 50),
     "allow_clear_requests": ("false", "false", False),
     "completion_format": ("list", '"list"', "list"),
+    "retention_days": ("7.5", "7.5", 7.5),
+    "retention_envelopes": ("1000000", "1000000", 1_000_000),
+    "retention_bytes": ("2000000", "2000000", 2_000_000),
+    "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
+    "archive_before_prune": ("false", "false", False),
     "log_level": ("debug", '"debug"', "debug"),
 }
 
@@ -60,6 +73,15 @@ def test_defaults_are_what_deployed_clients_expect() -> None:
     assert config.max_request_limit == 1000
     assert config.completion_format == "bytes"
     assert config.allow_clear_requests
+
+
+def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> None:
+    config = load_config({}, NOTHING, None)
+
+    assert config.retention_days == 30
+    assert config.retention_envelopes == config.retention_bytes == 0
+    assert config.archive == ""
+    assert config.archive_before_prune
 
 
 def test_every_setting_says_what_it_is() -> None:
@@ -224,6 +246,9 @@ def test_text_of_the_wrong_kind_is_refused_with_the_name_of_its_variable(name: s
         ("max_peers", '"5"'),
         ("allow_clear_requests", "1"),
         ("completion_format", "{}"),
+        ("retention_days", '"30"'),
+        ("retention_envelopes", "1.5"),
+        ("archive", "true"),
         ("log_level", "2026-11-21"),
     ],
 )
@@ -248,6 +273,13 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("max_peers", -1),
         ("max_request_limit", 0),
         ("max_request_limit", MAX_LIMIT + 1),
+        ("retention_days", -0.5),
+        ("retention_days", float("nan")),
+        ("retention_days", float("inf")),
+        ("retention_envelopes", -1),
+        ("retention_bytes", -1),
+        ("retention_bytes", 500),
+        ("retention_bytes", MIN_RETENTION_BYTES - 1),
         ("completion_format", "BYTES"),
         ("log_level", "loud"),
     ],
@@ -267,6 +299,11 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("max_peers", 1),
         ("max_request_limit", 1),
         ("max_request_limit", MAX_LIMIT),
+        ("retention_days", 0.0),
+        ("retention_days", 0.001),
+        ("retention_envelopes", 0),
+        ("retention_bytes", 0),
+        ("retention_bytes", MIN_RETENTION_BYTES),
         ("completion_format", "list"),
         ("log_level", "error"),
     ],

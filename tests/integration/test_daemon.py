@@ -24,14 +24,16 @@ from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
 from mailserver.store.envelopes import open_store
+from mailserver.store.handover import Handover, write_handover
 from mailserver.store.schema import STORE_FILE
+from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import MAX_PACKET_BYTES, MessageResponse, PacketCode, StatusOptions
 from mailserver.waku.payload import open_symmetric
 from tests.data import load
 from tests.integration.daemons import STOP_WITHIN_S, Daemon, running_daemon
-from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, in_order, make_envelope, make_large_envelopes
+from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, in_order, make_envelope, make_large_envelopes, stored
 from tests.pairs import private_key
 from tests.raw_peer import (
     DEPLOYED_STATUS,
@@ -684,3 +686,77 @@ async def test_all_of_a_large_history_is_served_exactly_once_while_more_arrives(
         await flood.end()
     assert served[-3000:] == [envelope.raw for envelope in in_order(old)]
     assert len(served) == len(set(served))
+
+
+# Retention
+
+AN_HOUR_AGO = int(time.time()) - 3600
+
+
+def received_an_hour_ago(count: int) -> list[NewEnvelope]:
+    return [
+        stored(make_envelope(number, created=AN_HOUR_AGO - number), AN_HOUR_AGO - number) for number in range(count)
+    ]
+
+
+async def prepare_rows(folder: Path, envelopes: list[NewEnvelope]) -> None:
+    async with open_store(folder / STORE_FILE) as store:
+        await store.put(envelopes)
+
+
+def count_in(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / STORE_FILE)) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM envelopes").fetchall()
+    return int(count)
+
+
+async def test_too_many_envelopes_go_while_peers_are_served(tmp_path: Path, peers: Peers) -> None:
+    envelopes = received_an_hour_ago(3000)
+    await prepare_rows(tmp_path, envelopes)
+
+    with running_daemon(tmp_path, "--retention-envelopes", "100") as daemon:
+        raw = await peers.join(daemon)
+        while not any("pruned envelopes=" in line for line in daemon.lines):
+            assert await serves(peers, daemon, raw)
+        line = daemon.wait_for_line("pruned envelopes=")
+        served = await everything(raw)
+        assert daemon.stop() == 0
+
+    kept = [envelope.raw for envelope in envelopes[:100]]  # the last received
+    posted = len(served) - len([raw for raw in served if raw in kept])
+    assert posted > 0
+    assert int(line.partition("pruned envelopes=")[2].split()[0]) >= 2900
+    assert check_store(tmp_path) == len(served)
+
+
+async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peers) -> None:
+    await prepare_rows(tmp_path, received_an_hour_ago(300))
+    flags = ("--retention-days", "0.01", "--archive", "s3://bucket/archive")
+
+    with running_daemon(tmp_path, *flags) as daemon:
+        daemon.wait_for_line("WARNING pruning waits for the archive envelopes=300")
+        assert len(await everything(await peers.join(daemon))) == 300
+        assert daemon.stop() == 0
+    assert count_in(tmp_path) == 300
+
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
+        ((store_id,),) = connection.execute("SELECT id FROM identity").fetchall()
+        days = dict(connection.execute("SELECT day, last_seq FROM reception_days").fetchall())
+    write_handover(tmp_path / STORE_FILE, Handover(store_id, "s3://bucket/archive", AN_HOUR_AGO, days))
+    with running_daemon(tmp_path, *flags) as daemon:
+        daemon.wait_for_line("pruned envelopes=300")
+        assert await serves(peers, daemon)
+        assert daemon.stop() == 0
+
+    assert check_store(tmp_path) == 1
+    assert " ERROR " not in daemon.log
+
+
+async def test_stopping_does_not_wait_for_pruning(tmp_path: Path) -> None:
+    await prepare_rows(tmp_path, received_an_hour_ago(40_000))
+
+    with running_daemon(tmp_path, "--retention-envelopes", "1") as daemon:
+        await until(lambda: count_in(tmp_path) < 40_000)
+        assert daemon.stop() == 0
+
+    assert check_store(tmp_path) >= 1

@@ -1,0 +1,449 @@
+"""mailserver.services.pruning: rounds on real stores, beside ingest and history; what the log says of them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mailserver.services import pruning as pruning_module
+from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
+from mailserver.store import deletion
+from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
+from mailserver.store.reader import Query
+from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
+from mailserver.store.schema import STORE_FILE
+from mailserver.store.writer import NewEnvelope
+from tests.mailservers import Clock
+from tests.store.samples import (
+    DAY,
+    EVER,
+    FULL,
+    START,
+    assert_counts_are_right,
+    change,
+    make_store,
+    new_envelope,
+    raws,
+    rows,
+    stored,
+)
+from tests.waiting import DEADLINE_S, until
+
+NOW = START + 40 * DAY
+MONTH = TimeRetention(30)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / STORE_FILE
+
+
+@pytest.fixture(autouse=True)
+def log_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mailserver")
+
+
+def received_at(*seconds: float, first: int = 0, size: int = 40) -> list[NewEnvelope]:
+    """Envelopes received at these seconds after START."""
+    return [
+        new_envelope(number, created=START + number, size=size)._replace(received=START + int(second))
+        for number, second in enumerate(seconds, first)
+    ]
+
+
+def left(path: Path) -> list[int]:
+    """When the rest was received, in seconds after START."""
+    return [envelope.received - START for envelope in stored(path)]
+
+
+@contextlib.asynccontextmanager
+async def pruning(
+    path: Path,
+    *limits: Retention,
+    has_archive: bool = False,
+    archive_before_prune: bool = True,
+    clock: Clock | None = None,
+) -> AsyncIterator[Pruning]:
+    """The service on the store at `path`; it does not run by itself."""
+    settings = PruningSettings(limits, archive_before_prune=archive_before_prune, has_archive=has_archive)
+    async with open_store(path) as store:
+        yield Pruning(store, path, settings, clock or Clock(NOW))
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno == level and "prun" in record.message]
+
+
+def record(path: Path, days: dict[int, int], store_id: str | None = None) -> None:
+    """Write what a run of the compaction would."""
+    ((identity,),) = rows(path, "SELECT id FROM identity")
+    write_handover(path, Handover(store_id or identity, "archive", NOW, days))
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+# Limits
+
+
+async def test_round_deletes_what_is_too_old(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0, 10 * DAY - 1, 10 * DAY, 39 * DAY))
+
+    async with pruning(path, MONTH) as service:
+        await service.prune_once()
+
+    assert left(path) == [10 * DAY, 39 * DAY]
+    assert_counts_are_right(path)
+    (line,) = lines(caplog, logging.INFO)
+    oldest = datetime.fromtimestamp(START + 10 * DAY, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert line.startswith(f"pruned envelopes=2 bytes=80 oldest={oldest} seconds=")
+
+
+async def test_round_with_nothing_to_delete_says_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(39 * DAY))
+
+    async with pruning(path, MONTH, CapacityRetention(1)) as service:
+        await service.prune_once()
+
+    assert left(path) == [39 * DAY]
+    assert lines(caplog, logging.INFO) == []
+
+
+async def test_clock_decides_what_is_too_old(path: Path) -> None:
+    make_store(path, received_at(0, 1, 2))
+    clock = Clock(START + 30 * DAY)
+
+    async with pruning(path, MONTH, clock=clock) as service:
+        for second, expected in ((0, [0, 1, 2]), (1, [1, 2]), (2.9, [2]), (-5000, [2]), (3, [])):
+            clock.now = START + 30 * DAY + second
+            await service.prune_once()
+            assert left(path) == expected
+
+
+async def test_store_that_is_emptied_has_no_oldest(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0))
+
+    async with pruning(path, MONTH) as service:
+        await service.prune_once()
+
+    assert "oldest=- " in lines(caplog, logging.INFO)[0]
+
+
+async def test_round_keeps_so_many_envelopes(path: Path) -> None:
+    make_store(path, received_at(*range(2 * BATCH_ROWS + 10)))
+
+    async with pruning(path, CapacityRetention(7)) as service:
+        await service.prune_once()
+
+    assert left(path) == list(range(2 * BATCH_ROWS + 3, 2 * BATCH_ROWS + 10))
+    assert_counts_are_right(path)
+
+
+async def test_round_keeps_the_pages_in_use_below_so_many_bytes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "RESERVE_PAGES", 0)
+    make_store(path, received_at(*range(5000), size=1000))
+    before = size_of(path)
+    limit = before // 2
+
+    async with pruning(path, SizeRetention(limit)) as service:
+        await service.prune_once()
+
+    assert limit * 0.8 < size_of(path) <= limit
+    assert len(stored(path)) > 5000 // 3
+    assert left(path)[-1] == 4999
+
+
+async def test_size_that_nothing_can_reach_empties_the_store_and_ends(path: Path) -> None:
+    make_store(path, received_at(*range(1000)))
+
+    async with pruning(path, SizeRetention(1)) as service:
+        await asyncio.wait_for(service.prune_once(), DEADLINE_S)
+
+    assert left(path) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_whichever_limit_comes_first_counts(path: Path, order: int) -> None:
+    make_store(path, received_at(0, 1, 20 * DAY, 21 * DAY, 22 * DAY))
+
+    async with pruning(path, *(MONTH, CapacityRetention(2))[::order]) as service:
+        await service.prune_once()
+
+    assert left(path) == [21 * DAY, 22 * DAY]
+
+
+# What is archived
+
+
+async def test_with_an_archive_everything_stays_until_there_is_a_record(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(path, received_at(0, 1, DAY, 39 * DAY))
+
+    async with pruning(path, MONTH, has_archive=True) as service:
+        await service.prune_once()
+        assert left(path) == [0, 1, DAY, 39 * DAY]
+
+        record(path, {START // DAY: 2})
+        await service.prune_once()
+
+    assert left(path) == [DAY, 39 * DAY]
+    oldest = datetime.fromtimestamp(START, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert lines(caplog, logging.WARNING) == [f"pruning waits for the archive envelopes=3 oldest={oldest}"]
+
+
+async def test_record_beside_the_store_counts_without_the_setting(path: Path) -> None:
+    make_store(path, received_at(0, 1, 2))
+
+    async with pruning(path, CapacityRetention(1)) as service:
+        record(path, {START // DAY: 1})
+        await service.prune_once()
+
+    assert left(path) == [1, 2]
+
+
+async def test_archive_may_be_left_out_of_account(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0, 1, 2))
+    handover_file(path).write_text("broken")
+
+    async with pruning(path, CapacityRetention(1), has_archive=True, archive_before_prune=False) as service:
+        await service.prune_once()
+
+    assert left(path) == [2]
+    assert lines(caplog, logging.ERROR) == []
+
+
+async def test_warning_comes_once_an_hour(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0))
+    clock = Clock(NOW)
+
+    async with pruning(path, MONTH, has_archive=True, clock=clock) as service:
+        said = []
+        for now in (0, 60, WARNING_INTERVAL_S - 1, WARNING_INTERVAL_S, WARNING_INTERVAL_S + 60, -DAY):
+            clock.now = NOW + now
+            await service.prune_once()
+            said.append(len(lines(caplog, logging.WARNING)))
+
+    assert said == [1, 1, 1, 2, 2, 3]  # the last: the clock was stepped back
+
+
+async def test_nothing_too_much_waits_for_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(39 * DAY))
+
+    async with pruning(path, MONTH, CapacityRetention(1), SizeRetention(10**9), has_archive=True) as service:
+        await service.prune_once()
+
+    assert lines(caplog, logging.WARNING) == []
+
+
+async def test_unreadable_record_stops_pruning_and_is_told_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0, 1))
+
+    async with pruning(path, MONTH) as service:
+        for content in ("broken", "broken", "{}", "{}", "broken"):
+            handover_file(path).write_text(content)
+            await service.prune_once()
+        assert left(path) == [0, 1]
+        errors = len(lines(caplog, logging.ERROR))
+
+        record(path, {START // DAY: 2})
+        await service.prune_once()
+        assert left(path) == []
+        handover_file(path).write_text("broken")
+        await service.prune_once()
+
+    assert errors == 3
+    assert len(lines(caplog, logging.ERROR)) == 4
+
+
+async def test_record_of_another_store_stops_pruning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0, 1))
+
+    async with pruning(path, MONTH) as service:
+        record(path, {START // DAY: 2}, store_id="another")
+        await service.prune_once()
+
+    assert left(path) == [0, 1]
+    assert "is of another store, another" in lines(caplog, logging.ERROR)[0]
+
+
+async def test_nothing_is_deleted_while_the_compaction_reads(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(0, 1))
+
+    async with pruning(path, MONTH) as service:
+        with compaction_lock(path):
+            await service.prune_once()
+            assert left(path) == [0, 1]
+        await service.prune_once()
+
+    assert left(path) == []
+    assert lines(caplog, logging.ERROR) == []
+
+
+async def test_compaction_that_starts_within_a_round_reads_what_is_there_then(path: Path) -> None:
+    make_store(path, received_at(*range(20 * BATCH_ROWS)))
+    with compaction_lock(path):
+        pass
+
+    async with pruning(path, MONTH) as service:
+        pruned = asyncio.create_task(service.prune_once())
+        await until(lambda: len(left(path)) < 20 * BATCH_ROWS)
+        lock = compaction_lock(path)
+        await asyncio.to_thread(lock.__enter__)
+        at_start = left(path)
+        await pruned
+        assert left(path) == at_start
+        lock.__exit__(None, None, None)
+        assert 0 < len(at_start) < 20 * BATCH_ROWS
+
+        await service.prune_once()
+
+    assert left(path) == []
+
+
+# Failures
+
+
+async def test_store_that_fails_is_one_line_and_the_next_round_goes_on(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(path, received_at(0, 1))
+    change(path, "CREATE TRIGGER fail BEFORE UPDATE ON days BEGIN SELECT RAISE(ABORT, 'no room'); END")
+
+    async with pruning(path, MONTH) as service:
+        await service.prune_once()
+        assert left(path) == [0, 1]
+
+        change(path, "DROP TRIGGER fail")
+        await service.prune_once()
+
+    assert left(path) == []
+    assert lines(caplog, logging.ERROR) == ["pruning failed error='cannot change the store: no room'"]
+
+
+async def test_fault_of_ours_does_not_end_the_service(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path, received_at(0, 1))
+
+    async with pruning(path, MONTH) as service:
+        with monkeypatch.context() as faulty:
+            faulty.setattr(pruning_module, "read_handover", None)
+            await service.prune_once()
+        await service.prune_once()
+
+    assert left(path) == []
+    assert lines(caplog, logging.ERROR) == ["internal error in pruning"]
+
+
+# Running
+
+
+async def test_rounds_go_on_until_stopped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning_module, "FIRST_ROUND_S", 0)
+    monkeypatch.setattr(pruning_module, "ROUND_INTERVAL_S", 0.001)
+    make_store(path, received_at(0, 1, 2))
+    clock = Clock(START + 30 * DAY + 1)
+
+    async with pruning(path, MONTH, clock=clock) as service:
+        running = asyncio.create_task(service.run())
+        for rest in (2, 1, 0):
+            await until(lambda: len(left(path)) == rest)  # noqa: B023
+            clock.now += 1
+        service.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+
+async def test_stop_ends_a_round_after_the_batch_that_is_under_way(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning_module, "FIRST_ROUND_S", 0)
+    make_store(path, received_at(*range(40 * BATCH_ROWS)))
+
+    async with pruning(path, MONTH) as service:
+        running = asyncio.create_task(service.run())
+        await until(lambda: len(left(path)) < 40 * BATCH_ROWS)
+        service.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert len(left(path)) > 0
+    assert_counts_are_right(path)
+
+
+@pytest.mark.parametrize("first", [0, 3600])
+async def test_stop_does_not_wait_for_the_next_round(path: Path, monkeypatch: pytest.MonkeyPatch, first: float) -> None:
+    monkeypatch.setattr(pruning_module, "FIRST_ROUND_S", first)
+    async with pruning(path, MONTH) as service:
+        running = asyncio.create_task(service.run())
+        await asyncio.wait([running], timeout=0.05)
+        assert not running.done()
+
+        service.stop()
+
+        await asyncio.wait_for(running, DEADLINE_S)
+
+
+@pytest.mark.parametrize(("mode", "said"), [("NONE", 1), ("INCREMENTAL", 0)])
+async def test_file_that_cannot_shrink_is_told_at_the_start(
+    path: Path, caplog: pytest.LogCaptureFixture, mode: str, said: int
+) -> None:
+    make_store(path, [])
+    change(path, f"PRAGMA auto_vacuum = {mode}", "VACUUM")
+
+    async with pruning(path, MONTH) as service:
+        service.stop()
+        await service.run()
+
+    assert caplog.text.count("store keeps its size") == said
+
+
+async def test_round_does_not_run_after_what_comes_meanwhile(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_store(path, received_at(*range(BATCH_ROWS)))
+
+    async with open_store(path) as store:
+        service = Pruning(store, path, PruningSettings((CapacityRetention(1),)), Clock(NOW))
+        pruned = asyncio.create_task(service.prune_once())
+        number = BATCH_ROWS
+        while not pruned.done():
+            await asyncio.wait_for(store.put(received_at(number, first=number)), DEADLINE_S)
+            number += 1
+
+    (line,) = lines(caplog, logging.INFO)
+    assert BATCH_ROWS - 1 <= int(line.partition("envelopes=")[2].split()[0]) <= number
+    assert number < BATCH_ROWS + 200
+    assert_counts_are_right(path)
+
+
+async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) -> None:
+    make_store(path, received_at(*(number // 100 for number in range(50_000))))
+    fresh = received_at(*[39 * DAY] * 3000, first=50_000)
+    confirmed: list[NewEnvelope] = []
+
+    async def post(store: EnvelopeStore, pruned: asyncio.Task[None]) -> None:
+        for at in range(0, len(fresh), 10):
+            if pruned.done():
+                break
+            await store.put(fresh[at : at + 10])
+            confirmed.extend(fresh[at : at + 10])
+
+    async def look(store: EnvelopeStore, pruned: asyncio.Task[None]) -> None:
+        while not pruned.done():
+            before = raws(confirmed)
+            page = await store.find(Query(*EVER, FULL), 5000)
+            assert len(await store.sizes(page.keys)) == len(page.keys)
+            found = await store.read(page.keys)
+            assert set(before) <= set(found)  # the newest by creation are those that were put
+
+    async with open_store(path) as store:
+        service = Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW))
+        pruned = asyncio.create_task(service.prune_once())
+        await asyncio.wait_for(asyncio.gather(pruned, post(store, pruned), look(store, pruned)), 4 * DEADLINE_S)
+
+    assert len(confirmed) > 100
+    assert raws(stored(path)) == raws(confirmed)
+    assert_counts_are_right(path)
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
