@@ -1,8 +1,8 @@
 # The few commands that people type; `make help` lists them. Settings are in pyproject.toml.
 #
 # .venv is made by $(PYTHON), and anew after `make clean`. What is installed in it are the lock files: `run` needs
-# requirements.lock only, everything else requirements-dev.lock on top. A stamp is written last and removed first, so
-# an install that was interrupted is done again.
+# requirements.lock only, `compact` requirements-export.lock on top, everything else requirements-dev.lock on top of
+# that. A stamp is written last and removed first, so an install that was interrupted is done again.
 
 PYTHON ?= python3
 ARGS ?=
@@ -11,16 +11,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
+EXPORT := $(VENV)/.export-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run test check bench lock clean help
+.PHONY: run compact test check bench java lock clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
 
-test: $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
+compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/mailserver.db --archive DIR"
+	@$(BIN)/spark-export compact $(ARGS)
+
+test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(DEV) ## check format, lint and types
@@ -28,8 +32,13 @@ check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(DEV) ## measure: make bench ARGS="..."
+bench: java $(DEV) ## measure: make bench ARGS="..."
 	@$(BIN)/python -m bench $(ARGS)
+
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { \
+		echo "Java 17 or newer is needed for Spark, and $${JAVA_HOME:+$$JAVA_HOME/bin/}java is not:" \
+			"on Debian, apt-get install openjdk-17-jre-headless" >&2; exit 1; }
 
 # An existing lock is a preference, so this changes only what pyproject.toml asks for. The development lock is held to
 # the versions of the other one.
@@ -40,7 +49,8 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
 	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "uv>=0.9" && \
 	$(LOCK) -o requirements.lock && \
-	$(LOCK) --group dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --extra export -c requirements.lock -o requirements-export.lock && \
+	$(LOCK) --extra export --group dev -c requirements-export.lock -o requirements-dev.lock
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
@@ -58,15 +68,22 @@ $(VENV)/.made:
 	@touch $@
 
 $(RUNTIME): $(VENV)/.made requirements.lock pyproject.toml
-	@rm -f $(RUNTIME) $(DEV)
+	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
 	@echo "Installing requirements.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME)
 
-$(DEV): $(VENV)/.made requirements.lock requirements-dev.lock pyproject.toml
-	@rm -f $(RUNTIME) $(DEV)
-	@echo "Installing requirements-dev.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-dev.lock
+$(EXPORT): $(VENV)/.made requirements.lock requirements-export.lock pyproject.toml
+	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
+	@echo "Installing requirements-export.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
-	@touch $(RUNTIME) $(DEV)
+	@touch $(RUNTIME) $(EXPORT)
+
+$(DEV): $(VENV)/.made requirements.lock requirements-export.lock requirements-dev.lock pyproject.toml
+	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
+	@echo "Installing requirements-dev.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock -r requirements-dev.lock
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $(RUNTIME) $(EXPORT) $(DEV)

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures ingest and history of our mailserver, or by --enode of any other.
+"""`python -m bench`: measures ingest, history and compaction of our mailserver, or by --enode the first two of any.
 
 Ours runs in a process of its own on loopback: for each run of ingest a new one with an empty store; for history one
 on a store that was filled before. This process is the client.
@@ -21,12 +21,13 @@ from typing import Any
 
 import uvloop
 
+from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Topics
 from bench.history import QUESTIONS, HistoryFailed, measure_history
 from bench.ingest import IngestFailed, measure_ingest
 from bench.report import as_json, as_text
-from bench.results import Environment, History, Ingest, Results, StoreFacts
+from bench.results import Compaction, Environment, History, Ingest, PlainExport, Results, StoreFacts
 from bench.store import StoreSpec, StoreUnusable, prepare_store
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
@@ -35,8 +36,13 @@ from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.payload import key_from_password
 
-PARTS = ("ingest", "history")
+PARTS = ("ingest", "history", "compaction")
 HISTORY_DAYS = 30
+COMPACTION_DAYS = (1, 30)
+PARTITIONED_BY = {1: ("topic-prefix", "topic"), 30: ("topic-prefix",)}
+"""A directory per topic and day: with thirty days that would be 150,000 files, and take an hour."""
+
+WARM_UP_ENVELOPES = 5000
 
 QUICK = {"runs": 1, "envelopes": 2000, "ingest_envelopes": 400, "topics": 200}
 """What --quick sets, where it is not given."""
@@ -58,7 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     try:
         results = _measure(arguments, tuple(given))
-    except (MailserverError, DaemonFailed, StoreUnusable, IngestFailed, HistoryFailed, OSError) as error:
+    except (
+        MailserverError,
+        DaemonFailed,
+        StoreUnusable,
+        IngestFailed,
+        HistoryFailed,
+        CompactionFailed,
+        OSError,
+    ) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     print(as_text(results))
@@ -78,6 +92,10 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     elif "history" in arguments.parts:
         target = Target(arguments.enode, arguments.pid)
         history = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
+    compactions: tuple[Compaction, ...] = ()
+    plain_exports: tuple[PlainExport, ...] = ()
+    if "compaction" in arguments.parts and arguments.enode is None:
+        compactions, plain_exports = _measure_compactions(arguments, topics)
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -86,7 +104,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, history, store)
+    return Results(environment, ingest, history, store, compactions, plain_exports)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -159,9 +177,38 @@ def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topi
     return tuple(history)
 
 
+def _measure_compactions(
+    arguments: argparse.Namespace, topics: Topics
+) -> tuple[tuple[Compaction, ...], tuple[PlainExport, ...]]:
+    """Compact stores of one day and of thirty, by each layout, and let one plain process do the same."""
+    compactions, plain_exports = [], []
+    with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
+        small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
+        for days in COMPACTION_DAYS:
+            spec = StoreSpec(arguments.envelopes, arguments.topics, days, arguments.distribution)
+            _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
+            store = prepare_store(Path(folder, f"{days}-days"), spec)
+            for by in PARTITIONED_BY[days]:
+                _progress(f"compaction: {days} days, by {by}")
+                compactions.append(
+                    measure_compaction(
+                        store.data_dir,
+                        small.data_dir,
+                        rows=spec.envelopes,
+                        days=days,
+                        end=store.end,
+                        partition_by=by,
+                        topic="0x" + topics.all[0].hex(),
+                    )
+                )
+            seconds, size = measure_plain_export(store.data_dir / STORE_FILE, spec.envelopes)
+            plain_exports.append(PlainExport(days, spec.envelopes, seconds, size, store.disk_bytes()))
+    return tuple(compactions), tuple(plain_exports)
+
+
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="ingest or history (default: both)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="ingest, history or compaction (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
     _add_number(parser, "runs", "runs of each measurement")
@@ -182,7 +229,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     for part in arguments.parts:
         if part not in PARTS:
-            parser.error(f"{part!r} is neither of {', '.join(PARTS)}")
+            parser.error(f"{part!r} is none of {', '.join(PARTS)}")
     arguments.parts = arguments.parts or PARTS
     defaults: dict[str, Any] = QUICK if arguments.quick else DEFAULTS
     for name, value in defaults.items():

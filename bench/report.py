@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from bench.results import History, Ingest, Results, StoreFacts, median_of
+from bench.results import Compaction, History, Ingest, PlainExport, Results, StoreFacts, median_of
 
 UNKNOWN = "-"
 
@@ -30,6 +30,9 @@ def as_text(results: Results) -> str:
         parts.append(store_line(results.store))
     if results.history:
         parts.append("History, all pages (medians)\n" + history_table(results.history))
+    if results.compactions:
+        parts.append("Compaction in local[2], verified and published\n" + compaction_table(results.compactions))
+    parts += [plain_export_line(plain) for plain in results.plain_exports]
     return "\n\n".join(parts)
 
 
@@ -43,6 +46,21 @@ def history_table(rows: Iterable[History]) -> str:
     """One line for each question."""
     header = ["request", "found", "pages", "first packet ms", "completion ms", "(slowest)", "daemon CPU ms", "peak MB"]
     return table(header, [_history_cells(row) for row in rows])
+
+
+def compaction_table(rows: Iterable[Compaction]) -> str:
+    """One line for each store and layout."""
+    header = ["days", "by", "rows/s", "seconds", "CPU s", "start s", "peak MB", "files", "MB", "of raw"]
+    header += ["topic's rows", "Spark ms", "DuckDB ms"]
+    return table(header, [_compaction_cells(row) for row in rows])
+
+
+def plain_export_line(plain: PlainExport) -> str:
+    """What the comparison found."""
+    return (
+        f"One process with pyarrow, {plain.days} days: {plain.envelopes / plain.seconds:,.0f} rows/s, "
+        f"{_number(plain.file_bytes, 1e-6)} MB; the store has {_number(plain.store_bytes, 1e-6)} MB"
+    )
 
 
 def store_line(store: StoreFacts) -> str:
@@ -77,6 +95,25 @@ def _ingest_cells(row: Ingest) -> list[str]:
         _number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.envelopes),
         _number(median_of(run.client_cpu_s for run in row.runs), 1e6 / row.envelopes),
         _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+    ]
+
+
+def _compaction_cells(row: Compaction) -> list[str]:
+    run = row.run
+    return [
+        str(row.days),
+        row.partition_by,
+        _number(row.envelopes / run.seconds, 1),
+        _number(run.seconds, 1),
+        _number(run.cpu_s, 1),
+        _number(run.start_s, 1),
+        _number(run.peak_bytes, 1e-6),
+        str(run.files),
+        _number(run.file_bytes, 1e-6),
+        f"{run.file_bytes / run.envelope_bytes:.3f}",
+        str(run.topic_rows),
+        _number(run.spark_read_s, 1e3),
+        _number(run.duckdb_read_s, 1e3),
     ]
 
 

@@ -74,6 +74,47 @@ class StoreFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionRun:
+    """One compaction in `local[2]`. `start_s`: Spark, and a store of few rows to warm it up; `seconds`: after that.
+
+    `cpu_s` and `peak_bytes` are of JVM and Python workers together; the peaks of each, which may not coincide.
+    `topic_rows` of one topic were read back in `spark_read_s` and `duckdb_read_s`.
+    """
+
+    start_s: float
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+    files: int
+    file_bytes: int
+    envelope_bytes: int
+    topic_rows: int
+    spark_read_s: float
+    duckdb_read_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The compaction of a store with envelopes of so many days."""
+
+    days: int
+    partition_by: str
+    envelopes: int
+    run: CompactionRun
+
+
+@dataclass(frozen=True, slots=True)
+class PlainExport:
+    """The same rows written by one process with pyarrow, for comparison."""
+
+    days: int
+    envelopes: int
+    seconds: float
+    file_bytes: int
+    store_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """Where and how it was measured. `load` is the 1-minute load average before and after."""
 
@@ -93,3 +134,5 @@ class Results:
     ingest: tuple[Ingest, ...]
     history: tuple[History, ...]
     store: StoreFacts | None
+    compactions: tuple[Compaction, ...] = ()
+    plain_exports: tuple[PlainExport, ...] = ()

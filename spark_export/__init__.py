@@ -1,5 +1,20 @@
-"""The nightly compaction of the store into Parquet files, with Spark.
+"""The nightly compaction: the envelope store of a mailserver to Parquet by day and topic, as a PySpark job.
 
-Nothing is here yet: it arrives with its own change. Of `mailserver` it may import `mailserver.store.schema`
-only (`tests/test_layers.py` keeps it so).
+`spark_export.read_archive` is for other programs; it is imported when it is asked for, so that the command line can
+say in one line that PySpark is not installed.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_export.read import read_archive
+
+__all__ = ["read_archive"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "read_archive":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spark_export.read import read_archive  # noqa: PLC0415 - see above
+
+    return read_archive

@@ -1,0 +1,149 @@
+"""Measuring the compaction of a store: in a process of its own for each, since Spark takes one and keeps it.
+
+`python -m bench.compaction STORE ...` is that process: it starts Spark, compacts a store of a few rows, so that the JVM
+and the Python workers are warm, and then the store that is measured.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import duckdb
+
+from bench.daemon import usage
+from bench.plain_export import export_plainly
+from bench.results import Compaction, CompactionRun
+from mailserver.store.schema import STORE_FILE
+from spark_export import read_archive
+from spark_export.compact import compact
+from spark_export.config import CompactConfig
+from spark_export.layout import PartitionBy
+from spark_export.session import spark_session
+
+MASTER = "local[2]"
+_LATER_S = 2 * 86_400
+"""The run is made to think that it is so much later: then every day of the store is over."""
+
+
+class CompactionFailed(Exception):
+    """The process that compacts has ended otherwise than it should."""
+
+
+def measure_compaction(
+    store: Path, small_store: Path, *, rows: int, days: int, end: int, partition_by: str, topic: str
+) -> Compaction:
+    """Compact a store in a new process.
+
+    Args:
+        small_store: what the process warms up with.
+        end: when the last envelope was received, Unix seconds.
+        topic: 0x and hex digits, to be read back.
+    """
+    command = [sys.executable, "-m", "bench.compaction", str(store), str(small_store)]
+    command += ["--rows", str(rows), "--end", str(end), "--partition-by", partition_by, "--topic", topic]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompactionFailed(f"the compaction ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+    return Compaction(days, partition_by, rows, CompactionRun(**json.loads(done.stdout.splitlines()[-1])))
+
+
+def measure_plain_export(store: Path, rows: int) -> tuple[float, int]:
+    """Seconds and bytes of Parquet that one process takes for the same rows with pyarrow."""
+    with tempfile.TemporaryDirectory(prefix="bench-plain-") as folder:
+        began = time.perf_counter()
+        export_plainly(store, Path(folder), rows)
+        return time.perf_counter() - began, sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
+
+
+def main() -> None:
+    """Measure once, and print it as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store", type=Path)
+    parser.add_argument("small_store", type=Path)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--end", type=int, required=True)
+    parser.add_argument("--partition-by", required=True)
+    parser.add_argument("--topic", required=True)
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-archive-"))
+    try:
+        print(json.dumps(asdict(_measure(arguments, folder))))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
+    by = PartitionBy(arguments.partition_by)
+    later = float(arguments.end + _LATER_S)
+    began = time.perf_counter()
+    with spark_session(MASTER, {}, progress=False) as spark:
+        small = CompactConfig((arguments.small_store / STORE_FILE,), str(folder / "small"), partition_by=by)
+        compact(spark, small, now=later, run="warm-up")
+        start_s = time.perf_counter() - began
+
+        archive = folder / "archive"
+        cpu_before = sum(usage(pid).cpu_s for pid in _family(os.getpid()))
+        began = time.perf_counter()
+        report = compact(
+            spark,
+            CompactConfig((arguments.store / STORE_FILE,), str(archive), partition_by=by),
+            now=later,
+            run="measured",
+        )
+        seconds = time.perf_counter() - began
+        family = [usage(pid) for pid in _family(os.getpid())]
+        if report.rows != arguments.rows:
+            raise CompactionFailed(f"{arguments.rows} rows are in the store, {report.rows} were archived")
+
+        question = read_archive(spark, str(archive), topics=[arguments.topic])
+        found = question.count()
+        began = time.perf_counter()
+        found = read_archive(spark, str(archive), topics=[arguments.topic]).count()
+        spark_read_s = time.perf_counter() - began
+    files = list(archive.glob("date=*/*/*.parquet"))
+    return CompactionRun(
+        start_s=start_s,
+        seconds=seconds,
+        cpu_s=sum(one.cpu_s for one in family) - cpu_before,
+        peak_bytes=sum(one.peak_bytes for one in family),
+        files=len(files),
+        file_bytes=sum(file.stat().st_size for file in files),
+        envelope_bytes=sum(period["envelope_bytes"] for period in report.periods),
+        topic_rows=found,
+        spark_read_s=spark_read_s,
+        duckdb_read_s=_duckdb_read_s(archive, by, arguments.topic, found),
+    )
+
+
+def _duckdb_read_s(archive: Path, by: PartitionBy, topic: str, found: int) -> float:
+    """The second time that DuckDB reads a topic's envelopes, over the directories as they stand."""
+    folder = f"topic={topic}" if by is PartitionBy.TOPIC else f"topic_prefix={topic[2]}"
+    question = f"SELECT raw FROM read_parquet('{archive}/date=*/{folder}/*.parquet') WHERE topic = ?"
+    with duckdb.connect() as connection:
+        connection.execute(question, [topic]).fetchall()
+        began = time.perf_counter()
+        rows = connection.execute(question, [topic]).fetchall()
+        seconds = time.perf_counter() - began
+    if len(rows) != found:
+        raise CompactionFailed(f"Spark finds {found} envelopes of {topic}, DuckDB {len(rows)}")
+    return seconds
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and all that it has started."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text(encoding="ascii").split():
+            yield from _family(int(child))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""The nightly run: what stores received on closed UTC days, into the archive.
+
+For each group of days: read what the stores' columns say (the keys), leave out what another store or the archive has,
+write the envelopes, read them back, compare, publish. The comparison is between two ways that have nothing in common
+but SQLite: counts, sizes and hashes as the daemon wrote them down, and envelopes decoded, hashed anew, sorted, written
+as Parquet and read again.
+"""
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.store.handover import CompactionRunning, compaction_lock
+from spark_export.archive import Archive, directory_of, staged_data
+from spark_export.config import CompactConfig
+from spark_export.days import day_name
+from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.handover import hand_over
+from spark_export.layout import Layout
+from spark_export.load import Written, read_back, read_periods, write_staged
+from spark_export.plan import Group, last_day, new_layout, plan_groups
+from spark_export.quarantine import quarantine
+from spark_export.records import DayRecord, PeriodRecord
+from spark_export.run_report import RunReport
+from spark_export.schema import KEY_HASH_CHARS
+from spark_export.source import END_OF_TIME, StoreSource, options_of
+from spark_export.storage import open_storage
+from spark_export.store import Store, describe
+from spark_export.transform import PLACE, faulty, first_received, sound, with_period, without
+
+log = logging.getLogger(__name__)
+
+
+def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str) -> RunReport:
+    """Bring an archive up to date with its stores.
+
+    Args:
+        now: Unix seconds: days that are over by then are closed.
+        run: name of this run, unlike any other's.
+    Raises:
+        ExportCheckFailed: a day was written wrongly; it is not published, nor are the days that went with it.
+        ExportError: a store or the archive cannot be read or written, or another run is at work.
+    """
+    archive = Archive(open_storage(spark, config.archive))
+    report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
+    with archive.storage.locked(), _locked(config):
+        archive.repair()
+        layout = _layout(archive, config)
+        stores = _describe(config)
+        records = archive.records()
+        groups = plan_groups(stores, records, last_day(config, now))
+        hand_over(stores, records, archive.url, now)
+        for number, group in enumerate(groups):
+            if layout is None:
+                layout = new_layout(config, stores, groups)
+                archive.begin(layout)
+            log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
+            published = _Compaction(spark, archive, layout, stores, f"{run}-{number}").run(group, records, report)
+            records |= {record.period: record for record in published}
+            hand_over(stores, records, archive.url, time.time())
+        archive.write_report(run, report.as_json(time.time()))
+    return report
+
+
+class _Compaction:
+    """One group of days on its way into the archive."""
+
+    def __init__(
+        self, spark: SparkSession, archive: Archive, layout: Layout, stores: Sequence[Store], run: str
+    ) -> None:
+        self._spark = spark
+        self._archive = archive
+        self._layout = layout
+        self._stores = stores
+        self._run = run
+        self._faulty: list[tuple[int, int]] = []  # PLACE
+        self._quarantined: Counter[int] = Counter()  # by day
+
+    def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
+        """Write, verify and publish; return what is to be said of each day now."""
+        try:
+            expected, written = self._write_and_verify(group, records)
+        except ExportCheckFailed:
+            if not self._set_faulty_aside(group):
+                raise
+            expected, written = self._write_and_verify(group, records)
+        said = [self._record(day, group, records, written.get(day)) for day in group.days]
+        rewritten = [record for record in said if record.run == self._run]
+        if rewritten:
+            self._archive.publish(self._run, rewritten)
+        for record in said:
+            if record.run == self._run:
+                report.add(record, sum(expected[day].rows for day in record.days))
+            else:
+                self._archive.replace_record(record)
+        report.quarantined += self._quarantined.total()
+        return said
+
+    def _write_and_verify(
+        self, group: Group, records: Mapping[str, PeriodRecord]
+    ) -> tuple[dict[int, Fingerprint], dict[int, Written]]:
+        """Stage each day that has something new; return what is new of it, and what is staged."""
+        with self._surplus(group, records) as surplus:
+            expected = self._expected(group, surplus)
+            if expected:
+                self._write(group, records, surplus, expected)
+        return expected, self._verified(records, expected)
+
+    @contextlib.contextmanager
+    def _surplus(self, group: Group, records: Mapping[str, PeriodRecord]) -> Iterator[DataFrame | None]:
+        """KEYS of the rows that are in the archive already, or in another store and received there first; None if
+        there are none. Faulty rows count as surplus, too."""
+        several = sum(1 for days in group.wanted if days) > 1
+        latest = max((day.created_max for record in records.values() for day in record.days.values()), default=None)
+        if not (several or latest is not None or self._faulty):
+            yield None
+            return
+        until = END_OF_TIME if several or self._faulty or latest is None else latest
+        with contextlib.ExitStack() as stack:
+
+            def held(frame: DataFrame) -> DataFrame:
+                stack.callback(frame.persist().unpersist)
+                return frame
+
+            keys = held(self._source(group, "keys", until))
+            surplus = keys.where(F.lit(False))
+            candidates = keys
+            if self._faulty:
+                surplus = surplus.unionByName(keys.join(self._faulty_places(), on=PLACE, how="left_semi"))
+                candidates = without(candidates, self._faulty_places(), *PLACE)
+            if several:
+                first = held(first_received(candidates))
+                surplus = surplus.unionByName(without(candidates, first, *PLACE))
+                candidates = first
+            archived = self._archived_hashes(candidates, records)
+            if archived is not None:
+                surplus = surplus.unionByName(candidates.join(archived, on="hash", how="left_semi"))
+            surplus = held(surplus)
+            yield None if surplus.isEmpty() else surplus
+
+    def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
+        """The hashes, as far as KEYS has them, of whatever in the archive was created when some of the keys were."""
+        ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
+        near = [
+            record.period
+            for record in records.values()
+            if record.files
+            and first is not None
+            and any(day.created_min <= last and first <= day.created_max for day in record.days.values())
+        ]
+        if not near:
+            return None
+        rows = self._read(near).where(F.col("created").between(first, last))
+        return rows.select(F.substring("hash", 1, KEY_HASH_CHARS).alias("hash"))
+
+    def _expected(self, group: Group, surplus: DataFrame | None) -> dict[int, Fingerprint]:
+        """What is new on each day, as the stores' columns say."""
+        expected: dict[int, Fingerprint] = {}
+        for row in self._source(group, "totals").collect():
+            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + Fingerprint.of(row)
+        for day in group.days:
+            counted = sum(one.envelopes for days in group.wanted for one in days if one.day == day)
+            found = expected[day].rows if day in expected else 0
+            if found != counted:  # one whose time is damaged, say: it stays where it is
+                log.warning("store differs from its counts day=%s rows=%d counted=%d", day_name(day), found, counted)
+        if surplus is not None:
+            for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
+                expected[row["day"]] -= Fingerprint.of(row)
+        return {day: fingerprint for day, fingerprint in expected.items() if fingerprint.rows}
+
+    def _write(
+        self,
+        group: Group,
+        records: Mapping[str, PeriodRecord],
+        surplus: DataFrame | None,
+        expected: Mapping[int, Fingerprint],
+    ) -> None:
+        """Write each day that has something new, with what the archive has of it; faulty rows are left out."""
+        stored = self._source(group, "envelopes")
+        if surplus is not None:
+            stored = without(stored, surplus, *PLACE)
+        envelopes = with_period(sound(stored))
+        total = Fingerprint.sum(expected.values())
+        before = [day_name(day) for day in expected if _has_files(records, day_name(day))]
+        if before:
+            envelopes = envelopes.unionByName(self._read(before))
+            total += Fingerprint.sum(records[period].fingerprint for period in before)
+        target = f"{self._archive.url}/{staged_data(self._run)}"
+        write_staged(envelopes, self._layout, target, rows=total.rows, size=total.bytes)
+
+    def _set_faulty_aside(self, group: Group) -> bool:
+        """Look for faulty rows, and keep them apart. False if there are none, or they were found before.
+
+        What was written is to be written anew: a sound copy of one, in another store, may have been left out for it.
+        """
+        if self._faulty:
+            return False
+        rows = faulty(self._source(group, "envelopes")).collect()
+        if not rows:
+            return False
+        self._quarantined = quarantine(self._archive.storage, self._stores, rows)
+        self._faulty = [(row["store"], row["seq"]) for row in rows]
+        log.warning("rows set aside rows=%d first=%r", len(rows), rows[0]["fault"])
+        self._archive.storage.remove(staged_data(self._run))
+        return True
+
+    def _verified(self, records: Mapping[str, PeriodRecord], expected: Mapping[int, Fingerprint]) -> dict[int, Written]:
+        """Read back what was written, and compare it with what should have been."""
+        if not expected:
+            return {}
+        base = f"{self._archive.url}/{staged_data(self._run)}"
+        staged = {name.partition("=")[2] for name in self._archive.storage.names(staged_data(self._run)) if "=" in name}
+        wanted = {day_name(day): day for day in expected}
+        if staged != set(wanted):
+            raise ExportCheckFailed(", ".join(sorted(staged ^ set(wanted))), "written, but not read, or the reverse")
+        written = read_back(self._spark, self._layout, base, sorted(wanted))
+        for period, day in wanted.items():
+            should = expected[day]
+            if period in records:
+                should += records[period].fingerprint  # none, where it has no files
+            found = written[period].days
+            if found != {day: should}:
+                shown = ", ".join(f"{day_name(found_day)} {part}" for found_day, part in sorted(found.items()))
+                raise ExportCheckFailed(period, f"the store has {should}, the archive would have {shown or 'nothing'}")
+        return {day: written[period] for period, day in wanted.items()}
+
+    def _record(
+        self, day: int, group: Group, records: Mapping[str, PeriodRecord], written: Written | None
+    ) -> PeriodRecord:
+        """What is to be said of a day: anew, or, if nothing in it is new, that its stores have been read."""
+        period = day_name(day)
+        old = records.get(period)
+        known = old.days[day] if old is not None else DayRecord(Fingerprint(), 0, 0, {}, 0)
+        read = {
+            store.id: wanted.last_seq
+            for store, days in zip(self._stores, group.wanted, strict=True)
+            for wanted in days
+            if wanted.day == day
+        }
+        known = replace(
+            known,
+            stores={**known.stores, **read},
+            quarantined=known.quarantined + self._quarantined[day],
+        )
+        if written is None:
+            return replace(old, days={day: known}) if old is not None else PeriodRecord(period, "", {day: known}, ())
+        first, last = written.created[day]
+        known = replace(known, fingerprint=written.days[day], created_min=first, created_max=last)
+        return PeriodRecord(period, self._run, {day: known}, written.files)
+
+    def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
+        reader = self._spark.read.format(StoreSource.name())
+        return reader.options(**options_of(self._stores, group.wanted, dataset, created_until)).load()
+
+    def _read(self, periods: Sequence[str]) -> DataFrame:
+        paths = [f"{self._archive.url}/{directory_of(period)}" for period in periods]
+        return read_periods(self._spark, self._layout, self._archive.url, paths).drop(self._partition_only)
+
+    @property
+    def _partition_only(self) -> str:
+        """The partition column that is no column of ENVELOPES, or a name that no column has."""
+        return self._layout.column if self._layout.column != "topic" else ""
+
+    def _faulty_places(self) -> DataFrame:
+        return self._spark.createDataFrame(self._faulty, "store int, seq long")
+
+
+def _has_files(records: Mapping[str, PeriodRecord], period: str) -> bool:
+    return period in records and bool(records[period].files)
+
+
+def _layout(archive: Archive, config: CompactConfig) -> Layout | None:
+    """What the archive is partitioned by, None if it is new."""
+    layout = archive.layout()
+    if layout is not None and (
+        config.partition_by not in (None, layout.by) or config.prefix_digits not in (None, layout.prefix_digits)
+    ):
+        raise ExportError(f"{archive.url} is partitioned by {layout}, and stays so: take another archive")
+    return layout
+
+
+@contextlib.contextmanager
+def _locked(config: CompactConfig) -> Iterator[None]:
+    """Keep other runs and the daemons' pruning away from the stores."""
+    with contextlib.ExitStack() as stack:
+        for number, store in enumerate(config.stores):
+            if store.resolve() in [other.resolve() for other in config.stores[:number]]:
+                raise ExportError(f"the store {store} is named twice")
+            try:
+                if store.exists():  # else `describe` says so
+                    stack.enter_context(compaction_lock(store))
+            except CompactionRunning as error:
+                raise ExportError(f"{store}: {error}") from error
+            except OSError as error:
+                raise ExportError(f"cannot lock {store}: {error.strerror or error}") from error
+        yield
+
+
+def _describe(config: CompactConfig) -> list[Store]:
+    stores = [describe(path) for path in config.stores]
+    by_id: dict[str, Store] = {}
+    for store in stores:
+        other = by_id.setdefault(store.id, store)
+        if other is not store:
+            raise ExportError(f"{store.path} and {other.path} are the same store, or copies of one")
+    return stores

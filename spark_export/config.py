@@ -1,0 +1,23 @@
+"""What a compaction is told to do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_export.layout import PartitionBy
+
+
+@dataclass(frozen=True, slots=True)
+class CompactConfig:
+    """The settings of one run of `spark-export compact`.
+
+    `until`: the last day of reception to archive, days since 1970; None for the last one that is over, and with
+    `keep_open_day` for the present one. `partition_by` and `prefix_digits` are for a new archive; None leaves the
+    choice to the number of topics and bytes.
+    """
+
+    stores: tuple[Path, ...]
+    archive: str
+    until: int | None = None
+    keep_open_day: bool = False
+    partition_by: PartitionBy | None = None
+    prefix_digits: int | None = None

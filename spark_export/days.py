@@ -1,0 +1,36 @@
+"""UTC days and months: as numbers since 1970-01-01, as the store has them, and as ISO names, as the archive does."""
+
+from datetime import UTC, date, datetime, timedelta
+
+from mailserver.store.schema import SECONDS_PER_DAY
+
+_EPOCH = date(1970, 1, 1)
+
+
+def day_of(unix_seconds: int) -> int:
+    """The UTC day in which a moment lies."""
+    return unix_seconds // SECONDS_PER_DAY
+
+
+def day_name(day: int) -> str:
+    """`20778` -> `2026-11-21`."""
+    return (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def parse_day(name: str) -> int:
+    """`2026-11-21` -> `20778`.
+
+    Raises:
+        ValueError: not an ISO date.
+    """
+    return (date.fromisoformat(name) - _EPOCH).days
+
+
+def month_of(day: int) -> str:
+    """`20778` -> `2026-11`."""
+    return day_name(day)[:7]
+
+
+def utc_text(unix_seconds: float) -> str:
+    """A moment as `2026-11-21T03:17:00Z`."""
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,23 @@
+"""Telling a store's daemon which of its rows are safe in the archive: it deletes no others."""
+
+from collections.abc import Mapping, Sequence
+
+from mailserver.store.handover import Handover, write_handover
+from spark_export.errors import ExportError
+from spark_export.records import PeriodRecord, known_seq
+from spark_export.store import Store
+
+
+def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], archive: str, now: float) -> None:
+    """Write the record beside each store, from what the archive says of the days that are still in it.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    for store in stores:
+        known = {day.day: known_seq(records, day.day, store.id) for day in store.days}
+        archived = {day: seq for day, seq in known.items() if seq is not None}
+        try:
+            write_handover(store.path, Handover(store.id, archive, int(now), archived))
+        except OSError as error:
+            raise ExportError(f"cannot write beside {store.path}: {error.strerror or error}") from error

@@ -1,0 +1,106 @@
+"""Many days' files into a month's: `date=2026-11` takes the place of `date=2026-11-01` to `date=2026-11-30`."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.store.schema import SECONDS_PER_DAY
+from spark_export.archive import Archive, directory_of, existing_layout, staged_data
+from spark_export.days import day_of, month_of
+from spark_export.errors import ExportCheckFailed
+from spark_export.fingerprint import Fingerprint
+from spark_export.layout import Layout
+from spark_export.load import Written, read_back, read_periods, write_staged
+from spark_export.records import DayRecord, PeriodRecord
+from spark_export.run_report import RunReport
+from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.storage import open_storage
+
+log = logging.getLogger(__name__)
+
+
+def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
+    """Merge the days of each month that is over; a month's late days, too.
+
+    Raises:
+        ExportCheckFailed: a month was written wrongly; it is not published.
+        ExportError: there is no archive, it cannot be read or written, or another run is at work.
+    """
+    archive = Archive(open_storage(spark, path))
+    report = RunReport("merge", run, archive.url, now)
+    layout = existing_layout(archive)
+    with archive.storage.locked():
+        archive.repair()
+        for number, (month, parts) in enumerate(_months(archive.records(), now)):
+            log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
+            record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts)
+            report.add(record, 0)
+        archive.write_report(run, report.as_json(time.time()))
+    return report
+
+
+def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, list[PeriodRecord]]]:
+    """The months that are over and in more than one piece, or in days, oldest first, with their pieces."""
+    present = month_of(day_of(int(now)))
+    pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
+    for record in records.values():
+        pieces[record.period[: len(present)]].append(record)
+    return sorted(
+        (month, parts)
+        for month, parts in pieces.items()
+        if month < present and {part.period for part in parts} != {month} and any(part.files for part in parts)
+    )
+
+
+def _merge_month(
+    spark: SparkSession, archive: Archive, layout: Layout, run: str, month: str, parts: Sequence[PeriodRecord]
+) -> PeriodRecord:
+    """Write, verify and publish one month."""
+    paths = [f"{archive.url}/{directory_of(part.period)}" for part in parts if part.files]
+    envelopes = read_periods(spark, layout, archive.url, paths).select(*ENVELOPES.fieldNames())
+    total = Fingerprint.sum(part.fingerprint for part in parts)
+    base = f"{archive.url}/{staged_data(run)}"
+    # The month of each row, and no constant: Spark drops a constant from the order of rows, then finds them out of
+    # order for writing and sorts them anew, by partition alone.
+    reception = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")).cast("string")
+    envelopes = envelopes.withColumn(PERIOD, F.substring(reception, 1, len(month)))
+    write_staged(envelopes, layout, base, rows=total.rows, size=total.bytes)
+    written = read_back(spark, layout, base, [month])[month]
+    days = _merged_days(parts)
+    _check(month, days, written)
+    replaces = tuple((part.period, part.run) for part in parts if part.period != month)
+    record = PeriodRecord(month, run, days, written.files, replaces)
+    archive.publish(run, [record])
+    return record
+
+
+def _check(month: str, days: Mapping[int, DayRecord], written: Written) -> None:
+    should = {day: record.fingerprint for day, record in days.items() if record.fingerprint.rows}
+    if written.days != should:
+        total = Fingerprint.sum(should.values())
+        found = Fingerprint.sum(written.days.values())
+        raise ExportCheckFailed(month, f"its days have {total}, merged they would have {found}")
+
+
+def _merged_days(parts: Sequence[PeriodRecord]) -> dict[int, DayRecord]:
+    """What a month's pieces say of each day: of a day that came late, both the month and the day itself do."""
+    days: dict[int, DayRecord] = {}
+    for part in sorted(parts, key=lambda part: part.period):  # the month first: what a day says of stores is later
+        for day, record in part.days.items():
+            days[day] = _together(days[day], record) if day in days else record
+    return days
+
+
+def _together(one: DayRecord, other: DayRecord) -> DayRecord:
+    spans = [(part.created_min, part.created_max) for part in (one, other) if part.fingerprint.rows]
+    return DayRecord(
+        fingerprint=one.fingerprint + other.fingerprint,
+        created_min=min((first for first, _ in spans), default=0),
+        created_max=max((last for _, last in spans), default=0),
+        stores={**one.stores, **other.stores},
+        quarantined=one.quarantined + other.quarantined,
+    )

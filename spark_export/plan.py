@@ -1,0 +1,73 @@
+"""What a run has to do: which days of which stores, in which order, into which layout."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_export.config import CompactConfig
+from spark_export.days import day_of
+from spark_export.layout import Layout, choose_layout
+from spark_export.records import PeriodRecord, known_seq
+from spark_export.store import Store, StoreDay
+
+GROUP_BYTES = 4 * 1024**3
+"""About how many bytes of envelopes are written before they are verified and published: what is on its way between
+tasks takes as much room on disk, twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Days that are written together: of each store, those that it has and the archive has not."""
+
+    wanted: tuple[tuple[StoreDay, ...], ...]
+
+    @property
+    def days(self) -> list[int]:
+        """All days of the group, oldest first."""
+        return sorted({day.day for days in self.wanted for day in days})
+
+    @property
+    def rows(self) -> int:
+        """Rows to read, at most."""
+        return sum(day.envelopes for days in self.wanted for day in days)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of envelopes to read, at most."""
+        return sum(day.bytes for days in self.wanted for day in days)
+
+
+def last_day(config: CompactConfig, now: float) -> int:
+    """The last day of reception that is to be archived; `now` in Unix seconds."""
+    last = day_of(int(now)) - (0 if config.keep_open_day else 1)
+    return last if config.until is None else min(last, config.until)
+
+
+def plan_groups(stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int) -> list[Group]:
+    """The days that have rows which the archive has not, in groups of about GROUP_BYTES, oldest first."""
+    by_day: dict[int, dict[int, StoreDay]] = defaultdict(dict)
+    for index, store in enumerate(stores):
+        for day in store.days:
+            if day.day <= last and known_seq(records, day.day, store.id) != day.last_seq:
+                by_day[day.day][index] = day
+    groups: list[list[dict[int, StoreDay]]] = []
+    size = GROUP_BYTES
+    for _, wanted in sorted(by_day.items()):
+        day_bytes = sum(day.bytes for day in wanted.values())
+        if size + day_bytes > GROUP_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(wanted)
+        size += day_bytes
+    return [
+        Group(tuple(tuple(day[index] for day in group if index in day) for index in range(len(stores))))
+        for group in groups
+    ]
+
+
+def new_layout(config: CompactConfig, stores: Sequence[Store], groups: Sequence[Group]) -> Layout:
+    """What a new archive is to be partitioned by."""
+    topics = max((store.topics_of_a_day for store in stores), default=0)
+    days = sum(len(group.days) for group in groups)
+    size = sum(group.bytes for group in groups)
+    return choose_layout(config.partition_by, config.prefix_digits, topics=topics, day_bytes=size // max(1, days))

@@ -1,0 +1,105 @@
+"""Reading an archive from Spark: only the directories that a question needs, and whole while a run changes them."""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.store.schema import SECONDS_PER_DAY
+from spark_export.archive import SNAPSHOTS, Archive, directory_of, existing_layout, snapshot_of
+from spark_export.layout import Layout
+from spark_export.load import read_periods
+from spark_export.records import PeriodRecord
+from spark_export.schema import ENVELOPES
+from spark_export.storage import open_storage
+
+
+def read_archive(
+    spark: SparkSession,
+    path: str,
+    topics: Collection[str | bytes] | None = None,
+    start: datetime | int | None = None,
+    end: datetime | int | None = None,
+) -> DataFrame:
+    """Read envelopes: the columns of ENVELOPES, and `date`, the UTC day of reception. In no order.
+
+    Args:
+        path: the archive's directory or URL.
+        topics: 4 bytes each, or 0x and 8 hex digits; None for all.
+        start: created at this time or later. Unix seconds, or a datetime, of UTC if it names no zone.
+        end: created before this time.
+    Raises:
+        ExportError: there is no archive, or a later version made it.
+        ValueError: a topic is none.
+    """
+    archive = Archive(open_storage(spark, path))
+    layout = existing_layout(archive)
+    wanted = None if topics is None else sorted({_topic(topic) for topic in topics})
+    first, last = _seconds(start), _seconds(end)
+    records = [record for record in archive.records().values() if _may_hold(record, first, last)]
+    frame = _frame(spark, archive, layout, records, wanted)
+    if wanted is not None:
+        frame = frame.where(F.col("topic").isin(wanted))
+    if first is not None:
+        frame = frame.where(F.col("created") >= first)
+    if last is not None:
+        frame = frame.where(F.col("created") < last)
+    date = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int"))
+    return frame.withColumn("date", date)
+
+
+def _frame(
+    spark: SparkSession, archive: Archive, layout: Layout, records: list[PeriodRecord], topics: list[str] | None
+) -> DataFrame:
+    parts = []
+    for held in (True, False):  # of some, files have second names, which stay; see `spark_export.archive`
+        directories = [
+            directory
+            for record in records
+            if _has_snapshot(archive, record) is held
+            for directory in _directories(layout, record, snapshot_of(record) if held else None, topics)
+        ]
+        if directories:
+            base = f"{archive.url}/{SNAPSHOTS}" if held else archive.url
+            paths = [f"{archive.url}/{directory}" for directory in directories]
+            parts.append(read_periods(spark, layout, base, paths).select(*ENVELOPES.fieldNames()))
+    if not parts:
+        return spark.createDataFrame([], ENVELOPES)
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _has_snapshot(archive: Archive, record: PeriodRecord) -> bool:
+    """Whether a period's second names are there: a copy of the archive may do without."""
+    return record.snapshot and bool(archive.storage.names(snapshot_of(record)))
+
+
+def _directories(layout: Layout, record: PeriodRecord, snapshot: str | None, topics: list[str] | None) -> list[str]:
+    """The directories of a period that may hold one of the topics."""
+    top = snapshot or directory_of(record.period)
+    there = {file.path.partition("/")[0] for file in record.files}
+    if topics is not None:
+        there &= {f"{layout.column}={layout.value(topic)}" for topic in topics}
+    return [f"{top}/{name}" for name in sorted(there)]
+
+
+def _may_hold(record: PeriodRecord, first: int | None, last: int | None) -> bool:
+    """Whether a period may hold something created from `first` on and before `last`."""
+    return any(
+        (first is None or first <= day.created_max) and (last is None or day.created_min < last)
+        for day in record.days.values()
+        if day.fingerprint.rows
+    )
+
+
+def _topic(topic: str | bytes) -> str:
+    raw = topic if isinstance(topic, bytes) else bytes.fromhex(topic.removeprefix("0x"))
+    if len(raw) != 4:
+        raise ValueError(f"{topic!r} is not a topic: 4 bytes, or 0x and 8 hex digits")
+    return "0x" + raw.hex()
+
+
+def _seconds(moment: datetime | int | None) -> int | None:
+    if not isinstance(moment, datetime):
+        return moment
+    return -int(-(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)

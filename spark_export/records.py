@@ -1,0 +1,186 @@
+"""What an archive says of itself: one small JSON file for the whole, and one for each period.
+
+    _archive.json              what it is partitioned by; chosen once
+    _records/2026-11-20.json   a period: its days, what was in the stores, its files
+
+A period is a day, or a month that days were merged into. A record is replaced whole, so that is when a period changes.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_export.days import day_name, month_of, parse_day
+from spark_export.errors import ExportError
+from spark_export.fingerprint import Fingerprint
+from spark_export.layout import Layout, PartitionBy
+
+ARCHIVE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DayRecord:
+    """What a period holds of one UTC day of reception.
+
+    `created_min` and `created_max` are Unix seconds. `stores`: of each store that was read, by id, the `last_seq` of
+    this day: all rows up to it are in the archive. `quarantined` rows were set aside.
+    """
+
+    fingerprint: Fingerprint
+    created_min: int
+    created_max: int
+    stores: Mapping[str, int]
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A data file; `path` is relative to the period's directory."""
+
+    path: str
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodRecord:
+    """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
+    them: their rows are in this one now. `snapshot`: its files have second names, see `spark_export.archive`.
+    """
+
+    period: str
+    run: str
+    days: Mapping[int, DayRecord]
+    files: tuple[FileRecord, ...]
+    replaces: tuple[tuple[str, str], ...] = ()
+    snapshot: bool = False
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the whole period."""
+        return Fingerprint.sum(day.fingerprint for day in self.days.values())
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "version": ARCHIVE_VERSION,
+            "period": self.period,
+            "run": self.run,
+            "replaces": [list(pair) for pair in self.replaces],
+            "snapshot": self.snapshot,
+            "days": {day_name(day): _encode_day(record) for day, record in sorted(self.days.items())},
+            "files": [[file.path, file.bytes, file.rows] for file in self.files],
+        }
+
+
+def visible(records: Iterable[PeriodRecord]) -> list[PeriodRecord]:
+    """Those that no other has replaced, by period."""
+    found = list(records)
+    replaced = {pair for record in found for pair in record.replaces}
+    return sorted((r for r in found if (r.period, r.run) not in replaced), key=lambda record: record.period)
+
+
+def known_seq(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
+    """Up to which `seq` a store's rows of a day are in the archive; None if it has not been read for that day."""
+    for period in (day_name(day), month_of(day)):
+        record = records.get(period)
+        if record is not None and day in record.days and store_id in record.days[day].stores:
+            return record.days[day].stores[store_id]
+    return None
+
+
+def encode_settings(layout: Layout) -> str:
+    """The text of `_archive.json`."""
+    return _dump({"version": ARCHIVE_VERSION, "partition_by": layout.by.value, "prefix_digits": layout.prefix_digits})
+
+
+def decode_settings(text: str, where: str) -> Layout:
+    """Read `_archive.json`.
+
+    Raises:
+        ExportError: it is damaged, or a later version made it.
+    """
+    try:
+        value = _versioned(json.loads(text), where)
+        return Layout(PartitionBy(value["partition_by"]), int(value["prefix_digits"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(f"{where} is damaged: {error!r}") from error
+
+
+def encode_records(records: Iterable[PeriodRecord]) -> str:
+    """The text of a journal: the records that a run is about to publish."""
+    return _dump({"version": ARCHIVE_VERSION, "records": [record.encode() for record in records]})
+
+
+def decode_records(text: str, where: str) -> list[PeriodRecord]:
+    """Read a journal.
+
+    Raises:
+        ExportError: it is damaged, or a later version made it.
+    """
+    try:
+        value = _versioned(json.loads(text), where)
+        return [_decode_record(record) for record in value["records"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{where} is damaged: {error!r}") from error
+
+
+def encode_record(record: PeriodRecord) -> str:
+    """The text of a period's record."""
+    return _dump(record.encode())
+
+
+def decode_record(text: str, where: str) -> PeriodRecord:
+    """Read a period's record.
+
+    Raises:
+        ExportError: it is damaged, or a later version made it.
+    """
+    try:
+        return _decode_record(_versioned(json.loads(text), where))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{where} is damaged: {error!r}") from error
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def _versioned(value: Any, where: str) -> Any:
+    if value["version"] != ARCHIVE_VERSION:
+        raise ExportError(f"{where} has version {value['version']}, this program knows {ARCHIVE_VERSION}")
+    return value
+
+
+def _encode_day(day: DayRecord) -> dict[str, Any]:
+    return {
+        "rows": day.fingerprint.rows,
+        "bytes": day.fingerprint.bytes,
+        "checksum": f"{day.fingerprint.checksum:016x}",
+        "created_min": day.created_min,
+        "created_max": day.created_max,
+        "stores": dict(sorted(day.stores.items())),
+        "quarantined": day.quarantined,
+    }
+
+
+def _decode_day(value: Any) -> DayRecord:
+    return DayRecord(
+        fingerprint=Fingerprint(int(value["rows"]), int(value["bytes"]), int(value["checksum"], 16)),
+        created_min=int(value["created_min"]),
+        created_max=int(value["created_max"]),
+        stores={str(store): int(seq) for store, seq in value["stores"].items()},
+        quarantined=int(value["quarantined"]),
+    )
+
+
+def _decode_record(value: Any) -> PeriodRecord:
+    return PeriodRecord(
+        period=str(value["period"]),
+        run=str(value["run"]),
+        days={parse_day(day): _decode_day(record) for day, record in value["days"].items()},
+        files=tuple(FileRecord(str(path), int(size), int(rows)) for path, size, rows in value["files"]),
+        replaces=tuple((str(period), str(run)) for period, run in value["replaces"]),
+        snapshot=bool(value["snapshot"]),
+    )

@@ -1,0 +1,81 @@
+"""Columns of every dataset that the export handles, and which of them may be null.
+
+Times are Unix seconds in 64-bit integers: an envelope's creation may lie below zero in a forged one, its expiry as
+late as 2106, and as seconds three times make up a hundredth of the archive instead of a twentieth.
+"""
+
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+PERIOD = "date"
+"""Partition column: the UTC day of reception, `2026-11-20`, or the month, `2026-11`, that its days were merged into."""
+
+TOPIC_PREFIX = "topic_prefix"
+"""Partition column: the first hex digits of the topic, without `0x`."""
+
+
+def _required(name: str, kind: type) -> StructField:
+    return StructField(name, kind(), nullable=False)
+
+
+ENVELOPES = StructType(
+    [
+        _required("topic", StringType),  # 0x and 8 hex digits
+        _required("created", LongType),  # the sender's claim, expiry - ttl, Unix seconds
+        _required("received", LongType),  # the mailserver's clock, Unix seconds
+        _required("expiry", LongType),  # Unix seconds
+        _required("ttl", LongType),  # seconds
+        _required("hash", StringType),  # 0x and 64 hex digits: Keccak-256 of raw
+        _required("pow", DoubleType),  # proof of work (6/WAKU1)
+        _required("size", IntegerType),  # bytes of raw
+        _required("raw", BinaryType),  # the envelope's RLP, exactly as received
+    ]
+)
+"""A row of the archive: one envelope. `topic` is a partition column instead where there is a directory per topic."""
+
+_PLACE = [
+    _required("store", IntegerType),  # which of the run's stores
+    _required("seq", LongType),  # row in it
+    _required("day", IntegerType),  # of reception
+]
+
+STORED_ENVELOPES = StructType(
+    [
+        *_PLACE,
+        StructField("fault", StringType()),  # why the row is set aside; then all that raw would tell is null
+        *(StructField(field.name, field.dataType, field.name not in ("received", "raw")) for field in ENVELOPES),
+    ]
+)
+"""A row of a store, decoded."""
+
+KEYS = StructType(
+    [
+        *_PLACE,
+        _required("received", LongType),
+        _required("created", LongType),
+        _required("hash", StringType),  # 0x and 32 hex digits: as much of the hash as the store holds
+        _required("size", IntegerType),
+    ]
+)
+"""A row of a store as its columns say, without a look into the envelope."""
+
+TOTALS = StructType(
+    [
+        _required("day", IntegerType),
+        _required("rows", LongType),
+        _required("bytes", LongType),
+        _required("checksum_high", LongType),
+        _required("checksum_low", LongType),
+    ]
+)
+"""Parts of the fingerprints of days, as a store's columns give them: several rows for each day, to be added up."""
+
+KEY_HASH_CHARS = 34
+"""How long `hash` is in KEYS; two envelopes that share so much of their hash take 2**64 attempts to make."""

@@ -1,0 +1,128 @@
+"""The one place that builds a SparkSession, and that knows what Spark needs on the machine."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from spark_export.errors import ExportError
+from spark_export.source import StoreSource
+
+MIN_JAVA = 17
+NO_JAVA = f"Java {MIN_JAVA} or newer is needed (Debian: openjdk-17-jre-headless; JAVA_HOME names another one)"
+
+_JAVA_TIMEOUT_S = 60.0
+_VERSION = re.compile(r'version "(\d+)')
+_OUR_ERROR = re.compile(r"^(?:\w+\.)*(?:ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)  # of a Python worker
+_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+
+DEFAULTS = {
+    "spark.app.name": "waku-mailserver compaction",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    # Ciphertext does not get smaller on its way from one task to another.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    # A job for throughput on few cores: nobody waits for a pause.
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
+    "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
+    # Partition values are names: `date=2026-11` is no date, and `topic_prefix=1` no number.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # It would drop the count of damaged rows together with the rows where no sound one is left to write.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
+    # No .crc file beside each file: Parquet has checksums of its own.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""What is set where neither the caller nor spark-submit sets it."""
+
+
+def check_java(environment: Mapping[str, str]) -> None:
+    """Make sure that a Java of MIN_JAVA or newer is there.
+
+    Raises:
+        ExportError: there is none.
+    """
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    if java is None:
+        raise ExportError(f"{NO_JAVA}: there is none on the PATH")
+    try:
+        command = [java, "-version"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True).stderr  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ExportError(f"{NO_JAVA}: {java} does not run") from error
+    found = _VERSION.search(shown)
+    if found is None or int(found[1]) < MIN_JAVA:
+        raise ExportError(f"{NO_JAVA}: {java} is {found[1] if found else 'of an unknown version'}")
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, settings: Mapping[str, str], *, progress: bool) -> Iterator[SparkSession]:
+    """Start Spark, or take what spark-submit has started; stop it at the end.
+
+    Args:
+        master: URL; None for what spark-submit was told, else all cores of this machine.
+        settings: Spark's, above those of spark-submit, which are above DEFAULTS.
+        progress: show Spark's progress bars on stderr.
+    Raises:
+        ExportError: there is no Java for it, or it does not start.
+    """
+    check_java(os.environ)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark runs whatever `python3` is
+    wanted = dict(settings)
+    if master is not None:
+        wanted["spark.master"] = master
+    try:
+        spark = _start(wanted, DEFAULTS | {"spark.ui.showConsoleProgress": str(progress).lower()})
+    except (PySparkException, Py4JError) as error:
+        raise ExportError(f"Spark does not start: {root_cause(error)}") from error
+    try:
+        spark.dataSource.register(StoreSource)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def root_cause(error: BaseException) -> str:
+    """What went wrong first, in one line, without the traces of JVM and Python workers that come with it."""
+    text = str(error.java_exception) + "\n" + str(error) if isinstance(error, Py4JJavaError) else str(error)
+    for pattern in (_OUR_ERROR, _CAUSE):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).strip()
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _start(wanted: Mapping[str, str], defaults: Mapping[str, str]) -> SparkSession:
+    # Memory and Java options must be known before the JVM starts; what spark-submit was told, only afterwards.
+    with as_file(files("spark_export") / "log4j2.properties") as logging:
+        java = f"{defaults['spark.driver.defaultJavaOptions']} -Dlog4j2.configurationFile={logging.as_uri()}"
+        launch = SparkConf(loadDefaults=False)
+        for name, value in {**defaults, "spark.driver.defaultJavaOptions": java, **wanted}.items():
+            launch.set(name, value)
+        gateway = launch_gateway(conf=launch)  # type: ignore[no-untyped-call]
+    conf = SparkConf(_jvm=gateway.jvm)
+    for name, value in wanted.items():
+        conf.set(name, value)
+    for name, value in defaults.items():
+        conf.setIfMissing(name, value)
+    conf.setIfMissing("spark.master", "local[*]")
+    if (conf.get("spark.master") or "").startswith("local"):
+        conf.setIfMissing("spark.driver.host", "127.0.0.1")  # nobody else has business with it
+        conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
+    SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.getOrCreate()

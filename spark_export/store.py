@@ -1,0 +1,95 @@
+"""The store as the export reads it: plain SQLite, read-only, in short statements beside the daemon that writes it."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from mailserver.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from spark_export.errors import ExportError
+
+_SQLITE_HEADER = b"SQLite format 3\x00"
+_BUSY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDay:
+    """What a store received on one UTC day: rows with `first_seq <= seq <= last_seq`, among those of other days."""
+
+    day: int
+    envelopes: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store as it was at one moment. Rows never change and `seq` only rises, so `last_seq` of each day is all that
+    it takes to see the same rows later; what may go meanwhile, pruning holds back while the compaction lock is held.
+    """
+
+    path: Path
+    id: str
+    days: tuple[StoreDay, ...]
+    topics_of_a_day: int
+    """Distinct topics on the day of creation that had most."""
+
+
+@contextlib.contextmanager
+def connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a store read-only.
+
+    Raises:
+        ExportError: there is none, it is foreign or damaged, or of another schema version than this program's.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE_HEADER)) != _SQLITE_HEADER:
+                raise ExportError(f"{path} is not a mailserver store: it is no SQLite database")
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+    except FileNotFoundError as error:
+        raise ExportError(f"cannot open the store {path}: there is none") from error
+    except (OSError, sqlite3.Error) as error:
+        raise ExportError(f"cannot open the store {path}: {error}") from error
+    with contextlib.closing(connection):
+        try:
+            _check(connection, path)
+            yield connection
+        except sqlite3.Error as error:
+            raise ExportError(f"cannot read the store {path}: {error}") from error
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    ((application_id,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if application_id != APPLICATION_ID:
+        raise ExportError(f"{path} is not a mailserver store (application_id {application_id:#x})")
+    if version > SCHEMA_VERSION:
+        raise ExportError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+    if version < SCHEMA_VERSION:
+        raise ExportError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
+            "start this version of the mailserver on it once, which migrates it"
+        )
+
+
+def describe(path: Path) -> Store:
+    """Look at what is in a store, without counting it.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    with connect(path) as connection:
+        connection.execute("BEGIN")  # one snapshot for all three
+        ((store_id,),) = connection.execute("SELECT id FROM identity")
+        days = connection.execute(
+            "SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day"
+        ).fetchall()
+        ((topics,),) = connection.execute(
+            "SELECT coalesce(max(topics), 0) FROM (SELECT count(*) AS topics FROM day_topics GROUP BY day)"
+        )
+        connection.execute("COMMIT")
+    return Store(path, store_id, tuple(StoreDay(*day) for day in days), topics)
