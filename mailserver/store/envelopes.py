@@ -155,7 +155,7 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     connection = await open_writer(path)
     try:
         async with _open_readers(path, READERS) as readers:
-            writer = StoreWriter(connection)
+            writer = StoreWriter(connection, path)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 yield EnvelopeStore(writer, readers)

@@ -7,12 +7,13 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import aiosqlite
 
 from mailserver.errors import StoreError
-from mailserver.store.connections import transaction
+from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
@@ -27,6 +28,16 @@ waits for nothing; under a stream of them the disk syncs at most 200 times a sec
 
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Beyond this, `put` waits for room; what waits is held back at the peers' sockets."""
+
+MAX_WAL_BYTES = 128 * 1024 * 1024
+"""Beyond this, the WAL is to be started anew. SQLite does so by itself where there is a moment without readers; beside
+many of them, or one that reads the whole store, there may be none for as long as the flood lasts."""
+
+WAL_RESTART_WAIT_S = 0.05
+"""How long to wait for readers then. Their statements take some milliseconds; a longer one has it tried again later."""
+
+_WAL_STEP_BYTES = 32 * 1024 * 1024
+"""By how much the WAL grows between two attempts."""
 
 _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
@@ -98,8 +109,10 @@ class NewEnvelope(NamedTuple):
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
+    def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
         self._connection = connection
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: deque[tuple[Sequence[NewEnvelope], asyncio.Future[None]]] = deque()
         self._queued_rows = 0
         self._queued_bytes = 0
@@ -176,6 +189,25 @@ class StoreWriter:
                         await self._full.wait()
             next_start = loop.time() + GROUP_INTERVAL_S
             await self._commit_group(self._take_group())
+            await self._bound_wal()
+
+    async def _bound_wal(self) -> None:
+        """Have the next transaction begin at the WAL's start, if it has grown too long."""
+        try:
+            size = self._wal.stat().st_size
+        except FileNotFoundError:  # on a file system without shared memory SQLite does without a WAL
+            return
+        if size <= MAX_WAL_BYTES:
+            self._max_wal_bytes = MAX_WAL_BYTES
+        elif size > self._max_wal_bytes:
+            self._max_wal_bytes = size + _WAL_STEP_BYTES
+            try:
+                await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
+                await self._connection.execute_fetchall("PRAGMA wal_checkpoint(RESTART)")
+            except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
+                log.error("store checkpoint failed error=%r", str(error))
+            finally:
+                await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
         if future.done():  # whoever wanted it is gone

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import resource
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +72,7 @@ async def connected(path: Path) -> AsyncIterator[Running]:
 
     await connection.set_trace_callback(trace)
     try:
-        yield Running(StoreWriter(connection), connection, statements, begun)
+        yield Running(StoreWriter(connection, path), connection, statements, begun)
     finally:
         await connection.close()
 
@@ -835,3 +836,48 @@ async def test_no_job_is_begun_once_the_store_closes(path: Path) -> None:
                 await job
 
         assert opened.statements == []
+
+
+async def test_wal_stays_short_beside_readers_that_never_leave_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_WAL_BYTES", 2_000_000)
+    monkeypatch.setattr(writer_module, "_WAL_STEP_BYTES", 1_000_000)
+    path = tmp_path / STORE_FILE
+    done = threading.Event()
+
+    def read_over_and_over() -> None:
+        with plain(path) as connection:
+            while not done.is_set():
+                for first in range(0, 5000, 1000):
+                    connection.execute("SELECT raw FROM envelopes WHERE seq > ? LIMIT 1000", (first,)).fetchall()
+
+    async with running(path) as store:
+        await store.writer.put(new_envelopes(5000, size=560))
+        reading = [asyncio.create_task(asyncio.to_thread(read_over_and_over)) for _ in range(2)]
+        try:
+            for first in range(5000, 60_000, 1000):
+                await store.writer.put(new_envelopes(1000, first=first, size=560))
+        finally:
+            done.set()
+            await asyncio.gather(*reading)
+
+        assert path.with_name(f"{path.name}-wal").stat().st_size < 15_000_000  # of more than 50 MB written
+
+
+async def test_reader_that_stays_does_not_hold_up_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MAX_WAL_BYTES", 0)
+    monkeypatch.setattr(writer_module, "_WAL_STEP_BYTES", 0)
+    path = tmp_path / STORE_FILE
+
+    async with running(path) as store:
+        await store.writer.put(new_envelopes(10))
+        with plain(path) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM envelopes").fetchall()
+            for first in range(10, 50, 10):
+                async with asyncio.timeout(2):
+                    await store.writer.put(new_envelopes(10, first=first))
+        await store.writer.put(new_envelopes(10, first=50))
+
+    assert len(stored(path)) == 60
