@@ -153,10 +153,10 @@ class Archive:
             snapshot = self.storage.link(target if in_place else staged, snapshot_of(record))
             if not in_place:
                 self.storage.put(staged, target)
-            self.replace_record(replace(record, snapshot=snapshot))
             previous = before.get(record.period)
             if previous is not None and previous.run != record.run:
-                self.storage.touch(snapshot_of(previous))
+                self.storage.touch(snapshot_of(previous))  # before the record: of a killed run, too, they stay a day
+            self.replace_record(replace(record, snapshot=snapshot))
         self._remove_replaced()
         self.storage.remove(f"{STAGING}/{run}")
 

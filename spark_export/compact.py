@@ -82,26 +82,31 @@ class _Compaction:
         self._run = run
         self._faulty: list[tuple[int, int]] = []  # PLACE
         self._quarantined: Counter[int] = Counter()  # by day
+        self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
 
     def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
         """Write, verify and publish; return what is to be said of each day now."""
         try:
             expected, written = self._write_and_verify(group, records)
         except ExportCheckFailed:
-            if not self._set_faulty_aside(group):
+            if not self._set_faulty_aside(group, records):
                 raise
             expected, written = self._write_and_verify(group, records)
-        said = [self._record(day, group, records, written.get(day)) for day in group.days]
-        rewritten = [record for record in said if record.run == self._run]
-        if rewritten:
-            self._archive.publish(self._run, rewritten)
-        for record in said:
-            if record.run == self._run:
-                report.add(record, sum(expected[day].rows for day in record.days))
+        said = {day: self._record(day, group, records, written.get(day)) for day in group.days}
+        if written:
+            self._archive.publish(self._run, [said[day] for day in sorted(written)])
+        for day, record in said.items():
+            if day in written:
+                report.add(record, expected[day].rows)
             else:
                 self._archive.replace_record(record)
         report.quarantined += self._quarantined.total()
-        return said
+        # A row whose time of reception is damaged, say, is of no day. It stays in its store: what is not handed over
+        # is not pruned, and looked at again by each run.
+        for (store, day), rows in self._miscounted.items():
+            report.miscounted.append({"store": str(self._stores[store].path), "day": day_name(day), "rows": rows})
+            log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
+        return list(said.values())
 
     def _write_and_verify(
         self, group: Group, records: Mapping[str, PeriodRecord]
@@ -163,13 +168,14 @@ class _Compaction:
     def _expected(self, group: Group, surplus: DataFrame | None) -> dict[int, Fingerprint]:
         """What is new on each day, as the stores' columns say."""
         expected: dict[int, Fingerprint] = {}
+        found: Counter[tuple[int, int]] = Counter()
         for row in self._source(group, "totals").collect():
             expected[row["day"]] = expected.get(row["day"], Fingerprint()) + Fingerprint.of(row)
-        for day in group.days:
-            counted = sum(one.envelopes for days in group.wanted for one in days if one.day == day)
-            found = expected[day].rows if day in expected else 0
-            if found != counted:  # one whose time is damaged, say: it stays where it is
-                log.warning("store differs from its counts day=%s rows=%d counted=%d", day_name(day), found, counted)
+            found[row["store"], row["day"]] += row["rows"]
+        for store, days in enumerate(group.wanted):
+            for day in days:
+                if found[store, day.day] != day.envelopes:
+                    self._miscounted[store, day.day] = found[store, day.day] - day.envelopes
         if surplus is not None:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
                 expected[row["day"]] -= Fingerprint.of(row)
@@ -195,7 +201,7 @@ class _Compaction:
         target = f"{self._archive.url}/{staged_data(self._run)}"
         write_staged(envelopes, self._layout, target, rows=total.rows, size=total.bytes)
 
-    def _set_faulty_aside(self, group: Group) -> bool:
+    def _set_faulty_aside(self, group: Group, records: Mapping[str, PeriodRecord]) -> bool:
         """Look for faulty rows, and keep them apart. False if there are none, or they were found before.
 
         What was written is to be written anew: a sound copy of one, in another store, may have been left out for it.
@@ -205,7 +211,10 @@ class _Compaction:
         rows = faulty(self._source(group, "envelopes")).collect()
         if not rows:
             return False
-        self._quarantined = quarantine(self._archive.storage, self._stores, rows)
+        there = quarantine(self._archive.storage, self._stores, rows)
+        for record in records.values():  # what remains is new, or was set aside by a run that was killed
+            there.subtract({day: said.quarantined for day, said in record.days.items() if day in there})
+        self._quarantined = there
         self._faulty = [(row["store"], row["seq"]) for row in rows]
         log.warning("rows set aside rows=%d first=%r", len(rows), rows[0]["fault"])
         self._archive.storage.remove(staged_data(self._run))
@@ -239,10 +248,10 @@ class _Compaction:
         old = records.get(period)
         known = old.days[day] if old is not None else DayRecord(Fingerprint(), 0, 0, {}, 0)
         read = {
-            store.id: wanted.last_seq
-            for store, days in zip(self._stores, group.wanted, strict=True)
+            self._stores[store].id: wanted.last_seq
+            for store, days in enumerate(group.wanted)
             for wanted in days
-            if wanted.day == day
+            if wanted.day == day and (store, day) not in self._miscounted
         }
         known = replace(
             known,
@@ -250,7 +259,10 @@ class _Compaction:
             quarantined=known.quarantined + self._quarantined[day],
         )
         if written is None:
-            return replace(old, days={day: known}) if old is not None else PeriodRecord(period, "", {day: known}, ())
+            if old is not None:
+                return replace(old, days={day: known})
+            # Named unlike any other: by its name a merge says that it has taken the record in.
+            return PeriodRecord(period, f"{self._run}-empty", {day: known}, ())
         first, last = written.created[day]
         known = replace(known, fingerprint=written.days[day], created_min=first, created_max=last)
         return PeriodRecord(period, self._run, {day: known}, written.files)

@@ -19,6 +19,7 @@ class RunReport:
     stores: list[str] = field(default_factory=list)
     rows: int = 0
     quarantined: int = 0
+    miscounted: list[dict[str, Any]] = field(default_factory=list)
     periods: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, record: PeriodRecord, new_rows: int) -> None:
@@ -36,7 +37,10 @@ class RunReport:
         )
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """The report of a run that ends now. `bytes` are of files, `envelope_bytes` of envelopes in them."""
+        """The report of a run that ends now. `bytes` are of files, `envelope_bytes` of envelopes in them.
+
+        `miscounted`: days of which a store has more or fewer rows than it has counted; they are not handed over.
+        """
         seconds = now - self.started
         return {
             "command": self.command,
@@ -51,6 +55,7 @@ class RunReport:
             "bytes": _total(self.periods, "bytes"),
             "envelope_bytes": _total(self.periods, "envelope_bytes"),
             "quarantined": self.quarantined,
+            "miscounted": self.miscounted,
             "days": self.periods,
         }
 

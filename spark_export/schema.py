@@ -68,6 +68,7 @@ KEYS = StructType(
 
 TOTALS = StructType(
     [
+        _required("store", IntegerType),
         _required("day", IntegerType),
         _required("rows", LongType),
         _required("bytes", LongType),

@@ -41,8 +41,6 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
     # Partition values are names: `date=2026-11` is no date, and `topic_prefix=1` no number.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # It would drop the count of damaged rows together with the rows where no sound one is left to write.
-    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
     # No .crc file beside each file: Parquet has checksums of its own.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

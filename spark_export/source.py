@@ -146,7 +146,7 @@ class StoreReader(DataSourceReader):
                 count, size_sum, checksum = totals.get(day, (0, 0, 0))
                 totals[day] = (count + 1, size_sum + size, checksum + int.from_bytes(_whole(key_hash)[:8], "big"))
         for day, (count, size_sum, checksum) in totals.items():
-            yield day, count, size_sum, checksum >> 32, checksum & 0xFFFF_FFFF
+            yield store, day, count, size_sum, checksum >> 32, checksum & 0xFFFF_FFFF
 
     def _envelopes(self, store: int, rows: Iterator[Any]) -> Iterator[tuple[object, ...]]:
         for seq, received, created, topic, key_hash, raw in rows:

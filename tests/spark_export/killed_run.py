@@ -1,0 +1,61 @@
+"""A nightly run that kills itself and its JVM: `python -m tests.spark_export.killed_run STORE ARCHIVE RUN POINT`.
+
+To be started as the leader of a process group of its own. POINT: "writing", as soon as Spark has a file in the staging
+directory; else a method of LocalStorage, before its second call.
+"""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from spark_export import compact as compact_module
+from spark_export.session import spark_session
+from spark_export.storage import LocalStorage
+from tests.spark_export.conftest import SETTINGS
+from tests.spark_export.samples import compact_into
+
+
+def _die() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _die_while_writing(archive: Path) -> None:
+    write = compact_module.__dict__["write_staged"]
+
+    def watch() -> None:
+        while not any(file.is_file() for file in archive.glob("_staging/**/*.parquet")):
+            time.sleep(0.001)
+        _die()
+
+    def write_staged(*args: Any, **options: Any) -> None:
+        threading.Thread(target=watch, daemon=True).start()
+        write(*args, **options)
+
+    vars(compact_module)["write_staged"] = write_staged
+
+
+def _die_before_second(method: str) -> None:
+    calls = itertools.count(1)
+    real = getattr(LocalStorage, method)
+
+    def dying(*args: Any) -> Any:
+        if next(calls) == 2:
+            _die()
+        return real(*args)
+
+    setattr(LocalStorage, method, dying)
+
+
+if __name__ == "__main__":
+    store, archive, run, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    if point == "writing":
+        _die_while_writing(archive)
+    else:
+        _die_before_second(point)
+    with spark_session("local[2]", SETTINGS, progress=False) as spark:
+        compact_into(spark, archive, store, run=run)

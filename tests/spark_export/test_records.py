@@ -1,0 +1,154 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_export.errors import ExportError
+from spark_export.fingerprint import Fingerprint
+from spark_export.layout import Layout, PartitionBy
+from spark_export.records import (
+    DayRecord,
+    FileRecord,
+    PeriodRecord,
+    decode_record,
+    decode_records,
+    decode_settings,
+    encode_record,
+    encode_records,
+    encode_settings,
+    known_seq,
+    visible,
+)
+from tests.spark_export.samples import DAY
+
+DAY_RECORD = DayRecord(Fingerprint(3, 900, 2**64 - 1), -50, 2**32 - 1, {"b": 2**62, "a": 0}, 7)
+FULL = PeriodRecord(
+    "2024-10",
+    "run-1",
+    {DAY + 1: DayRecord(Fingerprint(), 0, 0, {}, 0), DAY: DAY_RECORD},
+    (FileRecord("topic=0x9acb0442/part-0.parquet", 12_345, 3),),
+    (("2024-10-04", "run-0"), ("2024-10-05", "")),
+    snapshot=True,
+)
+EMPTY = PeriodRecord("2024-10-05", "", {}, ())
+SETTINGS = encode_settings(Layout(PartitionBy.TOPIC_PREFIX, 2))
+
+Decode = Callable[[str, str], Any]
+DECODERS: list[tuple[Decode, str]] = [
+    (decode_record, encode_record(FULL)),
+    (decode_records, encode_records([FULL, EMPTY])),
+    (decode_settings, SETTINGS),
+]
+
+
+def period(name: str, run: str, *replaces: tuple[str, str], **stores: int) -> PeriodRecord:
+    return PeriodRecord(name, run, {DAY: DayRecord(Fingerprint(), 0, 0, stores, 0)}, (), replaces)
+
+
+@pytest.mark.parametrize("record", [FULL, EMPTY])
+def test_record_comes_back(record: PeriodRecord) -> None:
+    assert decode_record(encode_record(record), "here") == record
+
+
+def test_journal_comes_back() -> None:
+    assert decode_records(encode_records([FULL, EMPTY]), "here") == [FULL, EMPTY]
+    assert decode_records(encode_records([]), "here") == []
+
+
+@pytest.mark.parametrize("layout", [Layout(PartitionBy.TOPIC, 0), Layout(PartitionBy.TOPIC_PREFIX, 4)])
+def test_settings_come_back(layout: Layout) -> None:
+    assert decode_settings(encode_settings(layout), "here") == layout
+
+
+def test_record_is_ascii_and_of_one_order() -> None:
+    other = PeriodRecord(FULL.period, FULL.run, dict(sorted(FULL.days.items())), FULL.files, FULL.replaces, True)
+
+    assert encode_record(other) == encode_record(FULL)
+    assert encode_record(FULL).isascii()
+    assert encode_record(FULL).endswith("\n")
+
+
+def test_period_has_the_fingerprint_of_its_days() -> None:
+    days = {day: DayRecord(Fingerprint(1, 10, 2**63), 0, 0, {}, 0) for day in (1, 2, 3)}
+
+    assert PeriodRecord("2024-10", "", days, ()).fingerprint == Fingerprint(3, 30, 2**63)
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_later_version_is_refused_by_its_number(decode: Decode, text: str) -> None:
+    later = json.dumps({**json.loads(text), "version": 2, "days": None, "records": None})
+
+    with pytest.raises(ExportError, match=r"^/a/file has version 2, this program knows 1$"):
+        decode(later, "/a/file")
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_every_truncation_is_damage(decode: Decode, text: str) -> None:
+    whole = text.rstrip("\n")
+    for length in range(len(whole)):
+        with pytest.raises(ExportError, match=r"^/a/file is damaged: ") as caught:
+            decode(whole[:length], "/a/file")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+@pytest.mark.parametrize("value", [None, [], {}, "text", -1.5, [[1]], {"x": 1}, "\ud800"])
+def test_any_other_value_in_any_place_is_read_or_damage(decode: Decode, text: str, value: object) -> None:
+    for damaged in _variants(json.loads(text), value):
+        try:
+            decode(json.dumps(damaged), "/a/file")
+        except ExportError as error:
+            assert str(error).startswith("/a/file ")  # noqa: PT017 - what is read all the same is as good
+
+
+def _variants(value: Any, other: object) -> list[Any]:
+    """The value with each part of it replaced, or left out."""
+    found: list[Any] = [other]
+    if isinstance(value, dict):
+        for key, part in value.items():
+            rest = {name: there for name, there in value.items() if name != key}
+            found += [rest, {**rest, "other": part}, *({**value, key: variant} for variant in _variants(part, other))]
+    elif isinstance(value, list):
+        for at, part in enumerate(value):
+            found.append(value[:at] + value[at + 1 :])
+            found += [[*value[:at], variant, *value[at + 1 :]] for variant in _variants(part, other)]
+    return found
+
+
+def test_replaced_periods_are_not_visible() -> None:
+    old, other = period("2024-10-04", "run-1"), period("2024-10-05", "run-1")
+    month = period("2024-10", "run-2", ("2024-10-04", "run-1"))
+
+    assert visible([other, old, month]) == [month, other]
+
+
+def test_day_that_came_after_its_month_was_merged_is_visible() -> None:
+    month = period("2024-10", "run-2", ("2024-10-04", "run-1"))
+    late = period("2024-10-04", "run-3")
+
+    assert visible([late, month]) == [month, late]
+
+
+def test_month_that_was_merged_again_hides_the_late_day_alone() -> None:
+    late = period("2024-10-04", "run-3")
+    again = period("2024-10", "run-4", ("2024-10-04", "run-3"))
+
+    assert visible([late, again]) == [again]
+
+
+def test_seq_is_known_by_the_day_or_its_month() -> None:
+    month, late = period("2024-10", "run-2", a=5, b=6), period("2024-10-04", "run-3", a=9)
+
+    assert known_seq({"2024-10": month}, DAY, "a") == 5
+    assert known_seq({"2024-10": month, "2024-10-04": late}, DAY, "a") == 9
+    assert known_seq({"2024-10": month, "2024-10-04": late}, DAY, "b") == 6
+
+
+def test_seq_of_another_store_day_or_month_is_not_known() -> None:
+    month = period("2024-10", "run-2", a=5)
+
+    assert known_seq({"2024-10": month}, DAY, "c") is None
+    assert known_seq({"2024-10": month}, DAY + 1, "a") is None
+    assert known_seq({"2024-10": month}, DAY + 60, "a") is None
+    assert known_seq({}, DAY, "a") is None

@@ -1,0 +1,223 @@
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertSchemaEqual
+
+from spark_export import source
+from spark_export.fingerprint import Fingerprint
+from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
+from spark_export.source import StoreRange, StoreSource, decode_row, options_of
+from spark_export.store import Store, StoreDay, describe
+from tests.spark_export.samples import DAY, NOON, SPORT, envelope, envelopes, put, row_of
+
+HIT = envelope(7)
+KEY_HASH = HIT.hash[:16]
+RAW = HIT.raw
+
+
+def read(stores: list[Store], days: list[tuple[StoreDay, ...]], dataset: str, **limits: int) -> list[dict[str, Any]]:
+    """What the source yields, partition by partition, without Spark."""
+    opened = StoreSource(options_of(stores, days, dataset, **limits))
+    reader = opened.reader(opened.schema())
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def parts_of(*days: StoreDay) -> list[tuple[int, int]]:
+    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0)], [days], "keys"))
+    parts = opened.reader(opened.schema()).partitions()
+    return [(part.first_seq, part.last_seq) for part in parts if isinstance(part, StoreRange)]
+
+
+@pytest.fixture
+def stepped(tmp_path: Path) -> Store:
+    """A store whose clock was set back and forth: the ranges of its days overlap."""
+    path = put(
+        tmp_path / "mailserver.db",
+        envelopes(4),
+        envelopes(3, day=DAY + 1, first=10),
+        envelopes(2, first=20),
+        envelopes(2, day=DAY + 2, first=30),
+        envelopes(2, day=DAY + 1, first=40),
+    )
+    return describe(path)
+
+
+def test_partitions_cover_ranges_that_overlap_once() -> None:
+    parts = parts_of(StoreDay(1, 0, 0, 1, 10), StoreDay(2, 0, 0, 5, 20), StoreDay(3, 0, 0, 30, 30))
+
+    assert parts == [(1, 20), (30, 30)]
+
+
+def test_range_within_another_adds_nothing() -> None:
+    assert parts_of(StoreDay(1, 0, 0, 1, 100), StoreDay(2, 0, 0, 40, 60)) == [(1, 100)]
+
+
+def test_long_ranges_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "PARTITION_ROWS", 10)
+
+    parts = parts_of(StoreDay(1, 0, 0, 3, 12), StoreDay(2, 0, 0, 13, 24), StoreDay(3, 0, 0, 40, 50))
+
+    assert parts == [(3, 12), (13, 22), (23, 24), (40, 49), (50, 50)]
+    assert Counter(seq for first, last in parts for seq in range(first, last + 1)) == Counter(
+        [*range(3, 25), *range(40, 51)]
+    )
+
+
+def test_no_days_have_no_partitions() -> None:
+    assert parts_of() == []
+
+
+@pytest.mark.parametrize(("partition_rows", "batch_rows"), [(50_000, 4000), (5, 2), (3, 3), (1, 1)])
+def test_each_row_is_read_once(
+    stepped: Store, monkeypatch: pytest.MonkeyPatch, partition_rows: int, batch_rows: int
+) -> None:
+    monkeypatch.setattr(source, "PARTITION_ROWS", partition_rows)
+    monkeypatch.setattr(source, "BATCH_ROWS", batch_rows)
+
+    for dataset in ("keys", "envelopes"):
+        rows = read([stepped], [stepped.days], dataset)
+        assert sorted(row["seq"] for row in rows) == list(range(1, 14))
+        assert Counter(row["day"] for row in rows) == {DAY: 6, DAY + 1: 5, DAY + 2: 2}
+        assert all(row["received"] // 86_400 == row["day"] for row in rows)
+
+
+def test_rows_of_days_that_are_not_wanted_are_left_out(stepped: Store) -> None:
+    rows = read([stepped], [stepped.days[1:2]], "keys")
+
+    assert [row["seq"] for row in rows] == [5, 6, 7, 12, 13]
+
+
+def test_rows_beyond_the_end_of_their_day_are_left_out(stepped: Store) -> None:
+    first, second = stepped.days[0], stepped.days[1]
+    days = (StoreDay(first.day, 4, 0, 1, 4), second)  # rows 8 and 9 are of the first day, in the range of the second
+
+    assert [row["seq"] for row in read([stepped], [days], "keys")] == [1, 2, 3, 4, 5, 6, 7, 12, 13]
+
+
+def test_rows_that_came_since_are_left_out(stepped: Store) -> None:
+    put(stepped.path, envelopes(3, first=50))
+
+    assert len(read([stepped], [stepped.days], "envelopes")) == 13
+
+
+def test_batches_are_as_small_as_they_should_be(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BATCH_ROWS", 5)
+    opened = StoreSource(options_of([stepped], [stepped.days], "envelopes"))
+    reader = opened.reader(opened.schema())
+
+    (part,) = reader.partitions()
+
+    assert [batch.num_rows for batch in reader.read(part)] == [5, 5, 3]
+
+
+def test_stores_are_numbered(stepped: Store, tmp_path: Path) -> None:
+    other = describe(put(tmp_path / "other" / "mailserver.db", envelopes(2, first=90)))
+
+    rows = read([other, stepped], [other.days, stepped.days[2:]], "keys")
+
+    assert [(row["store"], row["seq"]) for row in rows] == [(0, 1), (0, 2), (1, 10), (1, 11)]
+
+
+def test_keys_are_what_the_columns_say(tmp_path: Path) -> None:
+    store = describe(put(tmp_path / "mailserver.db", [HIT]))
+
+    (row,) = read([store], [store.days], "keys")
+
+    assert row == {
+        "store": 0,
+        "seq": 1,
+        "day": DAY,
+        "received": NOON,
+        "created": HIT.created,
+        "hash": "0x" + KEY_HASH.hex(),
+        "size": len(RAW),
+    }
+
+
+def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BATCH_ROWS", 2)
+
+    found: dict[int, Fingerprint] = {}
+    for row in read([stepped], [stepped.days], "totals"):
+        found[row["day"]] = found.get(row["day"], Fingerprint()) + Fingerprint.of(row)
+
+    hits = envelopes(4) + envelopes(2, first=20)
+    checksum = sum(int.from_bytes(hit.hash[:8], "big") for hit in hits) % 2**64
+    assert found[DAY] == Fingerprint(6, sum(len(hit.raw) for hit in hits), checksum)
+    assert {day: part.rows for day, part in found.items()} == {DAY: 6, DAY + 1: 5, DAY + 2: 2}
+
+
+def test_what_was_created_later_can_be_left_out(stepped: Store) -> None:
+    first = envelopes(4)
+
+    rows = read([stepped], [stepped.days], "keys", created_until=first[1].created)
+
+    assert [row["created"] for row in rows] == [
+        first[0].created,
+        first[1].created,
+        *(first[0].created, first[1].created),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("dataset", "schema"), [("keys", KEYS), ("envelopes", STORED_ENVELOPES), ("totals", TOTALS)])
+def test_spark_reads_the_store(spark: SparkSession, stepped: Store, dataset: str, schema: Any) -> None:
+    frame = spark.read.format("mailserver_store").options(**options_of([stepped], [stepped.days], dataset)).load()
+
+    assertSchemaEqual(frame.schema, schema, ignoreNullable=True)
+    found = [row.asDict() for row in frame.collect()]
+    assert found == read([stepped], [stepped.days], dataset)
+
+
+# Rows
+
+
+def decoded(**changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "received": NOON,
+        "created": HIT.created,
+        "topic": bytes(HIT.topic),
+        "key_hash": KEY_HASH,
+        "raw": RAW,
+    }
+    return dict(zip(STORED_ENVELOPES.fieldNames()[3:], decode_row(**(row | changed)), strict=True))
+
+
+def test_sound_row_is_decoded() -> None:
+    assert decoded() == {"fault": None, **row_of(HIT)}
+
+
+FLIPPED = RAW[:-20] + bytes([RAW[-20] ^ 1]) + RAW[-19:]
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"raw": b""}, "undecodable: "),
+        ({"raw": b"garbage"}, "undecodable: "),
+        ({"raw": b"\xc0"}, "undecodable: "),
+        ({"raw": RAW + b"\x00"}, "undecodable: "),
+        ({"raw": FLIPPED}, "its hash is another"),
+        ({"raw": envelope(8).raw}, "its hash is another"),
+        ({"key_hash": b""}, "its hash is another"),
+        ({"key_hash": KEY_HASH[:-1]}, "its hash is another"),
+        ({"topic": bytes(SPORT)}, "its topic or time is another"),
+        ({"topic": "text"}, "its topic or time is another"),
+        ({"topic": None}, "its topic or time is another"),
+        ({"created": HIT.created + 1}, "its topic or time is another"),
+    ],
+)
+def test_damaged_row_has_a_fault_and_its_bytes(changed: dict[str, Any], fault: str) -> None:
+    row = decoded(**changed)
+
+    assert row["fault"].startswith(fault)
+    kept = {"received": NOON, "raw": changed.get("raw", RAW)}
+    assert {name: value for name, value in row.items() if value is not None} == {"fault": row["fault"], **kept}
+
+
+@pytest.mark.parametrize("length", range(0, len(RAW), 7))
+def test_row_that_was_cut_short_has_a_fault(length: int) -> None:
+    assert decoded(raw=RAW[:length])["fault"].startswith("undecodable: ")
