@@ -69,8 +69,9 @@ def write_staged(envelopes: DataFrame, layout: Layout, path: str, *, rows: int, 
         .option("compression", "zstd")
         .option("parquet.compression.codec.zstd.level", 1)
     )
-    for setting in ("parquet.enable.dictionary", "parquet.column.statistics.enabled"):
-        writer = writer.option(f"{setting}#raw", "false")  # nobody looks for a value of it
+    writer = writer.option("parquet.column.statistics.enabled#raw", "false")  # nobody looks for a value of it
+    for column in ("raw", "created", "received", "expiry"):  # few values stand twice
+        writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
     for column in ("hash", "topic"):
         if column != layout.column:
             writer = (

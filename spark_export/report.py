@@ -20,6 +20,10 @@ from spark_export.read import read_archive
 from spark_export.storage import open_storage
 
 TOP_TOPICS = 20
+MAX_TICKS = 12
+
+_COLOUR = "#4360df"
+_SLANTED: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +134,24 @@ def _plot(title: str, draw: Callable[[Axes], None]) -> str:
     axes.yaxis.set_major_formatter("{x:,.6g}")
     draw(axes)
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = text.getvalue()
     return f"<figure>{svg[svg.index('<svg') :]}</figure>"
 
 
 def _bars(axes: Axes, days: Sequence[DayStatistics], values: Sequence[float]) -> None:
-    axes.bar([date.fromisoformat(day.date).toordinal() - 719_163 for day in days], values, color="#4360df")
-    axes.xaxis_date()
-    axes.tick_params(axis="x", labelrotation=30)
+    numbers = [date.fromisoformat(day.date).toordinal() for day in days]
+    axes.bar(numbers, values, color=_COLOUR)
+    if numbers:  # whole days only: matplotlib's own ticks are hours, where days are few
+        ticks = range(numbers[0], numbers[-1] + 1, 1 + (numbers[-1] - numbers[0]) // MAX_TICKS)
+        axes.set_xticks(ticks, [date.fromordinal(tick).isoformat() for tick in ticks], **_SLANTED)
+        axes.set_xlim(numbers[0] - 2, numbers[-1] + 2)
 
 
 def _size_bars(axes: Axes, sizes: Sequence[tuple[int, int]]) -> None:
-    axes.bar([f"{size:,}-{2 * size - 1:,}" for size, _ in sizes], [count for _, count in sizes], color="#4360df")
-    axes.tick_params(axis="x", labelrotation=30)
+    places = range(len(sizes))
+    axes.bar(places, [count for _, count in sizes], color=_COLOUR)
+    axes.set_xticks(places, [f"{size:,}-{2 * size - 1:,}" for size, _ in sizes], **_SLANTED)
 
 
 _PAGE = """<!doctype html>

@@ -1,0 +1,199 @@
+"""`spark-export` as people start it: arguments, exit codes, and one line on stderr for whatever goes wrong."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_export.cli import main
+from tests.spark_export.samples import archived, envelopes, put, rows_of
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 120.0
+FAST = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.default.parallelism=1"]
+BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import main; sys.exit(main({!r}))"
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `spark-export` to its end, as a process of its own."""
+    return start([sys.executable, "-m", "spark_export", *map(str, arguments)], environment)
+
+
+def start(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line with which a command failed; what the JVM itself says of its start is not ours."""
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("spark-export: ")]
+    assert lines == done.stderr.splitlines()[-1:], done.stderr
+    return lines[0].removeprefix("spark-export: ")
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system that is soon full."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["moon"],
+        ["compact"],
+        ["compact", "--archive", "a"],
+        ["compact", "--store", "s"],
+        ["compact", "--store", "s", "--archive", "a", "--until", "yesterday"],
+        ["compact", "--store", "s", "--archive", "a", "--until", "2024-02-30"],
+        ["compact", "--store", "s", "--archive", "a", "--partition-by", "moon"],
+        ["compact", "--store", "s", "--archive", "a", "--prefix-digits", "9"],
+        ["merge", "--archive", "a", "--conf", "novalue"],
+        ["report", "--archive", "a", "--html"],
+        ["verify"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
+    for argument in ("--help", "--version"):
+        with pytest.raises(SystemExit) as caught:
+            main([argument])
+        assert caught.value.code == 0
+    assert "compact" in capsys.readouterr().out
+
+
+def test_missing_java_is_one_line(tmp_path: Path) -> None:
+    done = run("verify", "--archive", tmp_path, JAVA_HOME=str(tmp_path))
+
+    assert done.stderr.count("\n") == 1
+    assert said(done).startswith("Java 17 or newer is needed")
+
+
+@pytest.mark.parametrize("module", ["pyspark", "pyarrow", "py4j", "matplotlib"])
+def test_missing_package_is_one_line(module: str) -> None:
+    done = start([sys.executable, "-c", BLOCKED.format(module, ["verify", "--archive", "a"])])
+
+    assert done.stderr.count("\n") == 1
+    assert said(done).endswith("is not installed: pip install 'waku-mailserver[export]'")
+
+
+def test_fault_of_our_own_is_no_missing_package() -> None:
+    code = BLOCKED.format("spark_export.compact", ["verify", "--archive", "a"])
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path.cwd())
+
+    assert "ModuleNotFoundError" in done.stderr
+
+
+def test_nightly_line_then_every_other_command(tmp_path: Path) -> None:
+    put_in = envelopes(9)
+    store, archive = put(tmp_path / "mailserver.db", put_in), tmp_path / "archive"
+
+    compacted = run("compact", "--store", store, "--archive", archive, *FAST)
+    merged = run("merge", "--archive", archive, *FAST)
+    verified = run("verify", "--archive", archive, *FAST)
+    reported = run("report", "--archive", archive, "--html", tmp_path / "page.html", "--json", *FAST)
+
+    assert [done.returncode for done in (compacted, merged, verified, reported)] == [0] * 4
+    assert archived(archive) == rows_of(put_in)
+    assert json.loads(compacted.stdout)["rows"] == 9
+    assert json.loads(merged.stdout)["days"][0]["period"] == "2024-10"
+    assert verified.stdout == "verified periods=1 rows=9 faults=0\n"
+    assert json.loads(reported.stdout)["envelopes"] == 9
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert len(list((archive / "_runs").iterdir())) == 2
+
+
+def test_missing_store_is_one_line(tmp_path: Path) -> None:
+    done = run("compact", "--store", tmp_path / "none.db", "--archive", tmp_path / "archive", *FAST)
+
+    assert said(done) == f"cannot open the store {tmp_path}/none.db: there is none"
+
+
+def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "archive" / "date=2024-10-04").mkdir(parents=True)
+    store = put(tmp_path / "mailserver.db", envelopes(3))
+
+    done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
+
+    assert "is not an archive of ours" in said(done)
+
+
+def test_damage_found_by_verify_exits_1(tmp_path: Path) -> None:
+    store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
+    run("compact", "--store", store, "--archive", archive, *FAST)
+    next(archive.glob("date=*/*/*.parquet")).unlink()
+
+    done = run("verify", "--archive", archive, *FAST)
+
+    assert said(done).startswith("check failed for 2024-10-04: ")
+    assert done.stdout == "verified periods=1 rows=3 faults=1\n"
+
+
+def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(3))
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        archive = disk / "archive"
+        first = run("compact", "--store", store, "--archive", archive, *FAST)
+        assert first.returncode == 0, first.stderr
+        before = archived(archive)
+        put(store, [envelopes(400, first=1000 * n)[n] for n in range(1, 300)])
+        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - 16 * 1024))
+
+        done = run("compact", "--store", store, "--archive", archive, *FAST)
+
+        assert "No space left on device" in said(done)
+        assert archived(archive) == before
+        (disk / "ballast").unlink()
+
+
+def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(600))
+    content = bytearray(store.read_bytes())
+    middle = content.find(envelopes(600)[300].raw) // 4096 * 4096
+    content[middle : middle + 4096] = b"\xff" * 4096
+    store.write_bytes(content)
+
+    done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
+
+    assert said(done).startswith(("cannot read the store", "Spark failed: cannot read the store"))
+    assert "malformed" in said(done)
+    assert not list((tmp_path / "archive").glob("date=*"))

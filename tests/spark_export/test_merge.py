@@ -1,0 +1,317 @@
+"""Days merged into months: what is merged, by whom it is read meanwhile, and what a kill leaves."""
+
+import itertools
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_export import merge as merge_module
+from spark_export.archive import Archive
+from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.fingerprint import Fingerprint
+from spark_export.layout import Layout, PartitionBy
+from spark_export.load import write_staged
+from spark_export.merge import merge
+from spark_export.read import read_archive
+from spark_export.records import known_seq
+from spark_export.run_report import RunReport
+from spark_export.storage import LocalStorage
+from spark_export.verify import verify
+from tests.spark_export.samples import (
+    DAY,
+    DAY_S,
+    archived,
+    compact_into,
+    copy_store,
+    envelopes,
+    identity,
+    periods,
+    put,
+    rows_of,
+    tree,
+    visible_files,
+)
+
+pytestmark = pytest.mark.spark
+
+NEXT_MONTH = DAY + 28
+"""2024-11-01."""
+
+NOW = (NEXT_MONTH + 2) * DAY_S
+
+LAST_MONTH = [*envelopes(12), *envelopes(12, day=DAY + 1, first=100), *envelopes(12, day=DAY + 2, first=200)]
+THIS_MONTH = envelopes(12, day=NEXT_MONTH, first=300)
+CHANGES = ("write", "remove", "put", "link", "sync", "touch")
+
+
+class Killed(BaseException):
+    """What no code catches."""
+
+
+class KilledStorage(LocalStorage):
+    """Dies at one of its changes, before it or after it."""
+
+    def __init__(self, root: Path, at: int, *, after: bool) -> None:
+        super().__init__(root)
+        self.left = at
+        for name in CHANGES:
+            setattr(self, name, self._counted(getattr(self, name), after=after))
+
+    def _counted(self, change: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left < 0 and not after:
+                raise Killed
+            done = change(*arguments)
+            if self.left < 0:
+                raise Killed
+            return done
+
+        return run
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three days of a month that is over and one of the present one, and their store."""
+    folder = tmp_path_factory.mktemp("merge")
+    put(folder / "mailserver.db", LAST_MONTH, THIS_MONTH)
+    compact(spark, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of both: `archive` and `mailserver.db`. Second names stay names of the same files."""
+    return copy_of(made, tmp_path / "copy")
+
+
+def copy_of(made: Path, to: Path) -> Path:
+    shutil.copytree(made, to, ignore=shutil.ignore_patterns("_snapshots"))
+    for snapshot in (made / "archive" / "_snapshots").rglob("part-*"):
+        name = to / snapshot.relative_to(made)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        _, period, _, partition, file = snapshot.relative_to(made / "archive").parts
+        name.hardlink_to(to / "archive" / period / partition / f"{file}.parquet")
+    return to
+
+
+def compact(spark: SparkSession, folder: Path, run: str = "run-1") -> RunReport:
+    return compact_into(
+        spark,
+        folder / "archive",
+        folder / "mailserver.db",
+        now=NOW,
+        run=run,
+        partition_by=PartitionBy.TOPIC_PREFIX,
+        prefix_digits=1,
+    )
+
+
+def merged(spark: SparkSession, folder: Path, run: str = "merge-1") -> list[str]:
+    """Merge; say which months were."""
+    return [period["period"] for period in merge(spark, str(folder / "archive"), now=NOW, run=run).periods]
+
+
+def fingerprint(folder: Path) -> Fingerprint:
+    records = Archive(LocalStorage(folder / "archive")).records().values()
+    return Fingerprint.sum(record.fingerprint for record in records)
+
+
+def read(spark: SparkSession, folder: Path) -> list[str]:
+    """The hashes that `read_archive` finds."""
+    return sorted(row["hash"] for row in read_archive(spark, str(folder / "archive")).select("hash").collect())
+
+
+def hashes(put_in: Any) -> list[str]:
+    return sorted("0x" + one.hash.hex() for one in put_in)
+
+
+def test_months_that_are_over_are_merged(spark: SparkSession, folder: Path) -> None:
+    archive, before = folder / "archive", fingerprint(folder)
+    files = len(visible_files(archive))
+
+    months = merged(spark, folder)
+
+    assert months == ["2024-10"]
+    assert periods(archive) == ["2024-10", "2024-11-01"]
+    assert archived(archive) == rows_of([*LAST_MONTH, *THIS_MONTH])
+    assert fingerprint(folder) == before
+    assert len(visible_files(archive)) < files
+    assert sorted(file.name for file in (archive / "_records").iterdir()) == ["2024-10.json", "2024-11-01.json"]
+    assert not list((archive / "_staging").iterdir())
+    assert not verify(spark, str(archive)).faults
+
+
+def test_merged_files_are_sorted_by_topic_and_time(spark: SparkSession, folder: Path) -> None:
+    merged(spark, folder)
+
+    for prefix in (folder / "archive" / "date=2024-10").iterdir():
+        (file,) = prefix.iterdir()
+        rows = duckdb.connect().execute(f"SELECT topic, created, hash FROM '{file}'").fetchall()
+        assert rows == sorted(rows)
+
+
+def test_second_merge_has_nothing_to_do(spark: SparkSession, folder: Path) -> None:
+    merged(spark, folder)
+    before = tree(folder / "archive")
+
+    assert merged(spark, folder, "merge-2") == []
+
+    assert tree(folder / "archive") == before
+
+
+def test_compaction_after_a_merge_has_nothing_to_do(spark: SparkSession, folder: Path) -> None:
+    merged(spark, folder)
+    before = tree(folder / "archive")
+
+    report = compact(spark, folder, "run-2")
+
+    assert report.periods == []
+    assert tree(folder / "archive") == before
+
+
+def test_present_month_is_not_merged(spark: SparkSession, folder: Path) -> None:
+    months = merge(spark, str(folder / "archive"), now=(NEXT_MONTH - 1) * DAY_S, run="merge-1").periods
+
+    assert months == []
+    assert periods(folder / "archive") == ["2024-10-04", "2024-10-05", "2024-10-06", "2024-11-01"]
+
+
+def test_late_rows_of_a_merged_day_are_merged_later(spark: SparkSession, folder: Path) -> None:
+    merged(spark, folder)
+    late = envelopes(6, day=DAY + 1, first=400)
+    put(folder / "mailserver.db", late)
+
+    compact(spark, folder, "run-2")
+    between = periods(folder / "archive"), archived(folder / "archive"), read(spark, folder)
+    months = merged(spark, folder, "merge-2")
+
+    everything = [*LAST_MONTH, *THIS_MONTH, *late]
+    assert between == (["2024-10", "2024-10-05", "2024-11-01"], rows_of(everything), hashes(everything))
+    assert months == ["2024-10"]
+    assert periods(folder / "archive") == ["2024-10", "2024-11-01"]
+    assert archived(folder / "archive") == rows_of(everything)
+    assert not verify(spark, str(folder / "archive")).faults
+    assert compact(spark, folder, "run-3").periods == []
+
+
+def test_store_that_brings_nothing_to_a_merged_day_is_remembered(spark: SparkSession, folder: Path) -> None:
+    merged(spark, folder)
+    for number in (2, 3):  # twice: each of them leaves a record without files, which a merge takes in
+        other = put(folder / f"{number}.db", LAST_MONTH[:1])
+        stores = copy_store(folder / "mailserver.db", folder / f"copy-{number}" / "mailserver.db"), other
+
+        compact_into(spark, folder / "archive", *stores, now=NOW, run=f"run-{number}")
+
+        records = Archive(LocalStorage(folder / "archive")).records()
+        assert known_seq(records, DAY, identity(other)) == 1
+        merged(spark, folder, f"merge-{number}")
+        records = Archive(LocalStorage(folder / "archive")).records()
+        assert known_seq(records, DAY, identity(other)) == 1
+    assert archived(folder / "archive") == rows_of([*LAST_MONTH, *THIS_MONTH])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_change_nothing_is_lost(
+    spark: SparkSession, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    everything = [*LAST_MONTH, *THIS_MONTH]
+    for at in itertools.count():
+        folder = copy_of(made, tmp_path / str(at))
+        storage = KilledStorage(folder / "archive", at, after=after)
+        with monkeypatch.context() as patched:
+            patched.setattr(merge_module, "open_storage", lambda session, path, opened=storage: opened)
+            try:
+                merged(spark, folder)
+            except Killed:
+                pass
+            else:
+                break
+
+        assert read(spark, folder) == hashes(everything), at
+        assert set(hashes(everything)) <= {row["hash"] for row in archived(folder / "archive")}, at
+        if at % 2:
+            compact(spark, folder, "run-2")
+        else:
+            merged(spark, folder, "merge-2")
+        assert archived(folder / "archive") == rows_of(everything), at
+        assert read(spark, folder) == hashes(everything), at
+        assert not list((folder / "archive" / "_staging").iterdir()), at
+    assert at > len(CHANGES)
+
+
+def test_wrong_month_is_not_published(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_less(envelopes: DataFrame, layout: Layout, path: str, *, rows: int, size: int) -> None:
+        write_staged(envelopes.where(f"hash <> '{hashes(LAST_MONTH)[0]}'"), layout, path, rows=rows, size=size)
+
+    before = tree(folder / "archive")
+    with monkeypatch.context() as patched:
+        patched.setattr(merge_module, "write_staged", write_less)
+        with pytest.raises(
+            ExportCheckFailed, match=r"^check failed for 2024-10: its days have rows=36 .*rows=35"
+        ) as caught:
+            merged(spark, folder)
+
+    assert caught.value.day == "2024-10"
+    assert {name: text for name, text in tree(folder / "archive").items() if not name.startswith("_staging/")} == before
+    assert merged(spark, folder, "merge-2") == ["2024-10"]
+    assert archived(folder / "archive") == rows_of([*LAST_MONTH, *THIS_MONTH])
+
+
+def test_merge_needs_an_archive(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="there is no archive at"):
+        merge(spark, str(tmp_path / "none"), now=NOW, run="merge-1")
+
+    assert not (tmp_path / "none").exists()
+
+
+def test_two_runs_at_once_are_refused(spark: SparkSession, folder: Path) -> None:
+    with LocalStorage(folder / "archive").locked(), pytest.raises(ExportError, match="another run"):
+        merged(spark, folder)
+
+
+def test_readers_see_all_rows_at_any_moment(
+    spark: SparkSession, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    late = envelopes(3, day=DAY + 1, first=400)
+    lawful = {tuple(hashes([*LAST_MONTH, *THIS_MONTH])), tuple(hashes([*LAST_MONTH, *THIS_MONTH, *late]))}
+    stop, problems, reads = threading.Event(), list[str](), list[int]()
+
+    def read_on() -> None:
+        while not stop.is_set():
+            try:
+                found = tuple(read(spark, folder))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what the test is about
+                problems.append(repr(error))
+                return
+            reads.append(len(found))
+            if found not in lawful:
+                problems.append(f"{len(found)} rows")
+
+    readers = [threading.Thread(target=read_on) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        put(folder / "mailserver.db", late)
+        compact(spark, folder, "run-2")  # replaces a day
+        merged(spark, folder)
+        again = envelopes(3, day=DAY + 1, first=500)
+        lawful.add(tuple(hashes([*LAST_MONTH, *THIS_MONTH, *late, *again])))
+        put(folder / "mailserver.db", again)
+        compact(spark, folder, "run-3")  # puts a day beside the month
+        merged(spark, folder, "merge-2")  # replaces the month
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+
+    assert problems == []
+    assert len(reads) >= len(readers)

@@ -1,0 +1,90 @@
+"""What is said of a Java that is missing or old, and of an error that comes out of Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_export.errors import ExportError
+from spark_export.session import check_java, root_cause
+
+OLD = 'openjdk version "11.0.2" 2019-01-15'
+NEW = 'openjdk version "17.0.15" 2025-04-15'
+
+
+def java(folder: Path, *lines: str, code: int = 0) -> Path:
+    """A `java` that prints this to stderr, as the true one does."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    echoes = "".join(f"echo '{line}' >&2\n" for line in lines)
+    program.write_text(f"#!/bin/sh\n{echoes}exit {code}\n")
+    program.chmod(0o755)
+    return folder
+
+
+def refused(environment: dict[str, str]) -> str:
+    with pytest.raises(ExportError) as caught:
+        check_java(environment)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("Java 17 or newer is needed (Debian: openjdk-17-jre-headless;")
+    return str(caught.value)
+
+
+def test_java_that_is_not_on_the_path_is_missed(tmp_path: Path) -> None:
+    assert refused({"PATH": str(tmp_path)}).endswith("there is none on the PATH")
+
+
+def test_java_home_without_java_is_named(tmp_path: Path) -> None:
+    assert refused({"JAVA_HOME": str(tmp_path)}).endswith(f"{tmp_path}/bin/java does not run")
+
+
+def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
+    old, new = java(tmp_path / "old", OLD), java(tmp_path / "new", NEW)
+
+    check_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
+    message = refused({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+
+    assert message.endswith(f"{old}/bin/java is 11")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_what"),
+    [
+        (OLD, "11"),
+        ('java version "1.8.0_392"', "1"),
+        ("something else", "of an unknown version"),
+        ("", "of an unknown"),
+    ],
+)
+def test_java_that_is_too_old_or_none_is_refused(tmp_path: Path, line: str, is_what: str) -> None:
+    assert f"/bin/java is {is_what}" in refused({"PATH": str(java(tmp_path, line) / "bin")})
+
+
+def test_java_that_fails_is_refused(tmp_path: Path) -> None:
+    assert refused({"PATH": str(java(tmp_path, NEW, code=1) / "bin")}).endswith("does not run")
+
+
+@pytest.mark.parametrize(
+    "lines", [[NEW], ["Picked up _JAVA_OPTIONS: -Xmx1g", 'java version "21"'], ['openjdk version "25-ea" 2025-09']]
+)
+def test_java_that_is_new_enough_will_do(tmp_path: Path, lines: list[str]) -> None:
+    check_java({"PATH": str(java(tmp_path, *lines) / "bin")})
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("one line", "one line"),
+        ("\n  first \nsecond", "first"),
+        ("", "RuntimeError"),
+        (
+            "a\nCaused by: x.Y: middle\n\tat z\nCaused by: java.io.IOException: No space left\n\tat z",
+            "java.io.IOException: No space left",
+        ),
+        (
+            "a\nCaused by: x.Y: z\nspark_export.errors.ExportError: cannot read the store s: broken\n",
+            "cannot read the store s: broken",
+        ),
+    ],
+)
+def test_cause_is_one_line(text: str, cause: str) -> None:
+    assert root_cause(RuntimeError(text)) == cause

@@ -1,0 +1,288 @@
+"""The local storage and Hadoop's, which must do the same; Hadoop's is on `file:`, a true Hadoop file system."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_export import storage
+from spark_export.errors import ExportError
+from spark_export.layout import PartitionBy
+from spark_export.merge import merge
+from spark_export.read import read_archive
+from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage
+from spark_export.verify import verify
+from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
+
+pytestmark = pytest.mark.spark
+
+Opener = Callable[[Path], Storage]
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def opener(request: pytest.FixtureRequest, spark: SparkSession) -> Opener:
+    """Opens a directory by either storage."""
+    if request.param == "local":
+        return LocalStorage
+    return lambda folder: HadoopStorage(spark, f"file://{folder}")
+
+
+@pytest.fixture
+def archive(opener: Opener, tmp_path: Path) -> Storage:
+    return opener(tmp_path)
+
+
+def fill(folder: Path, *names: str) -> None:
+    """Make files that hold their own names."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_scheme_chooses_the_storage(spark: SparkSession, tmp_path: Path) -> None:
+    local = [open_storage(spark, text) for text in (str(tmp_path), tmp_path.as_uri(), f"file:{tmp_path}")]
+
+    assert all(isinstance(found, LocalStorage) for found in local)
+    assert {found.url for found in local} == {f"file://{tmp_path}"}
+
+
+def test_unknown_scheme_is_an_export_error(spark: SparkSession) -> None:
+    with pytest.raises(ExportError, match=r'cannot open moon://there: .*No FileSystem for scheme "moon"'):
+        open_storage(spark, "moon://there")
+
+
+def test_text_is_read_as_written(archive: Storage) -> None:
+    archive.write("_records/one.json", "first\n")
+    archive.write("_records/one.json", "second\n")
+
+    assert archive.read("_records/one.json") == "second\n"
+    assert archive.read("_records/two.json") is None
+    assert archive.read("nowhere/two.json") is None
+
+
+def test_writing_leaves_nothing_else_behind(archive: Storage, tmp_path: Path) -> None:
+    archive.write("_records/one.json", "text")
+    archive.write("_records/one.json", "again")
+
+    assert tree(tmp_path) == {"_records/one.json": "again"}
+
+
+def test_names_are_sorted(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "b/file", "a/file", "c")
+
+    assert archive.names("") == ["a", "b", "c"]
+    assert archive.names("a") == ["file"]
+    assert archive.names("none") == []
+    assert archive.names("none/of/them") == []
+
+
+def test_archive_that_is_not_there_has_no_names(opener: Opener, tmp_path: Path) -> None:
+    archive = opener(tmp_path / "none")
+
+    assert archive.names("") == []
+    assert archive.read("_archive.json") is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_remove_takes_files_and_whole_directories(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "a/one", "a/b/two", "c", "d")
+
+    for name in ("a", "c", "none", "none/at/all"):
+        archive.remove(name)
+
+    assert tree(tmp_path) == {"d": "d"}
+    assert not (tmp_path / "a").exists()
+
+
+def test_put_makes_a_new_directory(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "_staging/run/data/date=1/topic=2/file")
+
+    archive.put("_staging/run/data/date=1", "date=1")
+
+    assert tree(tmp_path) == {"date=1/topic=2/file": "_staging/run/data/date=1/topic=2/file"}
+
+
+def test_put_replaces_a_directory_whole(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "_staging/date=1/topic=2/new", "date=1/topic=1/old", "date=2/other")
+
+    archive.put("_staging/date=1", "date=1")
+
+    found = tree(tmp_path)
+    assert found["date=1/topic=2/new"] == "_staging/date=1/topic=2/new"
+    assert {name for name in found if name.startswith("date=")} == {"date=1/topic=2/new", "date=2/other"}
+
+
+def test_put_makes_the_directory_above(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/file")
+
+    archive.put("date=1", "_staging/replaced/date=1")
+
+    assert list(tree(tmp_path)) == ["_staging/replaced/date=1/file"]
+
+
+def test_put_of_nothing_is_an_export_error(archive: Storage, tmp_path: Path) -> None:
+    with pytest.raises(ExportError):
+        archive.put("none", "date=1")
+
+    assert tree(tmp_path) == {}
+
+
+def test_local_put_exchanges_both_directories(tmp_path: Path) -> None:
+    fill(tmp_path, "_staging/date=1/new", "date=1/old")
+
+    LocalStorage(tmp_path).put("_staging/date=1", "date=1")
+
+    assert tree(tmp_path) == {"date=1/new": "_staging/date=1/new", "_staging/date=1/old": "date=1/old"}
+
+
+def test_local_put_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("more than one step")
+
+    fill(tmp_path, "_staging/date=1/new", "date=1/old")
+    monkeypatch.setattr(Path, "rename", refused)
+
+    LocalStorage(tmp_path).put("_staging/date=1", "date=1")
+
+    assert (tmp_path / "date=1" / "new").exists()
+
+
+def test_local_put_does_without_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "_staging/date=1/new", "date=1/old")
+    monkeypatch.setattr(storage, "_exchange", lambda one, other: False)
+
+    LocalStorage(tmp_path).put("_staging/date=1", "date=1")
+
+    assert tree(tmp_path) == {"date=1/new": "_staging/date=1/new", "_staging/date=1/old": "date=1/old"}
+
+
+def test_second_run_is_refused(opener: Opener, archive: Storage, tmp_path: Path) -> None:
+    with archive.locked():
+        with pytest.raises(ExportError, match=rf"another run \(pid {os.getpid()}.*\) is at work on .*{tmp_path}"):
+            opener(tmp_path).locked().__enter__()
+        assert archive.read("none") is None
+
+    with opener(tmp_path).locked():
+        pass
+
+
+def test_lock_makes_the_directory(opener: Opener, tmp_path: Path) -> None:
+    with opener(tmp_path / "new" / "archive").locked():
+        assert (tmp_path / "new" / "archive").is_dir()
+
+
+def test_lock_ends_with_an_error(opener: Opener, archive: Storage, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), archive.locked():
+        raise ZeroDivisionError
+
+    with opener(tmp_path).locked():
+        pass
+
+
+def test_hadoop_says_what_to_do_about_the_lock_of_a_killed_run(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "_lock").write_text("pid 7 on host")
+
+    with pytest.raises(ExportError, match=r"pid 7 on host.* if it was killed, delete _lock there"):
+        HadoopStorage(spark, f"file://{tmp_path}").locked().__enter__()
+
+    assert (tmp_path / "_lock").read_text() == "pid 7 on host"
+
+
+def test_age_begins_anew_with_touch(archive: Storage, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.utime(tmp_path / "folder", (1000, 1000))
+    before = archive.age("folder")
+
+    archive.touch("folder")
+    archive.touch("none")
+
+    assert before > 10**9
+    assert archive.age("folder") < 3600
+    assert not (tmp_path / "none").exists()
+
+
+def test_local_files_get_second_names(tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/topic=1/a.parquet", "date=1/topic=2/b.parquet", "date=1/topic=2/other.txt")
+
+    linked = [LocalStorage(tmp_path).link("date=1", "_snapshots/date=1/run=2") for _ in range(2)]
+
+    assert linked == [True, True]
+    assert set(tree(tmp_path / "_snapshots")) == {"date=1/run=2/topic=1/a", "date=1/run=2/topic=2/b"}
+    assert (tmp_path / "_snapshots/date=1/run=2/topic=1/a").samefile(tmp_path / "date=1/topic=1/a.parquet")
+
+
+def test_file_system_without_second_names_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: Path, file: Path) -> None:
+        if file.name == "b.parquet":
+            raise PermissionError(1, "Operation not permitted")
+        os.link(file, name)
+
+    fill(tmp_path, "date=1/topic=1/a.parquet", "date=1/topic=2/b.parquet")
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+
+    assert not LocalStorage(tmp_path).link("date=1", "_snapshots/date=1/run=2")
+    assert tree(tmp_path / "_snapshots") == {}
+
+
+def test_hadoop_has_no_second_names(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/topic=1/a.parquet")
+
+    assert not HadoopStorage(spark, f"file://{tmp_path}").link("date=1", "_snapshots/date=1/run=2")
+    assert list(tree(tmp_path)) == ["date=1/topic=1/a.parquet"]
+
+
+def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "a/b/c", "a/d")
+
+    archive.sync("a")
+
+    assert set(tree(tmp_path)) == {"a/b/c", "a/d"}
+
+
+def test_what_the_file_system_refuses_is_an_export_error(opener: Opener, tmp_path: Path) -> None:
+    fill(tmp_path, "file", "source/file")
+    below_a_file, above = opener(tmp_path / "file" / "archive"), opener(tmp_path)
+    refused: list[Callable[[], object]] = [
+        lambda: below_a_file.write("_archive.json", "text"),
+        lambda: below_a_file.locked().__enter__(),
+        lambda: above.write("file/one", "text"),
+        lambda: above.put("source", "file/one"),
+        lambda: above.age("none"),
+        lambda: above.read("source"),
+    ]
+
+    for attempt in refused:
+        with pytest.raises(ExportError) as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+
+
+def test_whole_archive_through_hadoop(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("compact", "merge", "read", "verify"):
+        monkeypatch.setattr(
+            f"spark_export.{module}.open_storage", lambda session, path: HadoopStorage(session, f"file://{path}")
+        )
+    archive, put_in = tmp_path / "archive", [*envelopes(12), *envelopes(12, day=DAY + 1, first=100)]
+    store = put(tmp_path / "mailserver.db", put_in)
+    compact_into(spark, archive, store, partition_by=PartitionBy.TOPIC_PREFIX)
+    late = envelopes(6, first=200)
+    put(store, late)
+
+    compact_into(spark, archive, store, run="run-2")
+    merge(spark, str(archive), now=(DAY + 40) * DAY_S, run="merge-1")
+
+    assert archived(archive) == rows_of([*put_in, *late])
+    assert periods(archive) == ["2024-10"]
+    assert not verify(spark, str(archive)).faults
+    found = read_archive(spark, str(archive), topics=[NEWS]).select("hash").collect()
+    wanted = rows_of(one for one in [*put_in, *late] if one.topic == NEWS)
+    assert sorted(row["hash"] for row in found) == sorted(row["hash"] for row in wanted)
+    assert not (archive / "_snapshots").exists()
+    assert not (archive / "_lock").exists()
+    assert not list(archive.rglob("*.crc"))
