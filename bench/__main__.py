@@ -39,7 +39,8 @@ from mailserver.waku.payload import key_from_password
 PARTS = ("ingest", "history", "compaction")
 HISTORY_DAYS = 30
 COMPACTION_DAYS = (1, 30)
-PARTITIONED_BY = {1: ("topic-prefix", "topic"), 30: ("topic-prefix",)}
+PARTITIONED_BY = {1: ("topic-prefix", "topic")}
+OTHERWISE_BY = ("topic-prefix",)
 """A directory per topic and day: with thirty days that would be 150,000 files, and take an hour."""
 
 WARM_UP_ENVELOPES = 5000
@@ -184,11 +185,11 @@ def _measure_compactions(
     compactions, plain_exports = [], []
     with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
         small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
-        for days in COMPACTION_DAYS:
+        for days in arguments.days:
             spec = StoreSpec(arguments.envelopes, arguments.topics, days, arguments.distribution)
             _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
             store = prepare_store(Path(folder, f"{days}-days"), spec)
-            for by in PARTITIONED_BY[days]:
+            for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
                 _progress(f"compaction: {days} days, by {by}")
                 compactions.append(
                     measure_compaction(
@@ -219,6 +220,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")
     parser.add_argument(
         "--packets", type=_positive, nargs="+", default=[1, 10, 100], metavar="N", help="envelopes per packet"
+    )
+    parser.add_argument(
+        "--days", type=_positive, nargs="+", default=COMPACTION_DAYS, metavar="N", help="days in the compacted stores"
     )
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="keep the store there; used again if it is what is asked for"

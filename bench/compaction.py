@@ -5,6 +5,7 @@ and the Python workers are warm, and then the store that is measured.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import duckdb
 
-from bench.daemon import usage
+from bench.daemon import Usage, usage
 from bench.plain_export import export_plainly
 from bench.results import Compaction, CompactionRun
 from mailserver.store.schema import STORE_FILE
@@ -90,7 +91,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
         start_s = time.perf_counter() - began
 
         archive = folder / "archive"
-        cpu_before = sum(usage(pid).cpu_s for pid in _family(os.getpid()))
+        cpu_before = sum(one.cpu_s for one in _usages())
         began = time.perf_counter()
         report = compact(
             spark,
@@ -99,7 +100,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
             run="measured",
         )
         seconds = time.perf_counter() - began
-        family = [usage(pid) for pid in _family(os.getpid())]
+        family = list(_usages())
         if report.rows != arguments.rows:
             raise CompactionFailed(f"{arguments.rows} rows are in the store, {report.rows} were archived")
 
@@ -137,12 +138,20 @@ def _duckdb_read_s(archive: Path, by: PartitionBy, topic: str, found: int) -> fl
     return seconds
 
 
+def _usages() -> Iterator[Usage]:
+    """What this process and each that it has started have used, but for those that end meanwhile."""
+    for pid in _family(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            yield usage(pid)
+
+
 def _family(pid: int) -> Iterator[int]:
     """A process and all that it has started."""
     yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text(encoding="ascii").split():
-            yield from _family(int(child))
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text(encoding="ascii").split():
+                yield from _family(int(child))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,10 @@ def usage(pid: int) -> Usage:
     # nanoseconds where that counts hundredths of a second, longer than most answers take.
     cpu_s = time.clock_gettime(~pid << 3 | 2)
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    (peak_line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return Usage(cpu_s, int(peak_line.split()[1]) * 1024)
+    peaks = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    if not peaks:  # it has ended, and nobody has asked how
+        raise ProcessLookupError(f"process {pid} has no memory any more")
+    return Usage(cpu_s, int(peaks[0].split()[1]) * 1024)
 
 
 class Daemon:

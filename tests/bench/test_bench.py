@@ -174,11 +174,11 @@ def test_json_holds_every_run() -> None:
 
 
 @pytest.mark.integration
-def test_quick_run_measures_everything(tmp_path: Path) -> None:
+def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
 
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "--quick", "--json", str(file)],
+        [sys.executable, "-m", "bench", "ingest", "history", "--quick", "--json", str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -194,6 +194,25 @@ def test_quick_run_measures_everything(tmp_path: Path) -> None:
     assert [row["runs"][0]["found"] > 0 for row in parsed["history"][1:]] == [True] * 5  # the first may find none
     assert parsed["store"]["envelopes"] == 2000
     assert "envelopes/s" in done.stdout
+
+
+@pytest.mark.integration
+@pytest.mark.spark
+def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "bench", "compaction", "--quick", "--days", "1", "--topics", "10"]
+
+    done = subprocess.run(
+        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(file.read_text())
+    by = {row["partition_by"]: row["run"] for row in parsed["compactions"]}
+    assert set(by) == {"topic-prefix", "topic"}
+    assert all(run["topic_rows"] > 0 and run["file_bytes"] > run["envelope_bytes"] > 0 for run in by.values())
+    assert [plain["envelopes"] for plain in parsed["plain_exports"]] == [2000]
+    assert "rows/s" in done.stdout
 
 
 @pytest.mark.integration
