@@ -154,6 +154,16 @@ def listening(*, close_at_once: bool) -> Iterator[tuple[Enode, threading.Event]]
 
 
 @contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """What is started here heeds SIGINT, even if these tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def taken_port() -> Iterator[int]:
     """A port that belongs to somebody who does not listen."""
     with socket.socket() as holder:
@@ -523,7 +533,8 @@ def test_node_with_another_key_than_the_enodes_is_left(shared: Daemon) -> None:
 def test_post_is_interrupted_from_the_keyboard() -> None:
     with listening(close_at_once=False) as (enode, dialled):
         arguments = ["post", str(enode), "--topic", NEWS, "--payload", "x"]
-        process = subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, text=True)
+        with interruptible():
+            process = subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, text=True)
         try:
             assert dialled.wait(DEADLINE_S)
             process.send_signal(signal.SIGINT)
