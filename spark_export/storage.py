@@ -56,6 +56,7 @@ class Storage(Protocol):
     def link(self, source: str, target: str) -> bool:
         """Give each Parquet file below `source` a second name below `target`, the same but for `.parquet`.
 
+        The names are on disk at the end.
         False where there is no such thing as a second name.
         """
 
@@ -160,6 +161,9 @@ class LocalStorage:
                         raise
                     shutil.rmtree(copy)
                     return False
+            # Names that a power cut takes away would be rows that a reader misses without a word.
+            for folder in (*(Path(name) for name, _, _ in os.walk(copy)), *copy.relative_to(self._root).parents):
+                _sync(self._root / folder)
         return True
 
     def sync(self, directory: str) -> None:
