@@ -15,8 +15,10 @@ def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], arch
         ExportError: it cannot be written.
     """
     for store in stores:
-        known = {day.day: known_seq(records, day.day, store.id) for day in store.days}
-        archived = {day: seq for day, seq in known.items() if seq is not None}
+        known = {day: known_seq(records, day.day, store.id) for day in store.days}
+        # `last_seq` never falls: where the archive knows of more, the store was put back from a backup, and other rows
+        # may have those numbers now. The run that looks at that day again says up to where they are archived.
+        archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
         try:
             write_handover(store.path, Handover(store.id, archive, int(now), archived))
         except OSError as error:
