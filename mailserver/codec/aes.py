@@ -1,14 +1,16 @@
 """AES in the modes that RLPx and Waku use, the one place that picks its implementation.
 
-pycryptodome serves the modes of the handshake and of sealed payloads, once per connection or request.
-The frame ciphers run for every frame: there `cryptography` (OpenSSL) takes 0.3 us for 1 KiB and 0.15 us
-for a block, against 2.9 and 1.5 us of pycryptodome, ten times as much.
+pycryptodome serves the handshake and what is sealed to a public key. The frame ciphers run for every frame: there
+`cryptography` (OpenSSL) takes 0.3 us for 1 KiB and 0.15 us for a block, against 2.9 and 1.5 us of pycryptodome, ten
+times as much. AES-GCM runs for every live envelope that a filter might open: 2 us for 256 bytes, against 45.
 """
 
 from collections.abc import Callable
 
 from Crypto.Cipher import AES
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from mailserver.errors import DecodeError
 
@@ -37,8 +39,7 @@ def ctr(key: bytes, iv: bytes, data: bytes) -> bytes:
 
 def gcm_seal(key: bytes, nonce: bytes, plaintext: bytes) -> bytes:
     """AES-GCM without additional data; return ciphertext || tag(16)."""
-    ciphertext, tag = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=GCM_TAG_BYTES).encrypt_and_digest(plaintext)
-    return ciphertext + tag
+    return AESGCM(key).encrypt(nonce, plaintext, None)
 
 
 def gcm_open(key: bytes, nonce: bytes, sealed: bytes) -> bytes:
@@ -49,8 +50,7 @@ def gcm_open(key: bytes, nonce: bytes, sealed: bytes) -> bytes:
     """
     if len(sealed) < GCM_TAG_BYTES:
         raise DecodeError("AES-GCM ciphertext is shorter than its tag", got=len(sealed), limit=GCM_TAG_BYTES)
-    cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=GCM_TAG_BYTES)
     try:
-        return cipher.decrypt_and_verify(sealed[:-GCM_TAG_BYTES], sealed[-GCM_TAG_BYTES:])
-    except ValueError as error:
+        return AESGCM(key).decrypt(nonce, sealed, None)
+    except InvalidTag as error:
         raise DecodeError("AES-GCM tag differs") from error
