@@ -47,7 +47,8 @@ class Rejection(Enum):
     BAD_BLOOM = "bloom filter is not 64 bytes long"
     BAD_RANGE = "lower bound is above the upper bound"
     BAD_CURSOR = "cursor is malformed"
-    TOO_MANY_REQUESTS = "too many requests are waiting"
+    TOO_MANY_WAITING = "too many requests are waiting"
+    RATE_LIMITED = "too many requests or envelopes in a short time"
     STORE_UNAVAILABLE = "the store could not answer"
 
 
@@ -108,12 +109,25 @@ class ConnectionLost(MailserverError):
 
 
 class RequestRejected(MailserverError):
-    """A history request is refused; `rejection` is what its sender is told."""
+    """A history request is refused; `message` is what its sender is told.
 
-    def __init__(self, rejection: Rejection, cause: str = "") -> None:
-        super().__init__(rejection, cause)
+    Args:
+        rejection: why.
+        cause: more, for the log.
+        retry_after_s: when to come back, where that helps.
+    """
+
+    def __init__(self, rejection: Rejection, cause: str = "", retry_after_s: int | None = None) -> None:
+        super().__init__(rejection, cause, retry_after_s)
         self.rejection = rejection
         self.cause = cause
+        self.retry_after_s = retry_after_s
+
+    @property
+    def message(self) -> str:
+        """What the client is told. Programs find the time by `come back in N s`."""
+        again = "" if self.retry_after_s is None else f": come back in {self.retry_after_s} s"
+        return self.rejection.value + again
 
     def __str__(self) -> str:
         return f"{self.rejection.value}: {self.cause}" if self.cause else self.rejection.value

@@ -32,6 +32,7 @@ class Verdict(Enum):
     OVERSIZE = "envelope is too long"
     LOW_POW = "proof of work is too low"
     UNWANTED_TOPIC = "topic is not wanted here"
+    TOPIC_LIMIT = "topic is over its rate limit"
 
     @property
     def code(self) -> EnvelopeErrorCode | None:
@@ -46,20 +47,27 @@ _CODES = {
     Verdict.OVERSIZE: EnvelopeErrorCode.INVALID,
     Verdict.LOW_POW: EnvelopeErrorCode.INVALID,
     Verdict.UNWANTED_TOPIC: EnvelopeErrorCode.INVALID,
+    Verdict.TOPIC_LIMIT: EnvelopeErrorCode.INVALID,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What we announced: at least this proof of work, and only what we are interested in."""
+    """What an envelope must be.
+
+    At least `min_pow`, and of our interest: both are announced to peers. At most `max_envelope_bytes` long, up to
+    MAX_ENVELOPE_BYTES: for that there is no option in Status.
+    """
 
     min_pow: float
     interest: Interest = FULL_INTEREST
+    max_envelope_bytes: int = MAX_ENVELOPE_BYTES
 
 
 class Acceptance:
     """Judges envelopes by the requirements in force and, for GRACE_PERIOD_S after a change, the previous ones.
 
+    The length has no grace period: peers cannot know of it, early or late.
     Times are Unix seconds: they are compared with what envelopes claim.
     """
 
@@ -93,9 +101,9 @@ class Acceptance:
             return Verdict.VERY_OLD if envelope.expiry < seconds - MAX_EXPIRED_S else Verdict.EXPIRED
         if created < 0:
             return Verdict.FORGED_TIME
-        if len(envelope.raw) > MAX_ENVELOPE_BYTES:
-            return Verdict.OVERSIZE
         current, topic = self._current, envelope.topic
+        if len(envelope.raw) > current.max_envelope_bytes:
+            return Verdict.OVERSIZE
         wanted = current.interest.wants(topic)
         if not wanted and now < self._interest_grace_until:
             wanted = self._previous_interest.wants(topic)

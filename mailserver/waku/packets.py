@@ -90,7 +90,7 @@ class StatusOptions:
         """
         pairs: list[tuple[StatusKey, rlp.Encodable]] = []
         if self.pow_requirement is not None:
-            bits = int.from_bytes(struct.pack(">d", self.pow_requirement), "big")
+            bits = int.from_bytes(struct.pack(">d", abs(self.pow_requirement)), "big")  # -0.0 would be no PoW to read
             pairs.append((StatusKey.POW_REQUIREMENT, rlp.encode_uint(bits)))
         if self.bloom is not None:
             pairs.append((StatusKey.BLOOM_FILTER, self.bloom))
@@ -107,6 +107,15 @@ class StatusOptions:
             limits = [rlp.encode_uint(limit) for limit in self.byte_rate_limits]
             pairs.append((StatusKey.BYTE_RATE_LIMITS, limits))
         return rlp.encode([[rlp.encode_uint(key), value] for key, value in pairs])
+
+    def since(self, previous: "StatusOptions") -> "StatusOptions":
+        """What of this is new: a Status Update leaves out what has not changed (6/WAKU1 "Status Update").
+
+        Both say what a node announces of itself: every number, and either a bloom filter or topics. Topics in place of
+        a bloom filter, or the reverse, are new: the one discards the other. Nothing else can be taken back.
+        """
+        pairs = ((name, getattr(self, name), getattr(previous, name)) for name in self.__slots__)
+        return StatusOptions(**{name: value for name, value, before in pairs if value != before})
 
     @classmethod
     def decode(cls, payload: bytes) -> "StatusOptions":

@@ -28,10 +28,15 @@ _FLAGS_BYTES = 1
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened payload; `signer` is the public key that signed it, None if it is not signed."""
+    """An opened payload.
+
+    `signer` is the public key that signed it, None if it is not signed. `padding` is what stands between payload and
+    signature: random bytes of any number, or what the sender chose to put there.
+    """
 
     payload: bytes
     signer: NodeId | None
+    padding: bytes
 
 
 def key_from_password(password: str) -> bytes:
@@ -40,15 +45,23 @@ def key_from_password(password: str) -> bytes:
 
 
 def seal_symmetric(
-    payload: bytes, key: bytes, *, nonce: bytes, padding: bytes, signing_key: PrivateKey | None = None
+    payload: bytes,
+    key: bytes,
+    *,
+    nonce: bytes,
+    padding: bytes,
+    exact_padding: bool = False,
+    signing_key: PrivateKey | None = None,
 ) -> bytes:
     """Seal with a 32-byte key.
 
     Args:
         nonce: 12 random bytes, never twice with one key.
         padding: at least MAX_PADDING_BYTES random bytes; as many are used as are needed.
+        exact_padding: `padding` is used as it is, whatever its length, and the plaintext fills no blocks
+            (9/WAKU-RPC `waku_post`).
     """
-    return aes.gcm_seal(key, nonce, _compose(payload, padding, signing_key)) + nonce
+    return aes.gcm_seal(key, nonce, _compose(payload, padding, signing_key, exact_padding=exact_padding)) + nonce
 
 
 def seal_asymmetric(
@@ -58,14 +71,19 @@ def seal_asymmetric(
     ephemeral_key: PrivateKey,
     iv: bytes,
     padding: bytes,
+    exact_padding: bool = False,
     signing_key: PrivateKey | None = None,
 ) -> bytes:
-    """Seal to a 64-byte public key; `ephemeral_key` and `iv` (16 bytes) are fresh each time.
+    """Seal to a 64-byte public key.
 
+    Args:
+        ephemeral_key: a new one each time.
+        iv: 16 random bytes.
+        padding, exact_padding: as of `seal_symmetric`.
     Raises:
         DecodeError: `public_key` is no point of the curve.
     """
-    plaintext = _compose(payload, padding, signing_key)
+    plaintext = _compose(payload, padding, signing_key, exact_padding=exact_padding)
     return ecies.seal(public_key, plaintext, ephemeral_key=ephemeral_key, iv=iv)
 
 
@@ -89,15 +107,17 @@ def open_asymmetric(data: bytes, key: PrivateKey) -> Opened:
     return _parse(ecies.open_sealed(key, data))
 
 
-def _compose(payload: bytes, padding: bytes, signing_key: PrivateKey | None) -> bytes:
+def _compose(payload: bytes, padding: bytes, signing_key: PrivateKey | None, *, exact_padding: bool) -> bytes:
     size = payload_size(len(payload))
     flags = len(size) | (_SIGNED if signing_key is not None else 0)
-    unpadded = _FLAGS_BYTES + len(size) + len(payload) + (SIGNATURE_BYTES if signing_key is not None else 0)
-    # The whole plaintext, signature counted, is a multiple of PADDING_BLOCK_BYTES.
-    needed = -unpadded % PADDING_BLOCK_BYTES
-    if len(padding) < needed:
-        raise ValueError(f"{needed} bytes of padding needed, {len(padding)} given")
-    plaintext = bytes([flags]) + size + payload + padding[:needed]
+    if not exact_padding:
+        # The whole plaintext, signature counted, is a multiple of PADDING_BLOCK_BYTES.
+        unpadded = _FLAGS_BYTES + len(size) + len(payload) + (SIGNATURE_BYTES if signing_key is not None else 0)
+        needed = -unpadded % PADDING_BLOCK_BYTES
+        if len(padding) < needed:
+            raise ValueError(f"{needed} bytes of padding needed, {len(padding)} given")
+        padding = padding[:needed]
+    plaintext = bytes([flags]) + size + payload + padding
     if signing_key is not None:
         plaintext += signing_key.sign(keccak256(plaintext))
     return plaintext
@@ -129,4 +149,4 @@ def _parse(plaintext: bytes) -> Opened:
     length = int.from_bytes(plaintext[_FLAGS_BYTES:start], "little")
     if start + length > end:
         raise DecodeError("payload length is beyond the data", got=length, limit=end - start)
-    return Opened(plaintext[start : start + length], signer)
+    return Opened(plaintext[start : start + length], signer, plaintext[start + length : end])

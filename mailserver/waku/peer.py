@@ -179,8 +179,6 @@ class WakuPeer:
         if self._state is PeerState.READY:
             return PacketIgnored(PacketCode.STATUS)
         self._update(payload)
-        if self._light_node and self._settings.light_node:
-            raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "both are light nodes")
         self._state = PeerState.READY
         return StatusReceived(self._settings)
 
@@ -189,7 +187,10 @@ class WakuPeer:
         return SettingsChanged(self._settings)
 
     def _update(self, payload: bytes) -> None:
-        self._settings = self._settings.updated(StatusOptions.decode(payload))
+        settings = self._settings.updated(StatusOptions.decode(payload))
+        if self._light_node and settings.light_node:
+            raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "both are light nodes")
+        self._settings = settings
 
 
 def _on_messages(payload: bytes) -> Event:

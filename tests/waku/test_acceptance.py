@@ -43,6 +43,7 @@ def judged(envelope: Envelope, requirements: Requirements = NO_POW, now: float =
         (Verdict.OVERSIZE, 2),
         (Verdict.LOW_POW, 2),
         (Verdict.UNWANTED_TOPIC, 2),
+        (Verdict.TOPIC_LIMIT, 2),
     ],
 )
 def test_wrong_clock_is_error_1_and_an_invalid_envelope_error_2(verdict: Verdict, code: int | None) -> None:
@@ -50,7 +51,7 @@ def test_wrong_clock_is_error_1_and_an_invalid_envelope_error_2(verdict: Verdict
 
 
 def test_every_verdict_has_its_code_stated_above() -> None:
-    assert len(Verdict) == 8
+    assert len(Verdict) == 9
 
 
 # Time
@@ -124,6 +125,50 @@ def test_envelope_that_fits_a_packet_alone_is_accepted_and_a_byte_more_is_not() 
     assert len(oversize.raw) == len(largest.raw) + 1
     assert judged(largest) is Verdict.ACCEPTED
     assert judged(oversize) is Verdict.OVERSIZE
+
+
+def test_envelope_of_the_longest_length_is_accepted_and_a_byte_more_is_not() -> None:
+    envelope = envelope_of(data=bytes(1000))
+    size = len(envelope.raw)
+
+    assert judged(envelope, Requirements(0.0, max_envelope_bytes=size)) is Verdict.ACCEPTED
+    assert judged(envelope, Requirements(0.0, max_envelope_bytes=size - 1)) is Verdict.OVERSIZE
+
+
+def test_longest_length_is_what_a_packet_takes_unless_it_is_said() -> None:
+    assert Requirements(0.0).max_envelope_bytes == MAX_ENVELOPE_BYTES
+
+
+def test_length_is_told_before_topic_and_proof_of_work_and_after_the_clock() -> None:
+    demanding = Requirements(math.inf, ONLY_SPORT, max_envelope_bytes=1)
+
+    assert judged(envelope_of(topic=NEWS), demanding) is Verdict.OVERSIZE
+    assert judged(envelope_of(topic=NEWS, created=NOW + 11), demanding) is Verdict.FROM_THE_FUTURE
+
+
+def test_change_of_the_length_has_no_grace_period() -> None:
+    envelope = envelope_of(ttl=LONG_TTL, data=bytes(1000))
+    size = len(envelope.raw)
+    acceptance = Acceptance(Requirements(0.0))
+
+    acceptance.change(Requirements(0.0, max_envelope_bytes=size - 1), NOW)
+    shorter = acceptance.judge(envelope, NOW)
+    acceptance.change(Requirements(0.0, max_envelope_bytes=size), NOW)
+
+    assert shorter is Verdict.OVERSIZE
+    assert acceptance.judge(envelope, NOW) is Verdict.ACCEPTED
+
+
+def test_change_of_the_length_does_not_cut_short_the_grace_of_the_others() -> None:
+    envelope = envelope_of(ttl=LONG_TTL)
+    low, high = envelope.pow(), envelope.pow() * 2
+    acceptance = Acceptance(Requirements(low, ONLY_NEWS))
+
+    acceptance.change(Requirements(high, ONLY_SPORT), NOW)
+    acceptance.change(Requirements(high, ONLY_SPORT, max_envelope_bytes=1000), NOW + 5)
+
+    assert acceptance.judge(envelope, NOW + 9.99) is Verdict.ACCEPTED
+    assert acceptance.judge(envelope, NOW + 10) is Verdict.UNWANTED_TOPIC
 
 
 # Proof of work
@@ -307,7 +352,7 @@ def allowed_verdicts(envelope: Envelope, requirements: Requirements, now: int) -
         Verdict.EXPIRED: now - 20 <= envelope.expiry < now,
         Verdict.VERY_OLD: envelope.expiry < now - 20,
         Verdict.FORGED_TIME: envelope.ttl > envelope.expiry,
-        Verdict.OVERSIZE: len(encode_envelopes([envelope.raw])) > 1024 * 1024,
+        Verdict.OVERSIZE: len(envelope.raw) > requirements.max_envelope_bytes,
         Verdict.LOW_POW: envelope.pow(max(ahead, 0)) < requirements.min_pow,
         Verdict.UNWANTED_TOPIC: not requirements.interest.wants(envelope.topic),
     }
@@ -320,15 +365,20 @@ def allowed_verdicts(envelope: Envelope, requirements: Requirements, now: int) -
     topic=st.sampled_from([NEWS, SPORT]),
     min_pow=st.sampled_from([0.0, 0.0001, 0.001, 0.01]),
     interest=st.sampled_from([FULL_INTEREST, ONLY_NEWS, ONLY_SPORT]),
+    max_envelope_bytes=st.integers(15, 25),
 )
-@example(expiry=NOW + 60, ttl=50, topic=NEWS, min_pow=0.0, interest=FULL_INTEREST)
-@example(expiry=NOW - 20, ttl=50, topic=NEWS, min_pow=0.0, interest=FULL_INTEREST)
+@example(
+    expiry=NOW + 60, ttl=50, topic=NEWS, min_pow=0.0, interest=FULL_INTEREST, max_envelope_bytes=MAX_ENVELOPE_BYTES
+)
+@example(
+    expiry=NOW - 20, ttl=50, topic=NEWS, min_pow=0.0, interest=FULL_INTEREST, max_envelope_bytes=MAX_ENVELOPE_BYTES
+)
 @settings(max_examples=100, deadline=None)
 def test_envelope_is_accepted_when_it_breaks_no_rule_and_else_told_one(
-    expiry: int, ttl: int, topic: Topic, min_pow: float, interest: Interest
+    expiry: int, ttl: int, topic: Topic, min_pow: float, interest: Interest, max_envelope_bytes: int
 ) -> None:
     envelope = encode_envelope(expiry, ttl, topic, b"data", 7)
-    requirements = Requirements(min_pow, interest)
+    requirements = Requirements(min_pow, interest, max_envelope_bytes)
 
     assert judged(envelope, requirements) in allowed_verdicts(envelope, requirements, NOW)
 

@@ -480,6 +480,98 @@ def test_light_node_that_has_not_subscribed_yet_wants_everything_until_an_update
     assert subscribed.light_node
 
 
+# What is new in a Status: what a Status Update says
+
+interests = st.one_of(
+    st.binary(min_size=64, max_size=64).map(lambda bloom: {"bloom": bloom}),
+    st.sampled_from([FULL_BLOOM, EMPTY_BLOOM]).map(lambda bloom: {"bloom": bloom}),
+    st.frozensets(st.sampled_from([NEWS, SPORT]), max_size=2).map(lambda topics: {"topic_interest": topics}),
+)
+announcements = st.builds(
+    lambda interest, **numbers: StatusOptions(**interest, **numbers),
+    interests,
+    pow_requirement=st.sampled_from([0.0, 0.25, 0.5]),
+    light_node=st.booleans(),
+    confirmations=st.booleans(),
+    packet_rate_limits=st.sampled_from([NO_LIMITS, RateLimits(1, 2, 3)]),
+    byte_rate_limits=st.sampled_from([NO_LIMITS, RateLimits(4, 5, 6)]),
+)
+"""What a node announces of itself: every number, and either a bloom filter or topics."""
+
+OURS = StatusOptions(
+    pow_requirement=0.25,
+    bloom=FULL_BLOOM,
+    light_node=False,
+    confirmations=True,
+    packet_rate_limits=NO_LIMITS,
+    byte_rate_limits=NO_LIMITS,
+)
+
+
+def test_nothing_is_new_where_nothing_has_changed() -> None:
+    assert OURS.since(replace(OURS)) == StatusOptions()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pow_requirement": 0.5},
+        {"pow_requirement": 0.0},
+        {"bloom": EMPTY_BLOOM},
+        {"light_node": True},
+        {"confirmations": False},
+        {"packet_rate_limits": RateLimits(0, 0, 1)},
+        {"byte_rate_limits": RateLimits(1, 0, 0)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_has_changed_is_new_and_nothing_else(changed: dict[str, Any]) -> None:
+    assert replace(OURS, **changed).since(OURS) == StatusOptions(**changed)
+
+
+@pytest.mark.parametrize("topics", [frozenset(), frozenset({NEWS})])
+def test_topics_in_place_of_a_bloom_are_new_and_so_is_the_bloom_in_their_place(topics: frozenset[Topic]) -> None:
+    with_topics = replace(OURS, bloom=None, topic_interest=topics)
+
+    assert with_topics.since(OURS) == StatusOptions(topic_interest=topics)
+    assert OURS.since(with_topics) == StatusOptions(bloom=FULL_BLOOM)
+
+
+def test_everything_is_new_to_who_has_heard_nothing() -> None:
+    assert OURS.since(StatusOptions()) == OURS
+
+
+@given(st.lists(announcements, min_size=1, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_peer_that_follows_our_updates_ends_with_what_we_announce_now(announced: list[StatusOptions]) -> None:
+    first, *later = announced
+    heard = PeerSettings().updated(StatusOptions.decode(first.encode()))
+
+    said = first
+    for now in later:
+        update = now.since(said)
+        heard = heard.updated(StatusOptions.decode(update.encode()))
+        said = now
+
+        # A peer that connects now hears all of it at once, and ends with the same.
+        assert heard == PeerSettings().updated(StatusOptions.decode(now.encode()))
+
+
+@given(announcements, announcements)
+@settings(max_examples=100, deadline=None)
+def test_update_names_no_key_that_has_not_changed(before: StatusOptions, now: StatusOptions) -> None:
+    update = now.since(before)
+
+    for name in StatusOptions.__slots__:
+        if getattr(before, name) == getattr(now, name):
+            assert getattr(update, name) is None
+
+
+def test_minus_zero_is_announced_as_the_zero_that_it_is() -> None:
+    # Its bits are those of a negative number, which peers of ours refuse.
+    assert StatusOptions(pow_requirement=-0.0).encode() == StatusOptions(pow_requirement=0.0).encode()
+
+
 # Message Response
 
 

@@ -52,6 +52,12 @@ def signer_of(signing_key: PrivateKey | None) -> NodeId | None:
     return None if signing_key is None else signing_key.public_key
 
 
+def padding_of(payload: bytes, signing_key: PrivateKey | None) -> bytes:
+    """What is used of PADDING to fill the last block."""
+    used = 1 + len(payload_size(len(payload))) + len(payload) + (0 if signing_key is None else 65)
+    return PADDING[: -(-used // 256) * 256 - used]
+
+
 def keccak256(data: bytes) -> bytes:
     return keccak.new(digest_bits=256, data=data).digest()
 
@@ -103,9 +109,13 @@ def test_key_of_a_password_is_that_of_deployed_clients() -> None:
 
 @each_recorded
 def test_recorded_payload_opens_with_its_password(vector: dict[str, Any]) -> None:
-    opened = open_symmetric(recorded_data(vector), key_of(vector["symmetric_key_password"]))
+    data, key = recorded_data(vector), key_of(vector["symmetric_key_password"])
+    payload = bytes.fromhex(vector["payload"])
+    padding = opened_by_hand(data, key)[1 + len(payload_size(len(payload))) + len(payload) :]
 
-    assert opened == Opened(bytes.fromhex(vector["payload"]), signer=None)
+    opened = open_symmetric(data, key)
+
+    assert opened == Opened(payload, None, padding)
 
 
 @each_recorded
@@ -191,7 +201,7 @@ def test_symmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: P
     data = seal_symmetric(payload, KEY, nonce=NONCE, padding=PADDING, signing_key=signing_key)
 
     assert data.endswith(NONCE)
-    assert open_symmetric(data, KEY) == Opened(payload, signer_of(signing_key))
+    assert open_symmetric(data, KEY) == Opened(payload, signer_of(signing_key), padding_of(payload, signing_key))
 
 
 @given(payloads, signing_keys)
@@ -202,7 +212,7 @@ def test_asymmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: 
     )
 
     assert (len(data) - OVERHEAD_BYTES) % 256 == 0
-    assert open_asymmetric(data, BOB) == Opened(payload, signer_of(signing_key))
+    assert open_asymmetric(data, BOB) == Opened(payload, signer_of(signing_key), padding_of(payload, signing_key))
 
 
 @given(payloads, signing_keys)
@@ -237,6 +247,39 @@ def test_too_little_padding_is_a_mistake_of_the_caller(payload_bytes: int, neede
     assert len(opened_by_hand(sealed)) % 256 == 0
     with pytest.raises(ValueError, match=f"{needed} bytes of padding needed, {needed - 1} given"):
         seal_symmetric(bytes(payload_bytes), KEY, nonce=NONCE, padding=bytes(needed - 1))
+
+
+exact_paddings = pytest.mark.parametrize(
+    "padding",
+    [
+        pytest.param(b"", id="none"),
+        pytest.param(b"\x00", id="1 byte"),
+        pytest.param(PADDING[:100], id="less than a block"),
+        pytest.param(b"padding " * 1000, id="many blocks"),
+    ],
+)
+
+
+@exact_paddings
+@pytest.mark.parametrize("signing_key", [None, ALICE], ids=["unsigned", "signed"])
+def test_exact_padding_is_used_as_it_is(padding: bytes, signing_key: PrivateKey | None) -> None:
+    content = bytes([5 if signing_key else 1, 3]) + b"abc" + padding
+    signature = ALICE.sign(keccak256(content)) if signing_key else b""
+
+    symmetric = seal_symmetric(b"abc", KEY, nonce=NONCE, padding=padding, exact_padding=True, signing_key=signing_key)
+    asymmetric = seal_asymmetric(
+        b"abc",
+        BOB.public_key,
+        ephemeral_key=EPHEMERAL,
+        iv=IV,
+        padding=padding,
+        exact_padding=True,
+        signing_key=signing_key,
+    )
+
+    assert opened_by_hand(symmetric) == open_sealed(BOB, asymmetric) == content + signature
+    assert open_symmetric(symmetric, KEY) == Opened(b"abc", signer_of(signing_key), padding)
+    assert open_asymmetric(asymmetric, BOB) == Opened(b"abc", signer_of(signing_key), padding)
 
 
 @pytest.mark.parametrize(
@@ -312,31 +355,31 @@ def test_random_data_does_not_open(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plaintext", "payload"),
+    ("plaintext", "payload", "padding"),
     [
-        pytest.param(b"\x01\x03abc", b"abc", id="no padding"),
-        pytest.param(b"\x01\x03abcdef", b"abc", id="padding"),
-        pytest.param(b"\x02\x03\x00abc", b"abc", id="length of 2 bytes, not the shortest"),
-        pytest.param(b"\x03\x03\x00\x00abc", b"abc", id="length of 3 bytes, not the shortest"),
-        pytest.param(b"\x01\x00abc", b"", id="length 0"),
-        pytest.param(b"\x00abc", b"", id="no length field"),
-        pytest.param(b"\x00", b"", id="flags alone"),
-        pytest.param(b"\xf9\x03abc", b"abc", id="unknown flags"),
+        pytest.param(b"\x01\x03abc", b"abc", b"", id="no padding"),
+        pytest.param(b"\x01\x03abcdef", b"abc", b"def", id="padding"),
+        pytest.param(b"\x02\x03\x00abc", b"abc", b"", id="length of 2 bytes, not the shortest"),
+        pytest.param(b"\x03\x03\x00\x00abc", b"abc", b"", id="length of 3 bytes, not the shortest"),
+        pytest.param(b"\x01\x00abc", b"", b"abc", id="length 0"),
+        pytest.param(b"\x00abc", b"", b"abc", id="no length field"),
+        pytest.param(b"\x00", b"", b"", id="flags alone"),
+        pytest.param(b"\xf9\x03abc", b"abc", b"", id="unknown flags"),
     ],
 )
-def test_payload_is_as_long_as_its_length_field_says(plaintext: bytes, payload: bytes) -> None:
-    assert open_symmetric(sealed_by_hand(plaintext), KEY) == Opened(payload, None)
+def test_payload_is_as_long_as_its_length_field_says(plaintext: bytes, payload: bytes, padding: bytes) -> None:
+    assert open_symmetric(sealed_by_hand(plaintext), KEY) == Opened(payload, None, padding)
 
 
 @pytest.mark.parametrize("v_offset", [0, 27], ids=["deployed", "specified"])
 def test_signature_is_read_with_v_from_zero_and_from_27(v_offset: int) -> None:
     data = sealed_by_hand(signed(b"\x05\x03abcdef", v_offset))
 
-    assert open_symmetric(data, KEY) == Opened(b"abc", ALICE.public_key)
+    assert open_symmetric(data, KEY) == Opened(b"abc", ALICE.public_key, b"def")
 
 
 def test_signed_plaintext_may_be_flags_and_signature_alone() -> None:
-    assert open_symmetric(sealed_by_hand(signed(b"\x04")), KEY) == Opened(b"", ALICE.public_key)
+    assert open_symmetric(sealed_by_hand(signed(b"\x04")), KEY) == Opened(b"", ALICE.public_key, b"")
 
 
 def test_signature_over_another_payload_names_another_signer() -> None:
@@ -385,6 +428,7 @@ def test_any_plaintext_opens_to_a_part_of_itself_or_is_refused(plaintext: bytes)
     length = int.from_bytes(plaintext[1 : 1 + size_bytes], "little")
     assert opened.payload == plaintext[1 + size_bytes :][:length]
     assert len(opened.payload) == length
+    assert plaintext[1 + size_bytes + length :].startswith(opened.padding)
 
 
 def test_asymmetric_payload_is_plain_ecies_without_authenticated_data() -> None:

@@ -1,7 +1,9 @@
 """mailserver.waku.peer: its table of lawful moves, then recorded packets and broken rules."""
 
+import math
+import struct
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import rlp
@@ -202,6 +204,41 @@ def test_two_light_nodes_are_of_no_use_to_each_other() -> None:
 
     assert broken.value.reason is DisconnectReason.USELESS_PEER
     assert peer.state is PeerState.AWAIT_STATUS
+    assert peer.settings == PeerSettings()
+
+
+def test_peer_that_becomes_a_light_node_is_of_no_use_to_another() -> None:
+    peer = new_peer(light_node=True)
+    peer.receive_packet(PacketCode.STATUS, StatusOptions(confirmations=True).encode())
+    before = peer.settings
+
+    with pytest.raises(RemoteProtocolError) as broken:
+        peer.receive_packet(PacketCode.STATUS_UPDATE, StatusOptions(light_node=True, pow_requirement=1.0).encode())
+
+    assert broken.value.reason is DisconnectReason.USELESS_PEER
+    assert peer.settings == before
+
+
+def test_peer_may_become_a_light_node_and_a_full_one_again() -> None:
+    peer = new_peer()
+    peer.receive_packet(PacketCode.STATUS, EMPTY_STATUS)
+
+    seen = []
+    for light_node in (True, True, False):
+        event = peer.receive_packet(PacketCode.STATUS_UPDATE, StatusOptions(light_node=light_node).encode())
+        assert isinstance(event, SettingsChanged)
+        seen.append(event.settings.light_node)
+
+    assert seen == [True, True, False]
+
+
+def test_full_node_may_tell_a_light_one_that_it_still_is_one() -> None:
+    peer = new_peer(light_node=True)
+    peer.receive_packet(PacketCode.STATUS, EMPTY_STATUS)
+
+    event = peer.receive_packet(PacketCode.STATUS_UPDATE, StatusOptions(light_node=False).encode())
+
+    assert event == SettingsChanged(PeerSettings())
 
 
 @pytest.mark.parametrize(
@@ -273,6 +310,156 @@ def test_invalid_update_changes_nothing() -> None:
         peer.receive_packet(PacketCode.STATUS_UPDATE, rlp.encode([[b"\x03", b"\x01"], [b"\x02", b"\x02"]]))
 
     assert peer.settings == before
+
+
+# Status Update against a plain model: a dictionary of what was said last. The payloads are made by the `rlp` package.
+
+FULL_BLOOM = b"\xff" * 64
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes((value.bit_length() + 7) // 8, "big")
+
+
+def bits_of(pow_requirement: float) -> bytes:
+    return struct.pack(">d", pow_requirement).lstrip(b"\x00")
+
+
+u64 = st.integers(0, 2**64 - 1)
+limits = st.lists(u64, min_size=3, max_size=4)
+"""A fourth number is of a later version, and ignored."""
+
+topic_lists = st.lists(st.binary(min_size=4, max_size=4), max_size=4)
+
+# Of each known key: values on the wire, each with what it means.
+VALID_OPTIONS: dict[int, st.SearchStrategy[tuple[Any, object]]] = {
+    0: st.floats(0.0, 1000.0).map(abs).map(lambda value: (bits_of(value), value)),
+    1: st.one_of(st.binary(min_size=64, max_size=64).map(lambda value: (value, value)), st.just((b"", FULL_BLOOM))),
+    2: st.booleans().map(lambda value: (number(value), value)),
+    3: st.booleans().map(lambda value: (number(value), value)),
+    4: limits.map(lambda value: ([number(limit) for limit in value], tuple(value[:3]))),
+    5: topic_lists.map(lambda value: (value, frozenset(value))),
+    6: limits.map(lambda value: ([number(limit) for limit in value], tuple(value[:3]))),
+}
+INVALID_OPTIONS: dict[int, st.SearchStrategy[Any]] = {
+    0: st.sampled_from([bits_of(math.nan), bits_of(math.inf), bits_of(-1.0), bits_of(-0.0), b"\x00\x01", bytes(9), []]),
+    1: st.sampled_from([bytes(63), bytes(65), b"\x00", []]),
+    2: st.sampled_from([b"\x02", b"\x00", b"\x01\x00", []]),
+    3: st.sampled_from([b"\x02", b"\x00", b"\x01\x00", []]),
+    4: st.sampled_from([b"", [], [b"\x01", b"\x02"], [b"", b"", b"\x00"], [b"", b"", bytes([1] * 9)]]),
+    5: st.sampled_from([b"", [b"abc"], [b"abcd", b"abcde"], [[]]]),
+    6: st.sampled_from([b"", [], [b"\x01", b"\x02"], [b"", b"", b"\x00"], [b"", b"", bytes([1] * 9)]]),
+}
+NO_VALUE = object()
+"""What an invalid option means."""
+
+
+class Option(NamedTuple):
+    """A pair of a Status, and what is to be made of it: `key` is None where the pair means nothing."""
+
+    pair: list[Any]
+    key: int | None
+    value: object
+
+
+def valid_option(key: int) -> st.SearchStrategy[Option]:
+    return VALID_OPTIONS[key].map(lambda drawn: Option([number(key), drawn[0]], key, drawn[1]))
+
+
+def invalid_option(key: int) -> st.SearchStrategy[Option]:
+    return INVALID_OPTIONS[key].map(lambda value: Option([number(key), value], key, NO_VALUE))
+
+
+known_options = st.one_of(*map(valid_option, VALID_OPTIONS))
+invalid_options = st.one_of(*map(invalid_option, INVALID_OPTIONS))
+unknown_options = st.builds(
+    lambda key, value: Option([key, value], None, None),
+    st.one_of(st.integers(7, 255).map(number), st.sampled_from([b"\x00", b"\x00\x02", b"\x02\x00", b"light-node"])),
+    st.sampled_from([b"", b"\xff" * 70, [], [b"", [b""]]]),
+)
+status_payloads = st.lists(st.one_of(known_options, known_options, unknown_options), max_size=6)
+"""What is valid, unknown options among it."""
+
+any_payloads = st.one_of(
+    status_payloads,
+    status_payloads,
+    st.tuples(status_payloads, invalid_options, status_payloads).map(lambda parts: [*parts[0], parts[1], *parts[2]]),
+)
+
+
+class Model:
+    """What holds for a peer: what it said last of each key, and of bloom filter and topics what it said later."""
+
+    def __init__(self, *, we_are_light: bool) -> None:
+        self.said: dict[str, object] = {
+            "pow_requirement": 0.001,
+            "interest": ("bloom", FULL_BLOOM),
+            "light_node": False,
+            "confirmations": False,
+            "packet_rate_limits": (0, 0, 0),
+            "byte_rate_limits": (0, 0, 0),
+        }
+        self._we_are_light = we_are_light
+
+    def take(self, options: list[Option]) -> DisconnectReason | None:
+        """Take a whole packet or, if any of it is wrong, nothing; return why it ends the connection."""
+        said: dict[str, object] = {}
+        bloom, topics = None, None
+        for _, key, value in options:
+            if value is NO_VALUE:
+                return DisconnectReason.SUBPROTOCOL_ERROR
+            if key == 1:
+                bloom = "bloom", value
+            elif key == 5:
+                topics = "topics", value
+            elif key is not None:
+                name = {0: "pow_requirement", 2: "light_node", 3: "confirmations", 4: "packet_rate_limits"}
+                said[name.get(key, "byte_rate_limits")] = value
+        if topics is not None or bloom is not None:
+            said["interest"] = topics or bloom  # 6/WAKU1: topics go before a bloom filter
+        said = self.said | said
+        if self._we_are_light and said["light_node"]:
+            return DisconnectReason.USELESS_PEER
+        self.said = said
+        return None
+
+
+def as_said(settings_of_peer: PeerSettings) -> dict[str, object]:
+    """Settings as the model writes them."""
+    interest = settings_of_peer.interest
+    return {
+        "pow_requirement": settings_of_peer.pow_requirement,
+        "interest": ("bloom", interest.bloom) if interest.topics is None else ("topics", interest.topics),
+        "light_node": settings_of_peer.light_node,
+        "confirmations": settings_of_peer.confirmations,
+        "packet_rate_limits": tuple(settings_of_peer.packet_rate_limits),
+        "byte_rate_limits": tuple(settings_of_peer.byte_rate_limits),
+    }
+
+
+@given(we_are_light=st.booleans(), status=any_payloads, updates=st.lists(any_payloads, max_size=8))
+@example(we_are_light=False, status=[], updates=[[Option([b"\x01", b""], 1, FULL_BLOOM)]])
+@settings(max_examples=200, deadline=None)
+def test_any_updates_leave_what_a_plain_model_makes_of_them(
+    we_are_light: bool, status: list[Option], updates: list[list[Option]]
+) -> None:
+    peer = new_peer(light_node=we_are_light)
+    model = Model(we_are_light=we_are_light)
+
+    for options in [status, *updates]:
+        is_first = peer.state is PeerState.AWAIT_STATUS
+        code = PacketCode.STATUS if is_first else PacketCode.STATUS_UPDATE
+        payload = rlp.encode([option.pair for option in options])
+        expected = model.take(options)
+        if expected is None:
+            event = peer.receive_packet(code, payload)
+            assert event == (StatusReceived if is_first else SettingsChanged)(peer.settings)
+        else:
+            with pytest.raises(RemoteProtocolError) as broken:
+                peer.receive_packet(code, payload)
+            assert broken.value.reason is expected
+        # The connection ends at the first fault; nothing of it must have taken effect until then.
+        assert as_said(peer.settings) == model.said
 
 
 # Envelopes and confirmations
