@@ -39,6 +39,9 @@ PING_INTERVAL_S = 15.0
 IDLE_TIMEOUT_S = 30.0
 """A peer that says nothing for this long, not even Pong, is gone."""
 
+PROBE_TIMEOUT_S = 5.0
+"""How long a peer has to answer when there is reason to think that it is gone."""
+
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
 """No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
 
@@ -107,6 +110,23 @@ class SessionConfig:
     refuse: Refuse | None = None
 
 
+class SharedPayload:
+    """A payload that goes out on several sessions: compressed once, whoever is the first to need it so."""
+
+    __slots__ = ("_compressed", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._compressed: bytes | None = None
+
+    @property
+    def compressed(self) -> bytes:
+        """The payload as a raw Snappy block."""
+        if self._compressed is None:
+            self._compressed = snappy.compress(self.raw)
+        return self._compressed
+
+
 class Session:
     """One RLPx session, either side, without I/O. Times are monotonic seconds."""
 
@@ -132,6 +152,7 @@ class Session:
         self._out: list[bytes] = []
         self._events: list[Event] = []
         self._deadline = now + HANDSHAKE_TIMEOUT_S  # in the handshake; later when an idle peer is given up
+        self._patience_s = IDLE_TIMEOUT_S  # how much silence is borne once it is open
         self._next_ping = self._deadline
         self._reading = True
         self._encoder: FrameEncoder
@@ -162,6 +183,7 @@ class Session:
             return
         self._buffer += data
         if self._state is SessionState.OPEN:
+            self._patience_s = IDLE_TIMEOUT_S
             self._deadline = now + IDLE_TIMEOUT_S
         try:
             while self._advance(now):
@@ -192,7 +214,7 @@ class Session:
             if now >= self._deadline:
                 self.disconnect(DisconnectReason.REQUESTED, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
         elif self._reading and now >= self._deadline:
-            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {IDLE_TIMEOUT_S:g} s")
+            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._patience_s:g} s")
         elif now >= self._next_ping:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
             self._next_ping = now + PING_INTERVAL_S
@@ -205,9 +227,20 @@ class Session:
         """The caller reads again."""
         self._reading = True
         if self._state is SessionState.OPEN:  # the handshake gets no more time
-            self._deadline = now + IDLE_TIMEOUT_S
+            self._deadline = now + self._patience_s
 
-    def send(self, capability: Capability, code: int, payload: bytes) -> None:
+    def probe(self, now: float) -> None:
+        """Ping the peer, and give it up unless it says anything within PROBE_TIMEOUT_S; nothing before it is open.
+
+        While the caller does not read, that time does not begin.
+        """
+        if self._state is SessionState.OPEN:
+            self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
+            self._next_ping = now + PING_INTERVAL_S
+            self._patience_s = PROBE_TIMEOUT_S
+            self._deadline = min(self._deadline, now + PROBE_TIMEOUT_S)
+
+    def send(self, capability: Capability, code: int, payload: bytes | SharedPayload) -> None:
         """Queue a message of a shared capability.
 
         Raises:
@@ -359,8 +392,11 @@ class Session:
             raise DecodeError("message is too long", got=len(data), limit=max_bytes)
         return data
 
-    def _send_frame(self, message_id: int, payload: bytes) -> None:
-        data = snappy.compress(payload) if self._compressed else payload
+    def _send_frame(self, message_id: int, payload: bytes | SharedPayload) -> None:
+        if isinstance(payload, SharedPayload):
+            data = payload.compressed if self._compressed else payload.raw
+        else:
+            data = snappy.compress(payload) if self._compressed else payload
         self._out.append(self._encoder.encode(_encode_message_id(message_id) + data))
 
     def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:

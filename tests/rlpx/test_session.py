@@ -17,12 +17,14 @@ from mailserver.rlpx.session import (
     IDLE_TIMEOUT_S,
     MAX_SNAPPY_BYTES,
     PING_INTERVAL_S,
+    PROBE_TIMEOUT_S,
     Closed,
     MessageReceived,
     Opened,
     Session,
     SessionConfig,
     SessionState,
+    SharedPayload,
 )
 from tests.data import load
 from tests.pairs import (
@@ -880,6 +882,162 @@ def test_silence_counts_anew_from_when_we_read_again() -> None:
     assert session.events() == [AnyClosed(DisconnectReason.PING_TIMEOUT, by_peer=False)]
 
 
+def test_probed_peer_is_pinged_at_once_and_given_up_if_it_stays_silent() -> None:
+    session, peer = open_session()
+
+    session.probe(START + 1)
+    assert peer.hear_inflated() == [(MessageId.PING, p2p.EMPTY_PAYLOAD)]
+    assert session.next_timer() == START + 1 + PROBE_TIMEOUT_S
+    session.handle_timer(START + 1 + PROBE_TIMEOUT_S - 0.01)
+    assert session.state is SessionState.OPEN
+    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
+
+    assert session.events() == [
+        Closed(DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {PROBE_TIMEOUT_S:g} s")
+    ]
+    assert peer.hear_inflated() == [disconnect_of(DisconnectReason.PING_TIMEOUT)]
+
+
+@pytest.mark.parametrize("message_id", [MessageId.PONG, MessageId.PING, TOY_OFFSET])
+def test_probed_peer_that_says_anything_has_as_long_as_any_other(message_id: int) -> None:
+    session, peer = open_session()
+
+    session.probe(START + 1)
+    peer.say(message_id, p2p.EMPTY_PAYLOAD, START + 1 + PROBE_TIMEOUT_S - 0.01)
+    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
+    answered = START + 1 + PROBE_TIMEOUT_S - 0.01
+    session.handle_timer(answered + IDLE_TIMEOUT_S - 0.01)
+    assert session.state is SessionState.OPEN
+    session.handle_timer(answered + IDLE_TIMEOUT_S)
+
+    assert session.events()[-1] == Closed(
+        DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {IDLE_TIMEOUT_S:g} s"
+    )
+
+
+def test_probe_gives_nobody_more_time() -> None:
+    session, _ = open_session()
+
+    session.probe(START + IDLE_TIMEOUT_S - 1)
+
+    assert session.next_timer() == START + IDLE_TIMEOUT_S
+    session.handle_timer(START + IDLE_TIMEOUT_S)
+    assert session.state is SessionState.CLOSED
+
+
+def test_second_probe_does_not_put_off_the_first() -> None:
+    session, peer = open_session()
+
+    session.probe(START + 1)
+    session.probe(START + 3)
+
+    assert len(peer.hear()) == 2
+    assert session.next_timer() == START + 1 + PROBE_TIMEOUT_S
+
+
+def test_probe_is_the_ping_that_was_due() -> None:
+    session, peer = open_session()
+
+    session.probe(START + 10)
+    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, START + 10)
+
+    assert len(peer.hear()) == 1
+    assert session.next_timer() == START + 10 + PING_INTERVAL_S
+
+
+def test_probed_peer_that_we_do_not_read_from_is_waited_for_when_we_do() -> None:
+    session, _ = open_session()
+    session.pause_reading()
+
+    session.probe(START + 1)
+    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
+    state_meanwhile = session.state
+    session.resume_reading(START + 100)
+    session.handle_timer(START + 100 + PROBE_TIMEOUT_S - 0.01)
+    assert session.state is SessionState.OPEN
+    session.handle_timer(START + 100 + PROBE_TIMEOUT_S)
+
+    assert state_meanwhile is SessionState.OPEN
+    assert session.events() == [AnyClosed(DisconnectReason.PING_TIMEOUT, by_peer=False)]
+
+
+def test_answer_to_a_probe_counts_also_after_a_pause() -> None:
+    session, peer = open_session()
+    session.probe(START + 1)
+    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, START + 2)
+
+    session.pause_reading()
+    session.resume_reading(START + 3)
+    session.handle_timer(START + 3 + IDLE_TIMEOUT_S - 0.01)
+
+    assert session.state is SessionState.OPEN
+
+
+@pytest.mark.parametrize("stage", ["before the key exchange", "before Hello"])
+def test_probe_before_the_session_is_open_says_nothing_and_gives_no_more_time(stage: str) -> None:
+    session = receiving(session_config(RECIPIENT_KEY_NAME))
+    if stage == "before Hello":
+        session, peer = recipient_and_peer()
+        peer.hear()
+
+    session.probe(START + 1)
+
+    assert session.data_to_send() == []
+    assert session.next_timer() == START + HANDSHAKE_TIMEOUT_S
+
+
+def test_probe_is_quicker_than_waiting_and_slower_than_a_bad_line() -> None:
+    assert 2 < PROBE_TIMEOUT_S < PING_INTERVAL_S < IDLE_TIMEOUT_S
+
+
+# --- payloads that several sessions send ----------------------------------------------------------
+
+
+def test_shared_payload_is_sent_to_each_as_it_understands_it() -> None:
+    payload = SharedPayload(b"said to many " * 50)
+    heard = []
+
+    for version in (5, 4, 5):
+        session, peer = open_session(version=version)
+        session.send(TOY, 3, payload)
+        heard.append(peer.hear())
+
+    compressed = [(TOY_OFFSET + 3, snappy.compress(payload.raw))]
+    assert heard == [compressed, [(TOY_OFFSET + 3, payload.raw)], compressed]
+
+
+def test_shared_payload_is_compressed_once_and_only_if_someone_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compressed: list[bytes] = []
+    compress = snappy.compress
+
+    def count(data: bytes) -> bytes:
+        compressed.append(data)
+        return compress(data)
+
+    monkeypatch.setattr(snappy, "compress", count)
+    payload = SharedPayload(b"said to many")
+
+    for version in (4, 4):
+        session, _ = open_session(version=version)
+        compressed.clear()
+        session.send(TOY, 0, payload)
+    unneeded = list(compressed)
+    for _ in range(3):
+        session, _ = open_session()
+        session.send(TOY, 0, payload)
+
+    assert unneeded == []
+    assert compressed.count(payload.raw) == 1
+
+
+def test_empty_shared_payload_is_a_payload_too() -> None:
+    session, peer = open_session()
+
+    session.send(TOY, 0, SharedPayload(b""))
+
+    assert peer.hear_inflated() == [(TOY_OFFSET, b"")]
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 
@@ -923,6 +1081,7 @@ def test_closed_session_does_nothing_more() -> None:
     session.handle_timer(START + 1000)
     session.pause_reading()
     session.resume_reading(START + 1000)
+    session.probe(START + 1000)
 
     assert session.events() == []
     assert session.data_to_send() == []
