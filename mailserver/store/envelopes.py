@@ -14,6 +14,7 @@ from mailserver.store.connections import open_reader, open_writer
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
 from mailserver.store.reader import Finder, Key, Page, Query
 from mailserver.store.retention import Surplus, Usage
+from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.writer import NewEnvelope, StoreWriter
 
 READERS = 3
@@ -76,6 +77,16 @@ class EnvelopeStore:
         """
         return await self._finder.read([key.seq for key in keys])
 
+    async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
+        """Which of these envelopes are not in the store; in their order, each as often as it is given.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        places = [(envelope.created, envelope.hash[:HASH_PREFIX_BYTES]) for envelope in envelopes]
+        present = await self._finder.present(places)
+        return [envelope for envelope, place in zip(envelopes, places, strict=True) if place not in present]
+
     async def usage(self) -> Usage:
         """Say how much there is and what it takes on disk, without counting it.
 
@@ -121,6 +132,15 @@ class EnvelopeStore:
         """
         ((oldest,),) = await self._readers.run("SELECT min(received) FROM envelopes", ())
         return None if oldest is None else int(oldest)
+
+    async def newest_reception(self) -> int | None:
+        """When the last was received, in Unix seconds; None in an empty store.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ((newest,),) = await self._readers.run("SELECT max(received) FROM envelopes", ())
+        return None if newest is None else int(newest)
 
     async def identity(self) -> str:
         """What tells this store from every other.

@@ -101,6 +101,18 @@ def _admitted_topics(slots: int) -> str:
 # The third byte leads, because `waku.bloom.matches` asks for its bit whatever the others are: so most of a day's
 # topics are not even looked at.
 _ADMITTED_TOPICS = {slots: _admitted_topics(slots) for slots in _SLOTS}
+
+
+def _present(slots: int) -> str:
+    return f"""
+        WITH asked (created, hash) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        SELECT e.created, e.hash
+        FROM asked AS a CROSS JOIN envelopes AS e INDEXED BY envelopes_by_time
+        WHERE e.created = a.created AND e.hash = a.hash
+    """
+
+
+_PRESENT = {slots: _present(slots) for slots in _SLOTS}
 _SIZES = "SELECT j.key, length(e.raw) FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
 _RAWS = "SELECT j.key, e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
 
@@ -145,6 +157,17 @@ class Finder:
         for index, raw in await self._run(_RAWS, (json.dumps(seqs),)):
             raws[index] = raw
         return [raw for raw in raws if raw]
+
+    async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
+        """Which of these places (created, prefix of the hash) an envelope stands at."""
+        found: set[tuple[int, bytes]] = set()
+        for at in range(0, len(places), _SLOTS[-1]):
+            part = places[at : at + _SLOTS[-1]]
+            slots = _slots(len(part))
+            parameters: list[object] = [value for place in part for value in place]
+            parameters += [None] * (2 * slots - len(parameters))  # places that match nothing
+            found.update((created, key) for created, key in await self._run(_PRESENT[slots], parameters))
+        return found
 
     async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> list[Key]:
         first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY

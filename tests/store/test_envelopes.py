@@ -1,6 +1,7 @@
 """mailserver.store.envelopes: the store as the services use it, on real files."""
 
 import asyncio
+import random
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -102,6 +103,39 @@ async def test_lengths_and_bytes_of_what_was_found_leave_out_what_was_deleted_si
         assert await store.sizes([]) == []
         assert await store.read([]) == []
         assert await store.read([Key(START, b"", 99)]) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 1000])
+async def test_missing_is_what_is_not_there_in_the_order_given(path: Path, count: int) -> None:
+    envelopes = new_envelopes(count)
+    random.Random(1).shuffle(envelopes)
+    there = set(envelopes[::3])
+
+    async with open_store(path) as store:
+        await store.put(list(there))
+
+        assert await store.missing(envelopes) == [envelope for envelope in envelopes if envelope not in there]
+        assert await store.missing(list(there)) == []
+
+
+async def test_envelope_of_the_same_second_or_hash_is_not_the_same(path: Path) -> None:
+    envelope = new_envelope(1)
+    later, other = envelope._replace(created=START + 1), envelope._replace(hash=new_envelope(2).hash)
+
+    async with open_store(path) as store:
+        await store.put([envelope])
+
+        assert await store.missing([later, envelope, other, later]) == [later, other, later]
+
+
+async def test_what_was_deleted_is_missing(path: Path) -> None:
+    envelopes = new_envelopes(3)
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        change(path, f"DELETE FROM envelopes WHERE created = {START + 1}")
+
+        assert await store.missing(envelopes) == envelopes[1:2]
 
 
 async def test_store_keeps_what_it_holds_when_it_is_opened_again(path: Path) -> None:
@@ -324,6 +358,10 @@ async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
             await store.sizes(page.keys)
         with pytest.raises(StoreError):
             await store.read(page.keys)
+        with pytest.raises(StoreError):
+            await store.missing(new_envelopes(1))
+        with pytest.raises(StoreError):
+            await store.newest_reception()
         with pytest.raises(StoreError):
             await store.stats()
 
@@ -571,6 +609,15 @@ async def test_oldest_reception_is_not_the_first_row(path: Path) -> None:
 
     async with open_store(path) as store:
         assert await store.oldest_reception() == RECEIVED - 100
+
+
+async def test_newest_reception_is_not_the_last_row(path: Path) -> None:
+    async with open_store(path) as store:
+        assert await store.newest_reception() is None
+        for number, received in enumerate((RECEIVED, RECEIVED + 100, RECEIVED - 100)):
+            await store.put([new_envelope(number)._replace(received=received)])
+
+        assert await store.newest_reception() == RECEIVED + 100
 
 
 async def test_empty_store_has_no_oldest(path: Path) -> None:

@@ -554,6 +554,19 @@ async def test_days_are_searched_and_never_all_topics_scanned(made: Made) -> Non
     assert "SEARCH t USING COVERING INDEX day_topics_by_third_byte (day=? AND <expr>=?)" in topics
 
 
+async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) -> None:
+    envelopes = new_envelopes(400)
+    statements = made(envelopes)
+    asked = [(envelope.created, envelope.hash[:16]) for envelope in envelopes]
+
+    assert await statements.finder.present(asked) == set(asked)
+
+    assert len(statements.run_so_far) == 2
+    for plan in statements.plans():
+        assert "SEARCH e USING COVERING INDEX envelopes_by_time (created=? AND hash=?)" in plan
+        assert "SCAN e" not in plan
+
+
 async def test_envelopes_are_read_by_their_rows(made: Made) -> None:
     statements = made(new_envelopes(10))
 
