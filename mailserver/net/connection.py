@@ -17,7 +17,16 @@ from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolEr
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.session import Closed, MessageReceived, Opened, Refuse, Session, SessionConfig, SessionState
+from mailserver.rlpx.session import (
+    Closed,
+    MessageReceived,
+    Opened,
+    Refuse,
+    Session,
+    SessionConfig,
+    SessionState,
+    SharedPayload,
+)
 from mailserver.waku.packets import (
     MAX_RECEIVED_PACKET_BYTES,
     PACKET_CODE_COUNT,
@@ -38,7 +47,14 @@ WRITE_TIMEOUT_S = 20.0
 LINGER_S = 1.0
 """How long a peer has to read our Disconnect and close. Closing at once could reset the connection under it."""
 
+_NO_OPTIONS = StatusOptions()
+
 Handler = Callable[[Event], Awaitable[None]]
+
+Throttle = Callable[[int, float], float]
+"""Told of each packet's length in bytes and the monotonic time, says for how many seconds not to read on.
+
+It may raise RemoteProtocolError: the peer goes on over its limit."""
 
 
 def session_config(
@@ -95,6 +111,9 @@ class Connection:
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
         self._flushing = False
+        self._throttle: Throttle | None = None
+        self.is_inbound = remote_id is None
+        self.was_open = False
         self.client_id = ""
 
     def __str__(self) -> str:
@@ -116,8 +135,39 @@ class Connection:
         """What the peer has announced so far."""
         return self._peer.settings
 
-    async def run(self, handler: Handler) -> None:
-        """Pump until the connection ends, then close the socket. Awaits `handler` for each event of the peer."""
+    @property
+    def node_id(self) -> NodeId | None:
+        """Who the peer is; None before it has shown it."""
+        return self._session.remote_id
+
+    @property
+    def host(self) -> str:
+        """The peer's address, without the port."""
+        return self._pipe.host
+
+    @property
+    def remote_address(self) -> str:
+        """The peer's end of the socket: HOST:PORT."""
+        return self._pipe.address
+
+    @property
+    def local_address(self) -> str:
+        """Our end of the socket: HOST:PORT."""
+        return self._pipe.local_address
+
+    @property
+    def received_bytes(self) -> int:
+        """How much the peer has sent, as it came."""
+        return self._pipe.received_bytes
+
+    async def run(self, handler: Handler, throttle: Throttle | None = None) -> None:
+        """Pump until the connection ends, then close the socket.
+
+        Args:
+            handler: awaited for each event of the peer.
+            throttle: asked for each packet; None: no limit.
+        """
+        self._throttle = throttle
         try:
             self._flush()
             self._arm_timer()
@@ -152,7 +202,22 @@ class Connection:
             raise self._lost()
         return self._peer.settings
 
-    def send(self, code: PacketCode, payload: bytes) -> None:
+    def announce(self, status: StatusOptions) -> None:
+        """Tell the peer what has changed of what we announced to it; nothing if nothing has."""
+        previous, self._status = self._status, status
+        update = status.since(previous)
+        if self.is_open and update != _NO_OPTIONS:  # before, Status itself will say it
+            self.send(PacketCode.STATUS_UPDATE, update.encode())
+
+    def probe(self) -> None:
+        """Find out soon whether the peer is still there."""
+        self._session.probe(self._loop.time())
+        self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm_timer()
+
+    def send(self, code: PacketCode, payload: bytes | SharedPayload) -> None:
         """Queue a packet. Before more than a few, `drain`.
 
         Raises:
@@ -209,6 +274,7 @@ class Connection:
                     await self._on_packet(code, payload, handler)
                 case Opened(client_id=client_id):
                     self.client_id = client_id
+                    self.was_open = True
                     if self.is_open:  # it may have said goodbye in the same breath
                         self._session.send(WAKU, PacketCode.STATUS, self._status.encode())
                 case Closed():
@@ -230,7 +296,20 @@ class Connection:
         self._flush()  # what the handler awaits may take a while
         self._session.pause_reading()
         await handler(event)
+        await self._pause(len(payload))
         self._session.resume_reading(self._loop.time())
+
+    async def _pause(self, packet_bytes: int) -> None:
+        """Read nothing while the peer is over its limit: TCP then slows it down."""
+        if self._throttle is None:
+            return
+        try:
+            seconds = self._throttle(packet_bytes, self._loop.time())
+        except RemoteProtocolError as error:
+            self.disconnect(error.reason, error.cause)
+            return
+        if seconds > 0 and self._closed is None:
+            await self._pipe.rest(seconds)
 
     def _lost(self) -> ConnectionLost:
         if self._closed is None:  # the end has been read, but not yet acted on
@@ -261,3 +340,16 @@ class Connection:
         if self._closed is not None:
             self._pipe.wake()
         self._arm_timer()
+
+
+Serve = Callable[[Connection], Awaitable[None]]
+"""Serves a connection until it ends."""
+
+
+async def run_guarded(serve: Serve, connection: Connection) -> None:
+    """Serve a connection; a fault of ours that its peer has hit upon must not end the service for all the others."""
+    try:
+        await serve(connection)
+    except Exception:
+        log.exception("internal error peer=%s", connection)
+        connection.abort("internal error")

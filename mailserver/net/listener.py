@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.admission import Admission
+from mailserver.net.connection import Connection, Serve, run_guarded, session_config
 from mailserver.net.pipe import Pipe
+from mailserver.rlpx.session import Refuse
 from mailserver.waku.packets import StatusOptions
 
 log = logging.getLogger(__name__)
@@ -18,7 +20,14 @@ strangers who open connections and say nothing push out each other, and whoever 
 
 BACKLOG = 512
 
-Serve = Callable[[Connection], Awaitable[None]]
+_NO_FAILURE = frozenset(
+    {
+        DisconnectReason.TOO_MANY_PEERS,
+        DisconnectReason.ALREADY_CONNECTED,
+        DisconnectReason.TCP_ERROR,  # we cut it, to make room or because we stop
+    }
+)
+"""Ends of a handshake that are not its peer's fault."""
 
 
 class Listener:
@@ -28,21 +37,29 @@ class Listener:
         self,
         key: PrivateKey,
         client_id: str,
-        status: StatusOptions,
         *,
-        max_peers: int,
+        status: Callable[[], StatusOptions],
+        refuse: Refuse,
+        admission: Admission,
         serve: Serve,
     ) -> None:
+        """Describe our side.
+
+        Args:
+            status: says what is announced to a peer that connects now.
+            refuse: says why a peer that has shown who it is, is not wanted.
+            admission: decides by address, before that.
+        """
         self._key = key
         self._client_id = client_id
         self._status = status
-        self._max_peers = max_peers
+        self._refuse = refuse
+        self._admission = admission
         self._serve = serve
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._stopping = False
         self._port = 0
-        self._connections: set[Connection] = set()
         self._pending: dict[Connection, None] = {}  # oldest first
 
     async def start(self, host: str, port: int) -> int:
@@ -68,32 +85,40 @@ class Listener:
             await asyncio.wait(self._tasks)
 
     def _on_connected(self, pipe: Pipe) -> None:
+        loop = asyncio.get_running_loop()
+        refusal = self._admission.admit(pipe.host, loop.time())
+        if refusal is not None:
+            log.debug("connection refused peer=%s cause=%r", pipe.address, refusal.value)
+            pipe.abort()
+            return
         self._drop_pending()
         config = session_config(self._key, self._client_id, listen_port=self._port, refuse=self._refuse)
-        connection = Connection(pipe, config, self._status)
+        connection = Connection(pipe, config, self._status())
         self._pending[connection] = None
-        task = asyncio.get_running_loop().create_task(self._run(connection), name=f"peer {pipe.address}")
+        task = loop.create_task(self._run(connection), name=f"peer {pipe.address}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, connection: Connection) -> None:
-        if self._stopping:  # accepted in the very moment: who says goodbye to the others does not know of it
-            connection.abort("we are quitting")
-            return
-        self._connections.add(connection)
         try:
-            await self._serve(connection)
-        except Exception:
-            # A fault of ours that this peer has hit upon must not end the service for all the others.
-            log.exception("internal error peer=%s", connection)
-            connection.abort("internal error")
+            if self._stopping:  # accepted in the very moment: who says goodbye to the others does not know of it
+                connection.abort("we are quitting")
+                return
+            await run_guarded(self._serve, connection)
         finally:
-            self._connections.discard(connection)
             self._pending.pop(connection, None)
+            self._judge_handshake(connection)
+            self._admission.release(connection.host)
 
-    def _refuse(self, node_id: NodeId) -> DisconnectReason | None:
-        open_count = sum(connection.is_open for connection in self._connections)
-        return DisconnectReason.TOO_MANY_PEERS if open_count >= self._max_peers else None
+    def _judge_handshake(self, connection: Connection) -> None:
+        """Tell who fails at the handshake from who connects and goes, as a probe of a monitor does."""
+        closed = connection.closed
+        if connection.was_open:
+            self._admission.succeeded(connection.host)
+        elif closed is None or closed.reason in _NO_FAILURE:
+            pass
+        elif connection.received_bytes or closed.reason is not None:
+            self._admission.failed(connection.host, asyncio.get_running_loop().time())
 
     def _drop_pending(self) -> None:
         """Make room for one more that has not finished its handshake."""

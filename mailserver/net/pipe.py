@@ -5,6 +5,7 @@ our side, and a protocol of our own takes a quarter less time per message.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -31,7 +32,10 @@ class Pipe(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
-        self.address = "?"
+        self._rested = asyncio.Event()
+        self.host = ""
+        self.address = self.local_address = "?"
+        self.received_bytes = 0
 
     # What asyncio calls.
 
@@ -40,16 +44,17 @@ class Pipe(asyncio.Protocol):
         # uvloop's transports have all of asyncio.Transport, but do not derive from it.
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        peername = transport.get_extra_info("peername")
+        peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if peername:
-            host, port = peername[:2]
-            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.host = peername[0]
+            self.address, self.local_address = _as_text(peername), _as_text(sockname)
         if self._on_connected is not None:
             self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
         """Keep a chunk; pause the socket when too much is waiting."""
         self._chunks.append(data)
+        self.received_bytes += len(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= READ_HIGH_BYTES and not self._paused:
             self._paused = True
@@ -66,6 +71,7 @@ class Pipe(asyncio.Protocol):
         """The socket is gone."""
         self._ended = True
         self._lost.set()
+        self._rested.set()
         self._woken.set()
         self._writable.set()
 
@@ -102,8 +108,18 @@ class Pipe(asyncio.Protocol):
                 return None
 
     def wake(self) -> None:
-        """Let a waiting `read` return."""
+        """Let a waiting `read` or `rest` return."""
+        self._rested.set()
         self._woken.set()
+
+    async def rest(self, seconds: float) -> None:
+        """Wait so long, unless the socket goes away or `wake` is called."""
+        self._rested.clear()
+        if self._lost.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rested.wait()
 
     def write(self, chunks: list[bytes]) -> None:
         """Send; into the void if the socket is gone."""
@@ -129,3 +145,8 @@ class Pipe(asyncio.Protocol):
     async def closed(self) -> None:
         """Wait until the socket is gone."""
         await self._lost.wait()
+
+
+def _as_text(name: tuple[str, int]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

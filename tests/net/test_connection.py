@@ -6,21 +6,22 @@ import itertools
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keys import NodeId
-from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.net import connection as connection_module
-from mailserver.net.connection import Connection, random_entropy, random_key, session_config
-from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
+from mailserver.net.connection import Connection, Throttle, random_entropy, random_key, session_config
+from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
-from mailserver.rlpx.session import Closed, Refuse
-from mailserver.waku.bloom import EMPTY_BLOOM, Interest
+from mailserver.rlpx.session import Closed, Refuse, SharedPayload
+from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (
     BatchAcknowledged,
@@ -43,7 +44,7 @@ from tests.raw_peer import (
     open_stream,
     stream_pair,
 )
-from tests.waiting import DEADLINE_S, until
+from tests.waiting import DEADLINE_S, turns, until
 
 KEY = private_key("server")
 STATUS = StatusOptions(pow_requirement=0.25, bloom=EMPTY_BLOOM, light_node=False, confirmations=True)
@@ -62,11 +63,11 @@ Act = Callable[[Event], Awaitable[None]]
 class Running:
     """A connection that is being run, and what its handler was told."""
 
-    def __init__(self, connection: Connection, act: Act | None = None) -> None:
+    def __init__(self, connection: Connection, act: Act | None = None, throttle: Throttle | None = None) -> None:
         self.connection = connection
         self.events: list[Event] = []
         self._act = act
-        self.task = asyncio.create_task(connection.run(self._on_event))
+        self.task = asyncio.create_task(connection.run(self._on_event, throttle))
 
     async def _on_event(self, event: Event) -> None:
         self.events.append(event)
@@ -98,23 +99,30 @@ class Wires:
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
         return pipe, theirs
 
-    def run(self, connection: Connection, act: Act | None = None) -> Running:
+    def run(self, connection: Connection, act: Act | None = None, throttle: Throttle | None = None) -> Running:
         """Run a connection."""
-        self._runnings.append(Running(connection, act))
+        self._runnings.append(Running(connection, act, throttle))
         return self._runnings[-1]
 
     async def connect(
-        self, *, act: Act | None = None, status: StatusOptions = STATUS, refuse: Refuse | None = None
+        self,
+        *,
+        act: Act | None = None,
+        status: StatusOptions = STATUS,
+        refuse: Refuse | None = None,
+        throttle: Throttle | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
-        running = self.run(Connection(pipe, session_config(KEY, "server/1", refuse=refuse), status), act)
+        running = self.run(Connection(pipe, session_config(KEY, "server/1", refuse=refuse), status), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
 
-    async def open(self, *, act: Act | None = None) -> tuple[Running, RawPeer]:
+    async def open(
+        self, *, act: Act | None = None, status: StatusOptions = STATUS, throttle: Throttle | None = None
+    ) -> tuple[Running, RawPeer]:
         """The same after Hello and Status."""
-        running, raw = await self.connect(act=act)
+        running, raw = await self.connect(act=act, status=status, throttle=throttle)
         await raw.greet()
         return running, raw
 
@@ -270,6 +278,164 @@ async def test_status_update_changes_what_holds_for_the_peer(wires: Wires) -> No
     after = before.updated(StatusOptions(topic_interest=frozenset({NEWS})))
     assert running.events[1:] == [SettingsChanged(after), SettingsChanged(after)]
     assert running.connection.settings.interest == Interest(topics=frozenset({NEWS}))
+
+
+async def test_connection_tells_who_is_there_and_who_dialled(wires: Wires) -> None:
+    dialling, dialled = await wires.join()
+    before = dialled.connection.node_id, dialled.connection.was_open, dialled.connection.received_bytes
+    for running in (dialling, dialled):
+        await asyncio.wait_for(running.connection.ready(), DEADLINE_S)
+
+    assert (dialling.connection.is_inbound, dialled.connection.is_inbound) == (False, True)
+    assert dialling.connection.node_id == KEY.public_key
+    assert dialled.connection.node_id == private_key("dialler").public_key
+    assert dialling.connection.was_open
+    assert dialled.connection.was_open
+    assert before == (None, False, 0)
+    assert dialled.connection.received_bytes > 300  # auth alone
+    assert (dialled.connection.host, dialled.connection.remote_address, dialled.connection.local_address) == (
+        "",
+        "?",
+        "?",
+    )  # as of any socket pair
+
+
+async def test_connection_was_open_also_when_it_no_longer_is(wires: Wires) -> None:
+    running, raw = await wires.open()
+
+    await raw.close()
+    await running.ended()
+
+    assert not running.connection.is_open
+    assert running.connection.was_open
+
+
+async def test_connection_that_never_opened_was_not_open(wires: Wires) -> None:
+    running, raw = await wires.connect()
+    await raw.hear()
+
+    await raw.close()
+    await running.ended()
+
+    assert not running.connection.was_open
+
+
+# Announcing
+
+
+async def hear_status(raw: RawPeer) -> StatusOptions:
+    """Say Hello and hear Hello and Status."""
+    raw.write(raw.hello())
+    await raw.hear()
+    raw.compressed = True
+    code, payload = await raw.hear_packet()
+    assert code == PacketCode.STATUS
+    return StatusOptions.decode(payload)
+
+
+async def test_what_changes_before_the_handshake_is_over_is_said_by_status_itself(wires: Wires) -> None:
+    running, raw = await wires.connect()
+    changed = replace(STATUS, pow_requirement=0.5)
+
+    running.connection.announce(changed)
+    status = await hear_status(raw)
+    running.connection.send(PacketCode.P2P_REQUEST_COMPLETE, b"next")
+
+    assert status == changed
+    assert await raw.hear_packet() == Packet(PacketCode.P2P_REQUEST_COMPLETE, b"next")
+
+
+async def test_what_changes_later_is_said_by_an_update_with_nothing_else_in_it(wires: Wires) -> None:
+    running, raw = await wires.open()
+
+    running.connection.announce(replace(STATUS, pow_requirement=0.5))
+    running.connection.announce(replace(STATUS, pow_requirement=0.5, bloom=FULL_BLOOM))
+    heard = await raw.hear_packets(2)
+
+    assert [code for code, _ in heard] == [PacketCode.STATUS_UPDATE] * 2
+    assert [StatusOptions.decode(payload) for _, payload in heard] == [
+        StatusOptions(pow_requirement=0.5),
+        StatusOptions(bloom=FULL_BLOOM),
+    ]
+
+
+async def test_update_after_a_change_before_the_handshake_says_what_is_new_since(wires: Wires) -> None:
+    running, raw = await wires.connect()
+    running.connection.announce(replace(STATUS, pow_requirement=0.5))
+    await hear_status(raw)
+
+    running.connection.announce(STATUS)
+
+    code, payload = await raw.hear_packet()
+    assert (code, StatusOptions.decode(payload)) == (PacketCode.STATUS_UPDATE, StatusOptions(pow_requirement=0.25))
+
+
+async def test_nothing_is_said_where_nothing_has_changed(wires: Wires) -> None:
+    running, raw = await wires.open()
+
+    running.connection.announce(replace(STATUS))
+    running.connection.send(PacketCode.P2P_REQUEST_COMPLETE, b"next")
+
+    assert await raw.hear_packet() == Packet(PacketCode.P2P_REQUEST_COMPLETE, b"next")
+
+
+async def test_topics_in_place_of_a_bloom_and_back_are_said_each_time(wires: Wires) -> None:
+    ours = replace(STATUS, topic_interest=frozenset({NEWS}), bloom=None)
+    running, raw = await wires.open(status=ours)
+
+    for status in (STATUS, ours):
+        running.connection.announce(status)
+
+    assert [StatusOptions.decode(payload) for _, payload in await raw.hear_packets(2)] == [
+        StatusOptions(bloom=EMPTY_BLOOM),
+        StatusOptions(topic_interest=frozenset({NEWS})),
+    ]
+
+
+async def test_peer_that_is_gone_is_told_nothing(wires: Wires) -> None:
+    running, _raw = await wires.open()
+    running.connection.abort("gone")
+
+    running.connection.announce(replace(STATUS, pow_requirement=0.5))
+
+    assert (await running.ended()).cause == "gone"
+
+
+async def test_two_of_our_nodes_follow_what_the_other_announces(wires: Wires) -> None:
+    dialling, dialled = await wires.join()
+    for running in (dialling, dialled):
+        await asyncio.wait_for(running.connection.ready(), DEADLINE_S)
+    changed = replace(STATUS, pow_requirement=0.5, bloom=None, topic_interest=frozenset({NEWS}))
+
+    dialling.connection.announce(changed)
+    await until(lambda: len(dialled.events) == 2)
+
+    assert dialled.events[1] == SettingsChanged(PeerSettings().updated(changed))
+    assert dialled.connection.settings == PeerSettings().updated(changed)
+
+
+async def test_peer_that_becomes_a_light_node_is_of_no_use_to_another(wires: Wires) -> None:
+    heard, closed = await reason_for(
+        wires,
+        LIGHT,
+        hello,
+        packet(PacketCode.STATUS, EMPTY_STATUS),
+        packet(PacketCode.STATUS_UPDATE, LIGHT.encode()),
+        packet(PacketCode.P2P_REQUEST, b"in the same breath"),
+    )
+
+    assert heard is closed.reason is DisconnectReason.USELESS_PEER
+
+
+async def test_shared_payload_reaches_each_peer_as_it_is(wires: Wires) -> None:
+    payload = SharedPayload(bytes(1000))
+    peers = [await wires.open() for _ in range(2)]
+
+    for running, _ in peers:
+        running.connection.send(PacketCode.P2P_REQUEST_COMPLETE, payload)
+
+    for _, raw in peers:
+        assert await raw.hear_packet() == Packet(PacketCode.P2P_REQUEST_COMPLETE, bytes(1000))
 
 
 # Events
@@ -785,6 +951,262 @@ async def test_peer_is_not_idle_while_the_handler_makes_it_wait(wires: Wires, mo
     assert {ping.message_id for ping in pings} == {p2p.MessageId.PING}
     assert await running.seen(P2PRequestReceived(b"2"))
     assert running.connection.closed is None
+
+
+# Probing
+
+
+@ON_UVLOOP
+async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.1)
+    running, raw = await wires.open()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    running.connection.probe()
+    heard = [await raw.hear() for _ in range(2)]
+    waited = loop.time() - started
+    await raw.close()
+
+    assert heard == [
+        Heard(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD),
+        Heard(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(DisconnectReason.PING_TIMEOUT)),
+    ]
+    assert 0.09 <= waited < session_module.IDLE_TIMEOUT_S
+    closed = await running.ended()
+    assert (closed.reason, closed.cause) == (DisconnectReason.PING_TIMEOUT, "peer was silent for 0.1 s")
+
+
+@ON_UVLOOP
+async def test_peer_that_answers_a_probe_stays(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.2)
+    running, raw = await wires.open()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    for _ in range(3):
+        running.connection.probe()
+        assert (await raw.hear()).message_id == p2p.MessageId.PING
+        raw.write(raw.frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD))
+    await until(lambda: loop.time() > started + 0.5)
+
+    assert running.connection.closed is None
+
+
+async def test_probe_before_the_handshake_and_after_the_end_does_nothing(wires: Wires) -> None:
+    running, raw = await wires.connect()
+    running.connection.probe()
+    raw.write(raw.hello())
+    assert (await raw.hear()).message_id == p2p.MessageId.HELLO
+    raw.compressed = True
+    assert (await raw.hear()).message_id == WAKU_OFFSET + PacketCode.STATUS
+
+    running.connection.abort("gone")
+    running.connection.probe()
+    await running.ended()
+    running.connection.probe()
+
+    assert await raw.hear_hangup() is None
+
+
+# Throttling
+
+LONG_S = 10 * DEADLINE_S
+"""A pause longer than any test may take."""
+
+
+class Valve:
+    """A throttle that says what it is told to for the next packets, and then 0, and notes what it is asked."""
+
+    def __init__(self, *pauses: float | RemoteProtocolError) -> None:
+        self.sizes: list[int] = []
+        self.times: list[float] = []
+        self._pauses = list(pauses)
+
+    def __call__(self, size: int, now: float) -> float:
+        self.sizes.append(size)
+        self.times.append(now)
+        pause = self._pauses.pop(0) if self._pauses else 0.0
+        if isinstance(pause, RemoteProtocolError):
+            raise pause
+        return pause
+
+
+async def test_throttle_is_asked_for_each_packet_by_its_length_and_the_time(wires: Wires) -> None:
+    valve = Valve()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    running, raw = await wires.open(throttle=valve)
+
+    raw.say(PacketCode.P2P_REQUEST, bytes(1000))
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))  # is no packet
+    raw.say(UNKNOWN_CODE, b"12")
+    raw.say(PacketCode.P2P_REQUEST, b"")
+    assert await running.seen(P2PRequestReceived(b""))
+    await until(lambda: len(valve.sizes) == 4)
+
+    assert valve.sizes == [len(DEPLOYED_STATUS), 1000, 2, 0]  # inflated: that is what they cost
+    assert valve.times == sorted(valve.times)
+    assert all(started <= time <= loop.time() for time in valve.times)
+
+
+async def test_packet_is_handled_before_the_pause_that_it_costs(wires: Wires) -> None:
+    running, raw = await wires.open(throttle=Valve(0.0, LONG_S))
+
+    raw.write(raw.packet(PacketCode.P2P_REQUEST, b"1"), raw.packet(PacketCode.P2P_REQUEST, b"2"))
+    assert await running.seen(P2PRequestReceived(b"1"))
+    await turns(50)
+
+    assert P2PRequestReceived(b"2") not in running.events
+
+
+async def test_peer_is_read_from_again_after_the_pause(wires: Wires) -> None:
+    loop = asyncio.get_running_loop()
+    valve = Valve(0.0, 0.05)
+    running, raw = await wires.open(throttle=valve)
+
+    raw.write(raw.packet(PacketCode.P2P_REQUEST, b"1"), raw.packet(PacketCode.P2P_REQUEST, b"2"))
+
+    assert await running.seen(P2PRequestReceived(b"2"))
+    await until(lambda: len(valve.times) == 3)
+    assert valve.times[2] - valve.times[1] >= 0.049
+    assert loop.time() - valve.times[1] < LONG_S
+
+
+async def push(raw: RawPeer) -> int:
+    """Send until nothing more goes out, though the connection has had every chance to take it; return how much.
+
+    Gives up where it is clear that everything is taken.
+    """
+    sent = stuck = 0
+    transport = raw.writer.transport
+    while stuck < 50 and sent < READ_HIGH_BYTES + 16 * 1024 * 1024:
+        if transport.get_write_buffer_size():
+            stuck += 1
+        else:
+            stuck = 0
+            chunk = raw.packet(UNKNOWN_CODE, random.randbytes(64 * 1024))
+            raw.write(chunk)
+            sent += len(chunk)
+        await turns(2)
+    return sent
+
+
+async def test_bytes_of_a_throttled_peer_stay_in_its_own_kernel(wires: Wires) -> None:
+    valve = Valve(0.0, LONG_S)
+    running, raw = await wires.open(throttle=valve)
+    raw.say(PacketCode.P2P_REQUEST, b"")
+    await until(lambda: len(valve.sizes) == 2)
+
+    sent = await push(raw)
+    stuck = raw.writer.transport.get_write_buffer_size()
+    received = running.connection.received_bytes
+
+    assert stuck > 0  # its own buffer fills, not ours
+    assert sent < READ_HIGH_BYTES + 4 * 1024 * 1024
+    assert received < READ_HIGH_BYTES + 2 * 256 * 1024
+    assert len(running.events) == 2
+
+
+async def test_other_peers_are_read_from_while_one_is_throttled(wires: Wires) -> None:
+    _, flooder = await wires.open(throttle=Valve(LONG_S))
+    running, raw = await wires.open(throttle=Valve())
+    flooder.say(PacketCode.P2P_REQUEST, b"flood")
+
+    raw.say(PacketCode.P2P_REQUEST, b"1")
+
+    assert await running.seen(P2PRequestReceived(b"1"))
+
+
+async def throttled(wires: Wires) -> tuple[Running, RawPeer]:
+    """A connection in a pause longer than any test may take."""
+    valve = Valve(0.0, LONG_S)
+    running, raw = await wires.open(throttle=valve)
+    raw.say(PacketCode.P2P_REQUEST, b"")
+    await until(lambda: len(valve.sizes) == 2)
+    return running, raw
+
+
+async def test_throttled_connection_ends_when_we_end_it(wires: Wires) -> None:
+    running, raw = await throttled(wires)
+
+    running.connection.disconnect(DisconnectReason.CLIENT_QUITTING, "we are quitting")
+
+    assert await raw.hear_hangup() is DisconnectReason.CLIENT_QUITTING
+    await raw.close()
+    assert (await running.ended()).cause == "we are quitting"
+
+
+async def test_throttled_connection_ends_when_it_is_cut(wires: Wires) -> None:
+    running, _raw = await throttled(wires)
+
+    running.connection.abort("no time")
+
+    assert (await running.ended()).cause == "no time"
+
+
+@ON_UVLOOP
+@pytest.mark.parametrize("flooding", [False, True], ids=["silent", "flooding"])
+async def test_throttled_peer_that_goes_away_is_missed_at_the_next_ping(
+    wires: Wires, monkeypatch: pytest.MonkeyPatch, flooding: bool
+) -> None:
+    hurry(monkeypatch, ping_s=0.05, idle_s=0.5)
+    running, raw = await throttled(wires)
+    if flooding:
+        await push(raw)
+
+    await raw.close()
+
+    assert (await running.ended()).by_peer
+
+
+@ON_UVLOOP
+async def test_throttled_peer_is_pinged_and_not_taken_for_idle(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch, ping_s=0.05, idle_s=0.5)
+    running, raw = await throttled(wires)
+
+    pings = [await raw.hear() for _ in range(20)]  # takes a second
+
+    assert {ping.message_id for ping in pings} == {p2p.MessageId.PING}
+    assert running.connection.closed is None
+
+
+async def test_packets_in_the_write_buffer_go_out_before_the_pause(wires: Wires) -> None:
+    async def answer(event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            running.connection.send(PacketCode.P2P_REQUEST_COMPLETE, b"answer")
+
+    running, raw = await wires.open(act=answer, throttle=Valve(0.0, LONG_S))
+
+    raw.say(PacketCode.P2P_REQUEST, b"")
+
+    assert await raw.hear_packet() == Packet(PacketCode.P2P_REQUEST_COMPLETE, b"answer")
+
+
+async def test_peer_that_goes_on_over_its_limit_is_told_why_it_is_disconnected(wires: Wires) -> None:
+    fault = RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, "too much")
+    valve = Valve(0.0, fault)
+    running, raw = await wires.open(throttle=valve)
+
+    raw.write(raw.packet(PacketCode.P2P_REQUEST, b"1"), raw.packet(PacketCode.P2P_REQUEST, b"2"))
+
+    assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+    await raw.close()
+    assert await running.ended() == Closed(DisconnectReason.SUBPROTOCOL_ERROR, by_peer=False, cause="too much")
+    assert running.events[1:] == [P2PRequestReceived(b"1")]
+    assert len(valve.sizes) == 2
+
+
+async def test_connection_that_its_handler_has_ended_takes_no_pause(wires: Wires) -> None:
+    async def cut(event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            running.connection.abort("seen enough")
+
+    running, raw = await wires.open(act=cut, throttle=Valve(0.0, LONG_S))
+
+    raw.say(PacketCode.P2P_REQUEST, b"")
+
+    assert (await running.ended()).cause == "seen enough"
 
 
 # Backpressure

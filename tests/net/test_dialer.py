@@ -1,22 +1,35 @@
-"""mailserver.net.dialer, on the loopback interface."""
+"""mailserver.net.dialer, on the loopback interface; static peers over socket pairs."""
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
 from mailserver.codec.keys import Enode, NodeId
-from mailserver.errors import ConnectionLost, DecodeError
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
+from mailserver.net import connection as connection_module
 from mailserver.net import dialer as dialer_module
-from mailserver.net.connection import session_config
-from mailserver.net.dialer import dial
+from mailserver.net.connection import Connection, session_config
+from mailserver.net.dialer import (
+    FIRST_BACKOFF_S,
+    JITTER,
+    MAX_BACKOFF_S,
+    STABLE_S,
+    Backoff,
+    StaticPeers,
+    dial,
+    jittered,
+)
+from mailserver.net.pipe import Pipe
 from mailserver.waku.packets import StatusOptions
 from mailserver.waku.peer import Event
 from tests.pairs import private_key
-from tests.raw_peer import RawPeer
-from tests.waiting import DEADLINE_S
+from tests.raw_peer import RawPeer, stream_pair
+from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -99,3 +112,414 @@ async def test_node_id_that_is_no_key_is_an_error_and_leaves_no_socket(server: s
             end.setblocking(False)
             gone = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), 1.0)
             assert gone == b""
+
+
+# How long to wait
+
+
+def test_waits_are_doubled_up_to_the_maximum() -> None:
+    backoff = Backoff()
+
+    waits = [backoff.after(0.0) for _ in range(12)]
+
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0, 300.0]
+
+
+def test_connection_that_lasted_makes_the_next_wait_the_first_one_again() -> None:
+    backoff = Backoff()
+    for _ in range(12):
+        backoff.after(0.0)
+
+    assert backoff.after(STABLE_S - 0.01) == MAX_BACKOFF_S
+    assert [backoff.after(STABLE_S), backoff.after(0.0)] == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S]
+
+
+def test_attempt_that_nobody_answered_is_no_connection_that_lasted() -> None:
+    assert dialer_module.DIAL_TIMEOUT_S < STABLE_S
+
+
+def test_wait_is_longer_or_shorter_by_half_of_itself_at_most() -> None:
+    waits = [jittered(MAX_BACKOFF_S) for _ in range(1000)]
+
+    assert JITTER == 0.5
+    assert 150 <= min(waits) < 200
+    assert 400 < max(waits) <= 450
+    assert len(set(waits)) == len(waits)
+
+
+# Static peers
+
+ENODE = Enode(KEY.public_key, "192.0.2.1", 30303)
+MOVED = replace(ENODE, host="192.0.2.2")
+OTHER = Enode(private_key("other").public_key, "192.0.2.3", 30303)
+
+
+class Keeper:
+    """Static peers, whom they dial and what they serve: connections over socket pairs that stay open until ended.
+
+    While `reachable` is not set, a dial waits; while `is_down`, it fails. `wait` stands for the waits between.
+    """
+
+    def __init__(self) -> None:
+        self.peers = StaticPeers(self._dial, self._serve, lambda node_id: node_id in self.connected)
+        self.dialled: list[Enode] = []
+        self.served: list[Connection] = []
+        self.cancelled = 0
+        self.connected: set[NodeId] = set()
+        self.reachable = asyncio.Event()
+        self.reachable.set()
+        self.is_down = False
+        self.bug = False
+        self.waits: list[float] = []
+        self._ends: list[socket.socket] = []
+
+    def wait(self, wait_s: float) -> float:
+        """Note how long would be waited, in place of the jitter, and have it take no time; where nothing stops it, this
+        must."""
+        self.waits.append(wait_s)
+        return 0.0 if len(self.waits) < 100 else 1000.0
+
+    async def _dial(self, enode: Enode) -> Connection:
+        self.dialled.append(enode)
+        try:
+            await self.reachable.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.is_down:
+            raise ConnectionLost(None, "nobody there")
+        ours, theirs = stream_pair()
+        self._ends.append(theirs)
+        _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
+        return Connection(pipe, CONFIG, STATUS, remote_id=enode.node_id)
+
+    async def _serve(self, connection: Connection) -> None:
+        self.served.append(connection)
+        if self.bug:
+            raise ZeroDivisionError
+        await connection.run(_ignore)
+
+    async def serving(self, count: int) -> Connection:
+        """Wait until so many connections have been served or are; return the last."""
+        await until(lambda: len(self.served) >= count)
+        return self.served[count - 1]
+
+    async def close(self) -> None:
+        self.peers.stop()
+        for connection in self.served:
+            connection.abort("the test is over")
+        await asyncio.wait_for(self.peers.join(), DEADLINE_S)
+        for end in self._ends:
+            end.close()
+
+
+@pytest.fixture
+async def keeper(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Keeper]:
+    """Waits between attempts take no time but are noted."""
+    keeper = Keeper()
+    monkeypatch.setattr(dialer_module, "jittered", keeper.wait)
+    yield keeper
+    await keeper.close()
+
+
+def hold(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the waits between attempts endless; they are noted all the same."""
+
+    def wait(wait_s: float) -> float:
+        keeper.waits.append(wait_s)
+        return 1000.0
+
+    monkeypatch.setattr(dialer_module, "jittered", wait)
+
+
+async def test_static_peer_is_dialled_and_served(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+
+    connection = await keeper.serving(1)
+
+    assert connection.node_id == ENODE.node_id
+    assert not connection.is_inbound
+    assert keeper.dialled == [ENODE]
+    assert connection.closed is None
+
+
+async def test_static_peer_is_dialled_again_whenever_its_connection_ends(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+
+    for count in range(1, 5):
+        (await keeper.serving(count)).abort("lost")
+    await keeper.serving(5)
+
+    assert keeper.dialled == [ENODE] * 5
+    assert keeper.waits == [1.0, 2.0, 4.0, 8.0]
+
+
+async def test_peer_that_is_down_is_dialled_less_and_less_often_until_it_is_there(keeper: Keeper) -> None:
+    keeper.is_down = True
+    keeper.peers.add(ENODE)
+    await until(lambda: len(keeper.waits) >= 11)
+
+    keeper.is_down = False
+    await keeper.serving(1)
+
+    assert keeper.waits[:11] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
+
+
+async def test_wait_after_a_stable_connection_is_the_first_one(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper.peers.add(ENODE)
+    for count in range(1, 4):
+        (await keeper.serving(count)).abort("lost at once")
+    connection = await keeper.serving(4)
+
+    monkeypatch.setattr(dialer_module, "STABLE_S", 0.0)  # it counts as stable however short it was
+    connection.abort("lost after a while")
+    await keeper.serving(5)
+
+    assert keeper.waits[:4] == [1.0, 2.0, 4.0, 1.0]
+
+
+async def test_peer_that_has_dialled_us_is_not_dialled_until_that_is_over(keeper: Keeper) -> None:
+    keeper.is_down = True
+    keeper.peers.add(ENODE)
+    await until(lambda: len(keeper.waits) >= 5)
+    keeper.connected.add(ENODE.node_id)
+    await until(lambda: STABLE_S in keeper.waits)
+    dialled = len(keeper.dialled)
+    await until(lambda: keeper.waits.count(STABLE_S) >= 3)
+    dialled_meanwhile = len(keeper.dialled) - dialled
+
+    keeper.connected.clear()
+    looked = len(keeper.waits)
+    await until(lambda: len(keeper.dialled) >= dialled + 2)
+
+    assert dialled_meanwhile == 0
+    # It was there: the next waits are short ones again.
+    assert [wait for wait in keeper.waits[looked:] if wait != STABLE_S][:2] == [1.0, 2.0]
+
+
+async def test_fault_of_ours_in_serving_is_logged_and_the_peer_dialled_again(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper.bug = True
+    keeper.peers.add(ENODE)
+    first = await keeper.serving(1)
+
+    keeper.bug = False
+    await keeper.serving(2)
+
+    assert first.closed is not None
+    assert first.closed.cause == "internal error"
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert {(record.name, record.exc_info is not None) for record in errors} == {(connection_module.__name__, True)}
+
+
+async def test_peer_that_is_not_reached_is_worth_a_debug_line(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mailserver.net.dialer")
+    keeper.is_down = True
+
+    keeper.peers.add(ENODE)
+    await until(lambda: bool(caplog.records))
+
+    record = caplog.records[0]
+    assert record.levelno == logging.DEBUG
+    assert record.getMessage() == (f"static peer not reached peer={ENODE.node_id.hex()[:8]} cause='nobody there'")
+
+
+async def test_peer_that_is_added_twice_is_dialled_once(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+    keeper.peers.add(ENODE)
+    await keeper.serving(1)
+    keeper.peers.add(ENODE)
+    await turns()
+
+    assert keeper.dialled == [ENODE]
+
+
+async def test_peer_that_has_moved_is_dialled_where_it_is_now(keeper: Keeper) -> None:
+    keeper.is_down = True
+    keeper.peers.add(ENODE)
+    await until(lambda: len(keeper.dialled) >= 2)
+
+    keeper.peers.add(MOVED)
+    await turns()
+    tried = len(keeper.dialled)
+    await until(lambda: len(keeper.dialled) >= tried + 5)
+
+    assert set(keeper.dialled[tried:]) == {MOVED}
+
+
+async def test_connection_to_where_a_peer_was_goes_on(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+    connection = await keeper.serving(1)
+    keeper.connected.add(ENODE.node_id)
+
+    keeper.peers.add(MOVED)
+    await until(lambda: STABLE_S in keeper.waits)
+
+    assert connection.closed is None
+    assert keeper.dialled == [ENODE]
+
+
+async def test_peer_that_is_removed_is_not_dialled_again(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+    connection = await keeper.serving(1)
+
+    keeper.peers.remove(ENODE.node_id)
+    await turns()
+    went_on = connection.closed is None
+    connection.abort("lost")
+    await asyncio.wait_for(keeper.peers.join(), DEADLINE_S)
+
+    assert went_on
+    assert keeper.dialled == [ENODE]
+    assert keeper.waits == [1.0]  # over before it began
+
+
+async def test_peer_that_is_removed_while_we_wait_is_forgotten_at_once(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(keeper, monkeypatch)
+    keeper.is_down = True
+    keeper.peers.add(ENODE)
+    await until(lambda: keeper.waits == [1.0])
+
+    keeper.peers.remove(ENODE.node_id)
+
+    await asyncio.wait_for(keeper.peers.join(), DEADLINE_S)
+    assert keeper.dialled == [ENODE]
+
+
+async def test_peer_that_is_removed_while_it_is_dialled_is_hung_up_on(keeper: Keeper) -> None:
+    keeper.reachable.clear()
+    keeper.peers.add(ENODE)
+    await until(lambda: keeper.dialled == [ENODE])
+
+    keeper.peers.remove(ENODE.node_id)
+    keeper.reachable.set()
+    connection = await keeper.serving(1)  # whoever serves counts each connection
+    await asyncio.wait_for(keeper.peers.join(), DEADLINE_S)
+
+    assert connection.closed is not None
+    assert connection.closed.reason is DisconnectReason.TCP_ERROR
+    assert connection.closed.cause == "no longer wanted"
+    assert keeper.dialled == [ENODE]
+
+
+async def test_peer_that_is_removed_and_added_again_is_dialled_anew(keeper: Keeper) -> None:
+    keeper.reachable.clear()
+    keeper.peers.add(ENODE)
+    await until(lambda: keeper.dialled == [ENODE])
+
+    keeper.peers.remove(ENODE.node_id)
+    keeper.peers.add(ENODE)
+    await until(lambda: keeper.dialled == [ENODE, ENODE])
+    keeper.reachable.set()
+    await keeper.serving(2)
+    await until(lambda: sum(connection.closed is None for connection in keeper.served) == 1)
+
+    assert [connection.closed.cause for connection in keeper.served if connection.closed] == ["no longer wanted"]
+
+
+async def test_peer_that_nobody_knows_is_removed_without_a_word(keeper: Keeper) -> None:
+    keeper.peers.remove(ENODE.node_id)
+
+    assert keeper.dialled == []
+
+
+async def test_list_is_followed_whom_it_lacks_is_not_dialled_again(keeper: Keeper) -> None:
+    keeper.peers.follow([ENODE])
+    first = await keeper.serving(1)
+
+    keeper.peers.follow([OTHER, OTHER])
+    second = await keeper.serving(2)
+    first.abort("lost")
+    second.abort("lost")
+    await keeper.serving(3)
+
+    assert keeper.dialled == [ENODE, OTHER, OTHER]
+
+
+async def test_list_that_stays_the_same_changes_nothing(keeper: Keeper) -> None:
+    keeper.peers.follow([ENODE, OTHER])
+    await keeper.serving(2)
+
+    keeper.peers.follow([OTHER, ENODE])
+    await turns()
+
+    assert sorted(keeper.dialled, key=str) == sorted([ENODE, OTHER], key=str)
+    assert all(connection.closed is None for connection in keeper.served)
+
+
+async def test_list_that_says_where_a_peer_has_moved_is_followed_there(keeper: Keeper) -> None:
+    keeper.peers.follow([ENODE])
+    connection = await keeper.serving(1)
+
+    keeper.peers.follow([MOVED])
+    connection.abort("it has moved")
+    await keeper.serving(2)
+
+    assert keeper.dialled == [ENODE, MOVED]
+
+
+async def test_stop_dials_nobody_any_more_and_lets_connections_go_on(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+    connection = await keeper.serving(1)
+
+    keeper.peers.stop()
+    keeper.peers.add(OTHER)
+    keeper.peers.follow([OTHER])
+    await turns()
+
+    assert keeper.dialled == [ENODE]
+    assert connection.closed is None
+
+
+async def test_join_waits_for_connections_as_whoever_serves_them_says_goodbye(keeper: Keeper) -> None:
+    keeper.peers.add(ENODE)
+    connection = await keeper.serving(1)
+    keeper.peers.stop()
+    joining = asyncio.create_task(keeper.peers.join())
+    await turns()
+    waited = not joining.done()
+    was_open = connection.closed is None
+
+    connection.abort("goodbye")
+    await asyncio.wait_for(joining, DEADLINE_S)
+
+    assert waited
+    assert was_open
+
+
+async def test_join_gives_up_what_is_being_dialled(keeper: Keeper) -> None:
+    keeper.reachable.clear()
+    keeper.peers.follow([ENODE, OTHER])
+    await until(lambda: len(keeper.dialled) == 2)
+    keeper.peers.stop()
+
+    await asyncio.wait_for(keeper.peers.join(), DEADLINE_S)
+
+    assert keeper.cancelled == 2
+    assert keeper.served == []
+
+
+async def test_join_of_nobody_is_over_at_once(keeper: Keeper) -> None:
+    await asyncio.wait_for(keeper.peers.join(), DEADLINE_S)
+
+
+async def test_static_peer_is_dialled_over_a_real_port(server: socket.socket) -> None:
+    served = asyncio.Event()
+
+    async def serve(connection: Connection) -> None:
+        served.set()
+        await connection.run(_ignore)
+
+    peers = StaticPeers(lambda enode: dial(enode, CONFIG, STATUS), serve, lambda _: False)
+    peers.add(enode_of(server))
+    end, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), DEADLINE_S)
+    raw = await (await RawPeer.accept(end)).greet()
+    await asyncio.wait_for(served.wait(), DEADLINE_S)
+
+    peers.stop()
+    await raw.close()
+
+    await asyncio.wait_for(peers.join(), DEADLINE_S)

@@ -1,20 +1,25 @@
 """mailserver.net.listener, on a free port of the loopback interface."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
+from mailserver.net import connection as connection_module
 from mailserver.net import listener as listener_module
+from mailserver.net.admission import Admission, AdmissionLimits, Refusal
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
+from mailserver.rlpx.capabilities import Capability
 from mailserver.waku.packets import StatusOptions
 from mailserver.waku.peer import Event
 from tests.pairs import private_key
@@ -26,13 +31,48 @@ pytestmark = pytest.mark.integration
 KEY = private_key("server")
 STATUS = StatusOptions(pow_requirement=0.0, light_node=False, confirmations=True)
 MAX_PEERS = 3
+NO_LIMITS = AdmissionLimits(0, 0, 0.0, 0.0, 0)
+
+
+class Watched(Admission):
+    """Notes what it is told of the connections that it has admitted, by what and in which order."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        super().__init__(limits)
+        self.told: list[str] = []
+
+    def failed(self, address: str, now: float) -> None:
+        self.told.append(f"{address} failed")
+        super().failed(address, now)
+
+    def succeeded(self, address: str) -> None:
+        self.told.append(f"{address} succeeded")
+        super().succeeded(address)
+
+    def release(self, address: str) -> None:
+        self.told.append(f"{address} left")
+        super().release(address)
 
 
 class Host:
-    """A listener and its connections; `bug` makes the serving of the next one fail."""
+    """A listener and its connections; `bug` makes the serving of the next one fail.
 
-    def __init__(self) -> None:
-        self.listener = Listener(KEY, "server/1", STATUS, max_peers=MAX_PEERS, serve=self._serve)
+    Who is not among `unwanted` is refused above MAX_PEERS, as the daemon does it.
+    """
+
+    def __init__(self, limits: AdmissionLimits = NO_LIMITS) -> None:
+        self.admission = Watched(limits)
+        self.status = STATUS
+        self.asked_for_status = 0
+        self.unwanted: dict[NodeId, DisconnectReason] = {}
+        self.listener = Listener(
+            KEY,
+            "server/1",
+            status=self._announced,
+            refuse=self._refuse,
+            admission=self.admission,
+            serve=self._serve,
+        )
         self.address = ("127.0.0.1", 0)
         self.connections: list[Connection] = []
         self.raws: list[RawPeer] = []
@@ -40,6 +80,16 @@ class Host:
 
     async def start(self) -> None:
         self.address = ("127.0.0.1", await self.listener.start("127.0.0.1", 0))
+
+    def _announced(self) -> StatusOptions:
+        self.asked_for_status += 1
+        return self.status
+
+    def _refuse(self, node_id: NodeId) -> DisconnectReason | None:
+        if node_id in self.unwanted:
+            return self.unwanted[node_id]
+        is_full = sum(connection.is_open for connection in self.connections) >= MAX_PEERS
+        return DisconnectReason.TOO_MANY_PEERS if is_full else None
 
     async def _serve(self, connection: Connection) -> None:
         if self.bug:
@@ -76,6 +126,17 @@ async def host() -> AsyncIterator[Host]:
     await host.start()
     yield host
     await host.close()
+
+
+@contextlib.asynccontextmanager
+async def limited(limits: AdmissionLimits) -> AsyncIterator[Host]:
+    """A host that admits by these limits."""
+    host = Host(limits)
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.close()
 
 
 async def refusal(raw: RawPeer) -> DisconnectReason | None:
@@ -262,7 +323,7 @@ async def test_fault_of_ours_ends_one_connection_and_is_logged(host: Host, caplo
     peer.write(peer.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
     assert (await peer.hear()).message_id == p2p.MessageId.PONG
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [(record.name, record.exc_info is not None) for record in errors] == [(listener_module.__name__, True)]
+    assert [(record.name, record.exc_info is not None) for record in errors] == [(connection_module.__name__, True)]
 
 
 async def test_connection_reset_before_anyone_looked_at_it_is_forgotten(host: Host) -> None:
@@ -273,3 +334,246 @@ async def test_connection_reset_before_anyone_looked_at_it_is_forgotten(host: Ho
 
     await host.dial_open("client")
     await until(lambda: sum(connection.closed is None for connection in host.connections) == 1)
+    await left(host, len(host.connections) - 1)
+    assert all(told.endswith(" left") for told in host.admission.told)
+
+
+async def test_each_peer_is_told_what_holds_when_it_connects(host: Host) -> None:
+    statuses = []
+    for min_pow in (0.25, 0.5):
+        host.status = replace(STATUS, pow_requirement=min_pow)
+        raw = await host.dial(f"client {min_pow}")
+        raw.write(raw.hello())
+        await raw.hear()
+        raw.compressed = True
+        statuses.append(StatusOptions.decode((await raw.hear_packet()).payload))
+
+    assert [status.pow_requirement for status in statuses] == [0.25, 0.5]
+
+
+async def test_reason_of_a_refusal_is_the_one_that_was_given(host: Host) -> None:
+    reasons = [DisconnectReason.ALREADY_CONNECTED, DisconnectReason.USELESS_PEER]
+    for reason in reasons:
+        host.unwanted[private_key(reason.name).public_key] = reason
+
+    assert [await refusal(await host.dial(reason.name)) for reason in reasons] == reasons
+    await host.dial_open("wanted")
+
+
+# Admission by address
+
+
+async def left(host: Host, count: int) -> None:
+    """Wait until so many connections have been let go of."""
+    await until(lambda: sum(told.endswith(" left") for told in host.admission.told) >= count)
+
+
+async def closed_unread(host: Host, said: bytes = b"") -> None:
+    """Connect and say something; wait until that is hung up on."""
+    reader, writer = await open_stream(host.address)
+    writer.write(said)
+    assert await at_end(reader)
+    await close_stream(writer)
+
+
+async def test_refused_address_is_hung_up_on_before_a_byte_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mailserver.net.listener")
+    async with limited(replace(NO_LIMITS, max_per_address=1)) as host:
+        first = await host.dial_open("first")
+
+        for said in (b"", bytes(1), bytes(100_000)):
+            await closed_unread(host, said)
+        first.write(first.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
+
+        assert (await first.hear()).message_id == p2p.MessageId.PONG
+        assert len(host.connections) == 1  # of the others nothing was made
+        assert host.asked_for_status == 1
+        assert host.admission.told == []
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 3
+        assert all(line.startswith("connection refused peer=127.0.0.1:") for line in lines)
+        assert all(line.endswith(f"cause={Refusal.ADDRESS_FULL.value!r}") for line in lines)
+
+
+async def test_place_of_an_address_is_free_again_whatever_became_of_its_connection() -> None:
+    async with limited(replace(NO_LIMITS, max_per_address=1)) as host:
+        peer = await host.dial_open("one that leaves")
+        await peer.close()
+        await left(host, 1)
+        _, writer = await open_stream(host.address)
+        await close_stream(writer)
+        await left(host, 2)
+        host.bug = True
+        await closed_unread(host)
+        await left(host, 3)
+
+        await host.dial_open("the next")
+
+        assert host.admission.told == ["127.0.0.1 succeeded", *["127.0.0.1 left"] * 3]
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # asyncio's own loop fails here itself, up to Python 3.11
+@pytest.mark.parametrize("moment", range(4))
+async def test_connection_accepted_in_the_moment_of_the_stop_is_counted_and_let_go(moment: int) -> None:
+    async with limited(replace(NO_LIMITS, max_per_address=20)) as host:
+        with contextlib.ExitStack() as stack:
+            for _ in range(10):
+                stack.enter_context(socket.create_connection(host.address))
+            await turns(moment)
+
+            host.listener.stop()
+            served = list(host.connections)
+            await turns()
+            for connection in host.connections:
+                connection.abort("the test is over")
+            await asyncio.wait_for(host.listener.join(), DEADLINE_S)
+
+        assert host.connections == served  # of the others nobody heard who says goodbye
+        assert set(host.admission.told) <= {"127.0.0.1 left"}
+        assert host.admission.admit("127.0.0.1", 0.0) is None
+        host.admission.release("127.0.0.1")
+        assert all(host.admission.admit("127.0.0.1", 0.0) is None for _ in range(20))
+        assert host.admission.admit("127.0.0.1", 0.0) is Refusal.ADDRESS_FULL
+
+
+# Whose fault it is that a handshake fails
+
+
+async def say(host: Host, said: bytes) -> None:
+    """Connect, say something, and wait for what comes of it."""
+    reader, writer = await open_stream(host.address)
+    writer.write(said)
+    assert await at_end(reader)
+    await close_stream(writer)
+
+
+async def say_and_leave(host: Host, said: bytes) -> None:
+    """Connect, say something and close, as a monitor does that has nothing to say."""
+    _, writer = await open_stream(host.address)
+    writer.write(said)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def reset(host: Host) -> None:
+    """Connect and break off, as a scanner of ports does."""
+    stream = socket.create_connection(host.address)
+    await until(lambda: len(host.connections) == 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    stream.close()
+
+
+async def say_goodbye_in_place_of_hello(host: Host, reason: DisconnectReason) -> None:
+    raw = await host.dial("client")
+    raw.write(raw.frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(reason)))
+    await until(lambda: bool(host.admission.told))
+
+
+async def speak_another_capability(host: Host) -> None:
+    raw = await host.dial("client")
+    raw.write(raw.hello(capabilities=[Capability("waku", 0)]))
+    await raw.hear()
+    raw.compressed = True
+    assert await raw.hear_hangup() is DisconnectReason.USELESS_PEER
+
+
+async def leave_after_the_key_exchange(host: Host) -> None:
+    raw = await host.dial("client")
+    await raw.hear()
+    await raw.close()
+
+
+async def be_refused(host: Host, reason: DisconnectReason) -> None:
+    host.unwanted[private_key("client").public_key] = reason
+    raw = await host.dial("client")
+    assert await refusal(raw) is reason
+    await raw.close()
+
+
+async def be_a_victim_of_ours(host: Host) -> None:
+    host.bug = True
+    await say(host, b"")
+
+
+Approach = Callable[[Host], Awaitable[None]]
+
+FAILURES: dict[str, Approach] = {
+    "garbage": lambda host: say(host, bytes(500)),
+    "HTTP": lambda host: say(host, b"GET / HTTP/1.1\r\n\r\n" * 40),
+    "silence": lambda host: say(host, b""),
+    "half an auth": lambda host: say(host, b"\x01\x50" + bytes(100)),
+    "a byte and away": lambda host: say_and_leave(host, b"\x01"),
+    "no capability in common": speak_another_capability,
+    "no Hello": leave_after_the_key_exchange,
+    "a goodbye for no good reason": lambda host: say_goodbye_in_place_of_hello(host, DisconnectReason.REQUESTED),
+}
+NO_FAILURES: dict[str, Approach] = {
+    "connect and close": lambda host: say_and_leave(host, b""),
+    "connect and break off": reset,
+    "too many peers here": lambda host: be_refused(host, DisconnectReason.TOO_MANY_PEERS),
+    "connected already": lambda host: be_refused(host, DisconnectReason.ALREADY_CONNECTED),
+    "too many peers there": lambda host: say_goodbye_in_place_of_hello(host, DisconnectReason.TOO_MANY_PEERS),
+    "a fault of ours": be_a_victim_of_ours,
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+async def test_peer_that_fails_at_the_handshake_is_counted_against_its_address(
+    host: Host, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.3)
+
+    await FAILURES[what](host)
+    await left(host, 1)
+
+    assert host.admission.told == ["127.0.0.1 failed", "127.0.0.1 left"]
+
+
+@pytest.mark.parametrize("what", NO_FAILURES)
+async def test_what_is_not_the_peers_fault_is_not_counted_against_its_address(host: Host, what: str) -> None:
+    await NO_FAILURES[what](host)
+    await left(host, 1)
+
+    assert host.admission.told == ["127.0.0.1 left"]
+
+
+async def test_handshake_that_made_room_for_others_is_not_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "MAX_PENDING", 1)
+
+    streams = [await open_stream(host.address) for _ in range(4)]
+    await left(host, 3)
+
+    assert host.admission.told == ["127.0.0.1 left"] * 3
+    for _, writer in streams:
+        await close_stream(writer)
+
+
+@pytest.mark.parametrize("last_words", [b"", bytes(500)], ids=["left", "broke a rule"])
+async def test_handshake_is_a_success_whatever_the_peer_does_later(host: Host, last_words: bytes) -> None:
+    raw = await host.dial_open("client")
+
+    raw.write(last_words)
+    raw.writer.write_eof()
+    await left(host, 1)
+
+    assert host.admission.told == ["127.0.0.1 succeeded", "127.0.0.1 left"]
+
+
+async def test_address_whose_handshakes_fail_too_often_is_refused_and_its_peers_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "mailserver.net.listener")
+    async with limited(replace(NO_LIMITS, max_failures=3)) as host:
+        peer = await host.dial_open("first")
+        for count in range(1, 4):
+            await say(host, bytes(500))
+            await left(host, count)
+        made = len(host.connections)
+
+        await closed_unread(host)
+        peer.write(peer.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
+
+        assert (await peer.hear()).message_id == p2p.MessageId.PONG
+        assert made == len(host.connections) == 4
+        assert Refusal.FAILED_TOO_OFTEN.value in caplog.records[-1].getMessage()

@@ -9,7 +9,7 @@ import pytest
 
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from tests.raw_peer import stream_pair
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, until
 
 KERNEL_BYTES = 4 * 1024 * 1024
 """More than a socket pair ever holds by itself."""
@@ -76,8 +76,8 @@ async def turn() -> None:
 class Named(asyncio.Transport):
     """A transport that knows who is at the other end, and nothing else."""
 
-    def __init__(self, peername: object) -> None:
-        super().__init__(extra={"peername": peername})
+    def __init__(self, peername: object, sockname: object) -> None:
+        super().__init__(extra={"peername": peername, "sockname": sockname})
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is ever written."""
@@ -270,23 +270,118 @@ async def test_abort_closes_whatever_is_unsent(joined: tuple[Pipe, socket.socket
     assert received < size
 
 
+# Resting
+
+
+Resting = tuple[Pipe, socket.socket, asyncio.Task[None]]
+
+
+@pytest.fixture
+async def resting(joined: tuple[Pipe, socket.socket]) -> Resting:
+    """A pipe that rests for longer than any test may take, the other end of its socket, and the rest."""
+    pipe, end = joined
+    task = asyncio.create_task(pipe.rest(10 * DEADLINE_S))
+    await turn()
+    return pipe, end, task
+
+
+async def test_rest_is_over_after_its_time(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, _ = joined
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    await asyncio.wait_for(pipe.rest(0.02), DEADLINE_S)
+
+    assert loop.time() - started >= 0.019  # uvloop counts in milliseconds
+
+
+async def test_rest_goes_on_whatever_comes_and_loses_nothing(resting: Resting) -> None:
+    pipe, end, task = resting
+
+    await send(end, b"what is said meanwhile")
+    end.shutdown(socket.SHUT_WR)
+    await until(lambda: pipe.received_bytes == 22)
+    await turn()
+
+    assert not task.done()
+    pipe.wake()
+    await asyncio.wait_for(task, DEADLINE_S)
+    assert await pipe.read() == b"what is said meanwhile"
+    assert await pipe.read() == b""
+
+
+async def test_rest_is_over_when_the_socket_is_gone(resting: Resting) -> None:
+    pipe, _, task = resting
+
+    pipe.abort()
+
+    await asyncio.wait_for(task, DEADLINE_S)
+    await asyncio.wait_for(pipe.closed(), DEADLINE_S)
+    await asyncio.wait_for(pipe.rest(10 * DEADLINE_S), DEADLINE_S)  # nor is there another
+
+
+async def test_rest_is_over_when_it_is_woken_and_the_next_is_not(resting: Resting) -> None:
+    pipe, _, task = resting
+
+    pipe.wake()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    again = asyncio.create_task(pipe.rest(10 * DEADLINE_S))
+    await turn()
+    assert not again.done()
+    pipe.wake()
+    await asyncio.wait_for(again, DEADLINE_S)
+
+
+async def test_sender_is_held_back_by_the_kernel_while_we_rest(resting: Resting) -> None:
+    _, end, task = resting
+
+    sent = await push(end)
+
+    assert sent < READ_HIGH_BYTES + KERNEL_BYTES
+    assert not task.done()
+    task.cancel()
+
+
 # Who is there
 
 
 @pytest.mark.parametrize(
-    ("peername", "address"),
+    ("peername", "sockname", "host", "address", "local_address"),
     [
-        (("192.0.2.7", 30303), "192.0.2.7:30303"),
-        (("2001:db8::7", 30303, 0, 0), "[2001:db8::7]:30303"),
-        ("", "?"),
-        (None, "?"),
+        (("192.0.2.7", 30303), ("192.0.2.1", 1), "192.0.2.7", "192.0.2.7:30303", "192.0.2.1:1"),
+        (
+            ("2001:db8::7", 30303, 0, 0),
+            ("2001:db8::1", 2, 0, 0),
+            "2001:db8::7",
+            "[2001:db8::7]:30303",
+            "[2001:db8::1]:2",
+        ),
+        ("", "", "", "?", "?"),
+        (None, ("192.0.2.1", 1), "", "?", "?"),
     ],
+    ids=["IPv4", "IPv6", "a socket pair", "gone before we looked"],
 )
-async def test_address_is_written_as_in_a_url(peername: object, address: str) -> None:
+async def test_addresses_are_written_as_in_a_url(
+    peername: object, sockname: object, host: str, address: str, local_address: str
+) -> None:
     connected: list[Pipe] = []
     pipe = Pipe(connected.append)
 
-    pipe.connection_made(Named(peername))
+    pipe.connection_made(Named(peername, sockname))
 
-    assert pipe.address == address
+    assert (pipe.host, pipe.address, pipe.local_address) == (host, address, local_address)
     assert connected == [pipe]
+
+
+async def test_received_bytes_are_counted_as_they_come(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, end = joined
+    before = pipe.received_bytes
+
+    await send(end, b"twelve bytes")
+    await until(lambda: pipe.received_bytes == 12)
+    await pipe.read()
+    await send(end, b"!")
+    await until(lambda: pipe.received_bytes == 13)
+
+    assert before == 0
