@@ -1,0 +1,405 @@
+"""What a peer may send and ask for: rate limits of packets, and limits of history requests.
+
+Both are kept by who it is, address and node id, and not by connection: who reconnects is where it was. Nothing here
+waits or sends; the caller does, as it is told. Times are monotonic seconds, arguments. An address is what
+`net.admission.groups_of` makes of it: a /64 where it is IPv6.
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from mailserver.buckets import Buckets, Counts, Ledger
+from mailserver.codec.keys import NodeId
+from mailserver.errors import DisconnectReason, RemoteProtocolError
+from mailserver.mail.request import Cursor
+from mailserver.net.admission import NOBODY_ALLOWED, Allowed, groups_of
+from mailserver.waku.envelope import Topic
+from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, RateLimits
+
+RATE_BURST_S = 10.0
+"""So many seconds' worth of packets or bytes may come at once: what a node has to tell when it connects."""
+
+BREAK_S = 1.0
+"""A peer that is read from again and is silent for so long has caught up with its limit."""
+
+MAX_RATE_KEYS = 16_384
+"""Most addresses, peers and topics whose rates are remembered, each; 300 bytes an entry. What is silent for
+RATE_BURST_S has a full bucket again: this bounds what is active within some seconds."""
+
+DEFAULT_PACKET_LIMITS = RateLimits(ip=2500, peer=500, topic=0)
+"""500 a second, 5,000 at once: a month's catch-up is 3,000 requests, and a node that relays to us and confirms what we
+relay sends some ten a second. Five times as much for an address, which many phones may share. None for topics: what
+exceeds a topic's limit is lost for all its readers, and a stranger could use that up to silence the others."""
+
+DEFAULT_BYTE_LIMITS = RateLimits(ip=10 * 1024 * 1024, peer=2 * 1024 * 1024, topic=0)
+"""2 MiB a second are some thousand envelopes; 20 MiB at once. No less than a packet (6/WAKU1 "Rate Limits Field")."""
+
+DEFAULT_TOLERANCE_S = 60.0
+"""What an honest peer has in store for us it has sent by then: envelopes expire. A flooder gets no more out of it than
+its limit allows."""
+
+REQUEST_BURST_MINUTES = 5
+"""So many minutes' worth of requests may come at once: the first pages of a month (see `PEER_REQUEST_LIMITS`)."""
+
+ENVELOPE_BURST_MINUTES = 10
+"""So many minutes' worth of envelopes may be delivered at once: the same month."""
+
+LEAST_PAGE_COST = 100
+"""What an answer costs at least, in envelopes: to look up a page takes the store as long as to send about so many.
+Pages of one envelope, each followed by its cursor, would cost next to nothing otherwise."""
+
+MAX_CURSORS = 32
+"""Cursors of one peer that are remembered, the last ones given: twice the requests that it may have under way."""
+
+MAX_FOLLOWED = 3
+"""How often one cursor may be followed: the answer can be lost with the connection, or come too late. From then on
+it is a new request: a cursor is given for a page, and would else buy any number of them."""
+
+CURSORS_KEPT_S = 3600.0
+"""A peer that got no cursor for so long has given up; its next request is a new one."""
+
+MAX_CURSOR_PEERS = 2048
+"""Most peers whose cursors are remembered, each with up to 8 kB: four times as many as are connected."""
+
+MAX_REQUEST_KEYS = 65_536
+"""Most peers and addresses whose requests are remembered, each; 300 bytes an entry. Buckets are full again after
+ENVELOPE_BURST_MINUTES at most, and in these, 60,000 connections are admitted by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitSettings:
+    """How much may come in a second (6/WAKU1 "Rate Limits Field", 10/WAKU-USAGE "Rate limiting"); 0 is no limit.
+
+    `packets`: by address and by peer, packets; by topic, envelopes. `bytes`: the payloads of packets, and envelopes.
+    `tolerance_s`: how long a peer may be at its limit without a break, slowed, before it is disconnected; 0: at
+    once, `math.inf`: never. `allowed`: who is never limited.
+    """
+
+    packets: RateLimits = DEFAULT_PACKET_LIMITS
+    bytes: RateLimits = DEFAULT_BYTE_LIMITS
+    tolerance_s: float = DEFAULT_TOLERANCE_S
+    allowed: Allowed = NOBODY_ALLOWED
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The buckets of one kind of rate limits; None where there is no limit."""
+
+    ip: Buckets[bytes] | None
+    peer: Buckets[bytes] | None
+    topic: Buckets[bytes] | None
+
+    @classmethod
+    def of(cls, limits: RateLimits, least_burst: float) -> "_Rates":
+        buckets = (
+            Buckets[bytes](rate, max(rate * RATE_BURST_S, least_burst), max_keys=MAX_RATE_KEYS) if rate else None
+            for rate in limits
+        )
+        return cls(*buckets)
+
+
+class RateLimiter:
+    """The rates of all peers and topics."""
+
+    def __init__(self, settings: RateLimitSettings) -> None:
+        self.settings = settings
+        self._packets = _packet_rates(settings)
+        self._bytes = _byte_rates(settings)
+
+    def change(self, settings: RateLimitSettings) -> None:
+        """Put other limits in force, for connected peers, too. Limits that change start with their whole burst."""
+        before, self.settings = self.settings, settings
+        if settings.packets != before.packets:
+            self._packets = _packet_rates(settings)
+        if settings.bytes != before.bytes:
+            self._bytes = _byte_rates(settings)
+
+    def meter(self, address: str, node_id: NodeId) -> "Meter":
+        """Begin to measure a connection of this peer."""
+        return Meter(self, address, node_id)
+
+    def take_topic(self, topic: Topic, size: int, now: float) -> bool:
+        """Count an envelope of so many bytes against its topic's limits, unless that is too much now: then False.
+
+        All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
+        """
+        costs = [
+            (buckets.of(topic, now), cost)
+            for buckets, cost in ((self._packets.topic, 1), (self._bytes.topic, size))
+            if buckets is not None
+        ]
+        if any(bucket.wait(cost, now) for bucket, cost in costs):
+            return False
+        for bucket, cost in costs:
+            bucket.take(cost, now)
+        return True
+
+    def rules(self, address: str, node_id: NodeId) -> list[tuple[Buckets[bytes], bytes, bool]]:
+        """What a packet of this peer is counted by: the buckets, the key in them, whether its bytes are the cost."""
+        keys = groups_of(address).address, node_id
+        rates = (self._packets, False), (self._bytes, True)
+        return [
+            (buckets, key, by_bytes)
+            for kind, by_bytes in rates
+            for buckets, key in zip((kind.ip, kind.peer), keys, strict=True)
+            if buckets is not None
+        ]
+
+
+class Meter:
+    """Measures what comes by one connection."""
+
+    def __init__(self, limiter: RateLimiter, address: str, node_id: NodeId) -> None:
+        self._limiter = limiter
+        self._address = address
+        self._node_id = node_id
+        self._slowed_since = math.inf  # when its present time at the limit began
+        self._resumes_at = -math.inf  # when the last pause ends
+        self._follow_settings()
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether this peer is never limited."""
+        if self._settings is not self._limiter.settings:
+            self._follow_settings()
+        return self._is_allowed
+
+    def on_packet(self, size: int, now: float) -> float:
+        """Count a packet of so many bytes; return for how many seconds not to read from this peer, nearly always 0.0.
+
+        Then the limits are kept whatever it sends: its bytes wait in its own TCP window. A pause has no bound but
+        the debt: one packet of each connection that shares the limit.
+
+        Raises:
+            RemoteProtocolError: it has been at its limit for longer than is tolerated.
+        """
+        if self._settings is not self._limiter.settings:
+            self._follow_settings()
+        pause = 0.0
+        for buckets, key, by_bytes in self._rules:
+            wait = buckets.of(key, now).take(size if by_bytes else 1, now)
+            if wait > pause:  # noqa: PLR1730 - this is done for every packet, and a call takes longer
+                pause = wait
+        if pause:
+            self._slow(pause, now)
+        else:
+            self._slowed_since = math.inf
+        return pause
+
+    def _slow(self, pause: float, now: float) -> None:
+        """Note that it is at its limit.
+
+        A limit may be shared: a peer that does little is slowed, too, where its neighbours use all up. But it is
+        silent now and then, and so is not at its limit without a break.
+        """
+        if now >= self._resumes_at + BREAK_S:
+            self._slowed_since = math.inf
+        self._slowed_since = min(self._slowed_since, now)
+        self._resumes_at = now + pause
+        if now - self._slowed_since >= self._settings.tolerance_s:
+            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, "peer does not keep to our rate limits")
+
+    def _follow_settings(self) -> None:
+        self._settings = self._limiter.settings
+        allowed = self._settings.allowed
+        self._is_allowed = allowed.has_address(self._address) or allowed.has_peer(self._node_id)
+        self._rules = [] if self._is_allowed else self._limiter.rules(self._address, self._node_id)
+
+
+def _packet_rates(settings: RateLimitSettings) -> _Rates:
+    return _Rates.of(settings.packets, 1)
+
+
+def _byte_rates(settings: RateLimitSettings) -> _Rates:
+    return _Rates.of(settings.bytes, MAX_RECEIVED_PACKET_BYTES)  # no single packet is too much
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits of history requests (8/WAKU-MAIL) by peer, or by address; 0 is no limit.
+
+    `requests_per_minute`: with a burst of REQUEST_BURST_MINUTES. To follow the cursor of one's own answer is no new
+    request. `envelopes_per_minute`: delivered, with a burst of ENVELOPE_BURST_MINUTES; an answer counts as
+    LEAST_PAGE_COST at least. `concurrent`: requests that wait or are being answered.
+    """
+
+    requests_per_minute: int = 0
+    envelopes_per_minute: int = 0
+    concurrent: int = 0
+
+
+PEER_REQUEST_LIMITS = RequestLimits(requests_per_minute=600, envelopes_per_minute=200_000, concurrent=16)
+"""By peer. A deployed client that was away for a month asks for 30 windows of 24 h, for each 10 of its topics: with
+1,000 topics that is 3,000 requests, which is the burst, and as fast as it likes. Their pages may hold 2,000,000
+envelopes. It has 3 requests under way at once; 16 leave room for those that it has given up."""
+
+ADDRESS_REQUEST_LIMITS = RequestLimits(requests_per_minute=6000, envelopes_per_minute=2_000_000, concurrent=512)
+"""By address: ten such clients at the same time, or three thousand that were away for a day and have 100 topics; 512
+are more than 3 requests of each of the 100 connections that an address may have. Who makes up a new node id for each
+connection has these limits all the same."""
+
+
+class _Quotas:
+    """What the requesters of one kind, peers or addresses, have used of their limits, by key."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._active: Counts[bytes] = Counts()  # bounded by what connections may have waiting
+        self.change(limits)
+
+    def change(self, limits: RequestLimits) -> None:
+        self._max_active = limits.concurrent or math.inf
+        self._requests = _per_minute(limits.requests_per_minute, REQUEST_BURST_MINUTES)
+        self._envelopes = _per_minute(limits.envelopes_per_minute, ENVELOPE_BURST_MINUTES)
+
+    def has_place(self, key: bytes) -> bool:
+        return self._active.of(key) < self._max_active
+
+    def enter(self, key: bytes) -> None:
+        self._active.add(key)
+
+    def leave(self, key: bytes) -> None:
+        self._active.remove(key)
+
+    def wait(self, key: bytes, now: float, *, is_new: bool) -> float:
+        """Return the seconds until one more page may be asked for."""
+        needed = (self._envelopes, self._requests if is_new else None)
+        return max((buckets.of(key, now).wait(1, now) for buckets in needed if buckets is not None), default=0.0)
+
+    def take_request(self, key: bytes, now: float) -> None:
+        if self._requests is not None:
+            self._requests.of(key, now).take(1, now)
+
+    def take_envelopes(self, key: bytes, count: int, now: float) -> None:
+        if self._envelopes is not None:
+            self._envelopes.of(key, now).take(count, now)
+
+
+def _per_minute(count: int, burst_minutes: int) -> Buckets[bytes] | None:
+    return Buckets(count / 60, count * burst_minutes, max_keys=MAX_REQUEST_KEYS) if count else None
+
+
+class _Cursors:
+    """The cursors that one peer was given last, and how often each may still be followed."""
+
+    __slots__ = ("_given_at", "_left")
+
+    def __init__(self, now: float) -> None:
+        self._left: OrderedDict[Cursor, int] = OrderedDict()
+        self._given_at = now
+
+    def give(self, cursor: Cursor, now: float) -> None:
+        self._given_at = now
+        self._left[cursor] = MAX_FOLLOWED
+        self._left.move_to_end(cursor)
+        if len(self._left) > MAX_CURSORS:
+            self._left.popitem(last=False)
+
+    def has(self, cursor: Cursor) -> bool:
+        return cursor in self._left
+
+    def follow(self, cursor: Cursor) -> None:
+        self._left[cursor] -= 1
+        if not self._left[cursor]:
+            del self._left[cursor]
+
+    def are_old(self, now: float) -> bool:
+        return now - self._given_at > CURSORS_KEPT_S
+
+
+class RequestLimiter:
+    """The history requests of all peers."""
+
+    def __init__(
+        self,
+        peer: RequestLimits = PEER_REQUEST_LIMITS,
+        address: RequestLimits = ADDRESS_REQUEST_LIMITS,
+        allowed: Allowed = NOBODY_ALLOWED,
+    ) -> None:
+        self._peer_limits = peer
+        self._address_limits = address
+        self.allowed = allowed
+        self.peers = _Quotas(peer)
+        self.addresses = _Quotas(address)
+        self.cursors: Ledger[NodeId, _Cursors] = Ledger(_Cursors, _Cursors.are_old, max_keys=MAX_CURSOR_PEERS)
+
+    def change(self, peer: RequestLimits, address: RequestLimits, allowed: Allowed) -> None:
+        """Put other limits in force, for requests that wait, too. Limits that change start with their whole burst."""
+        if peer != self._peer_limits:
+            self.peers.change(peer)
+        if address != self._address_limits:
+            self.addresses.change(address)
+        self._peer_limits = peer
+        self._address_limits = address
+        self.allowed = allowed
+
+    def requester(self, address: str, node_id: NodeId) -> "Requester":
+        """Begin to count the requests of a connection of this peer."""
+        return Requester(self, address, node_id)
+
+
+class Requester:
+    """One connection, as one that asks for history. Of each request, in this order: `enter`, `admit`, `delivered`
+    if it was admitted and answered, and `leave` in any case."""
+
+    def __init__(self, limiter: RequestLimiter, address: str, node_id: NodeId) -> None:
+        self._limiter = limiter
+        self._address = address
+        self._node_id = node_id
+        self._quotas: tuple[tuple[_Quotas, bytes], ...] = (
+            (limiter.peers, node_id),
+            (limiter.addresses, groups_of(address).address),
+        )
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether this peer is never limited."""
+        allowed = self._limiter.allowed
+        return allowed.has_peer(self._node_id) or allowed.has_address(self._address)
+
+    def enter(self) -> bool:
+        """Begin a request, which counts until `leave`; False if too many are under way: then it has not begun."""
+        if not (all(quotas.has_place(key) for quotas, key in self._quotas) or self.is_allowed):
+            return False
+        for quotas, key in self._quotas:
+            quotas.enter(key)
+        return True
+
+    def leave(self) -> None:
+        """End a request.
+
+        Raises:
+            LocalProtocolError: none has begun.
+        """
+        for quotas, key in self._quotas:
+            quotas.leave(key)
+
+    def admit(self, cursor: Cursor | None, now: float) -> float:
+        """Return 0.0 if a page may be looked up now, else the seconds until to come back; then nothing is taken.
+
+        Args:
+            cursor: of the request. Who follows one that it was given takes no request, but needs envelopes to be
+                left. That holds for the last MAX_CURSORS, each MAX_FOLLOWED times, also after a reconnect.
+        """
+        if self.is_allowed:
+            return 0.0
+        cursors = self._limiter.cursors.find(self._node_id)
+        followed = cursor if cursors is not None and cursor is not None and cursors.has(cursor) else None
+        wait = max(quotas.wait(key, now, is_new=followed is None) for quotas, key in self._quotas)
+        if wait:
+            return wait
+        if cursors is not None and followed is not None:
+            cursors.follow(followed)
+        else:
+            for quotas, key in self._quotas:
+                quotas.take_request(key, now)
+        return 0.0
+
+    def delivered(self, envelopes: int, cursor: Cursor | None, now: float) -> None:
+        """Take the envelopes of an answer, into debt if need be, and remember the cursor that it ended with."""
+        if self.is_allowed:
+            return
+        for quotas, key in self._quotas:
+            quotas.take_envelopes(key, max(envelopes, LEAST_PAGE_COST), now)
+        if cursor is not None:
+            self._limiter.cursors.of(self._node_id, now).give(cursor, now)
