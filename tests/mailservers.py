@@ -1,32 +1,40 @@
 """A whole mailserver in this process, as `mailserver.daemon` wires it, but with a clock and sockets of the test's.
 
-`running_mailserver` has no port: `dial` joins a RawPeer to it by a socket pair. For a mailserver with a port, run
-the daemon.
+`running_mailserver` has no port: `dial` joins a RawPeer to it by a socket pair, `join` another mailserver. For a
+mailserver with a port, run the daemon.
 """
 
 import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mailserver.codec import rlp
-from mailserver.codec.keys import PrivateKey
+from mailserver.codec.keys import Enode, NodeId, PrivateKey
+from mailserver.errors import ConnectionLost
 from mailserver.mail.request import Cursor
+from mailserver.net.admission import NOBODY_ALLOWED
 from mailserver.net.connection import Connection, session_config
+from mailserver.net.dialer import StaticPeers
 from mailserver.net.pipe import Pipe
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.peer import ServedPeer
+from mailserver.services.feed import Feed
+from mailserver.services.limits import RateLimiter, RateLimitSettings, RequestLimiter, RequestLimits
+from mailserver.services.node import Node
+from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.peers import Peers
+from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
-from mailserver.waku.bloom import FULL_BLOOM
+from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope
-from mailserver.waku.packets import RateLimits, StatusOptions
+from mailserver.waku.packets import NO_RATE_LIMITS, RateLimits, StatusOptions
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
 from tests.data import load
 from tests.pairs import digest, private_key
@@ -36,6 +44,10 @@ from tests.waiting import DEADLINE_S
 PACKETS = load("packets.json")
 PASSWORD = PACKETS["mailserver_password"]
 PASSWORD_KEY = bytes.fromhex(PACKETS["mailserver_symmetric_key"])
+
+CLIENT_ID = "mailserver/test"
+PORT = 30303
+"""What is said of the port; there is none."""
 
 NOW = 1_795_236_010
 """The present of most tests: seconds after the deployed client's sessions were recorded."""
@@ -52,6 +64,10 @@ STATUS = StatusOptions(
     packet_rate_limits=RateLimits(0, 0, 0),
     byte_rate_limits=RateLimits(0, 0, 0),
 )
+
+
+NO_LIMITS = RateLimitSettings(NO_RATE_LIMITS, NO_RATE_LIMITS)
+NO_REQUEST_LIMITS = RequestLimits()
 
 
 @dataclass
@@ -134,60 +150,149 @@ def deployed_fields(
 
 @dataclass
 class Mailserver:
-    """What runs."""
+    """What runs. `peers`, `connections` and `tasks` are of everyone who was ever served, in that order."""
 
-    key: PrivateKey
+    node: Node
     store: EnvelopeStore
     path: Path
     clock: Clock
-    archive: Archive
-    delivery: Delivery
-    status: StatusOptions = STATUS
+    services: Services
+    connected: Peers
     peers: list[ServedPeer] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     raw_peers: list[RawPeer] = field(default_factory=list)
+    neighbours: dict[NodeId, "Mailserver"] = field(default_factory=dict)
+    """Whom it reaches when it dials."""
+
+    @property
+    def key(self) -> PrivateKey:
+        """Its key."""
+        return self.node.key
+
+    @property
+    def status(self) -> StatusOptions:
+        """What it announces."""
+        return self.node.status()
 
     async def take(self, end: socket.socket) -> None:
         """Serve who is at the other end of a socket."""
-        _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=end)
-        connection = Connection(pipe, session_config(self.key, "mailserver/test"), self.status)
-        peer = ServedPeer(connection, self.archive, self.delivery)
-        self.peers.append(peer)
-        self.connections.append(connection)
-        self.tasks.append(asyncio.create_task(peer.run()))
+        self._start(await self._connection(end))
 
-    async def dial(self, *, status: bytes = DEPLOYED_STATUS) -> RawPeer:
-        """Join a peer that has exchanged Hello and Status."""
+    async def dial(self, *, status: bytes = DEPLOYED_STATUS, name: str | None = None) -> RawPeer:
+        """Join a peer that has exchanged Hello and Status; its key is that of the name."""
+        raw = await self.dial_silent(name=name)
+        return await raw.greet(status=status)
+
+    async def dial_silent(self, *, name: str | None = None) -> RawPeer:
+        """Join a peer that has exchanged keys and said nothing yet."""
         ours, theirs = stream_pair()
         await self.take(ours)
-        raw = await RawPeer.dial(theirs, self.key.public_key, name=f"client {len(self.peers)}")
+        raw = await RawPeer.dial(theirs, self.key.public_key, name=name or f"client {len(self.peers)}")
         self.raw_peers.append(raw)
-        return await raw.greet(status=status)
+        return raw
+
+    async def join(self, other: "Mailserver") -> None:
+        """Dial another mailserver; wait until each has the other's Status."""
+        self._start(await self._dial(other))
+        await asyncio.gather(self.connections[-1].ready(), other.connections[-1].ready())
+
+    async def dial_neighbour(self, enode: Enode) -> Connection:
+        """Connect to a neighbour.
+
+        Raises:
+            ConnectionLost: there is no such neighbour.
+        """
+        if enode.node_id not in self.neighbours:
+            raise ConnectionLost(None, "nobody is there")
+        return await self._dial(self.neighbours[enode.node_id])
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve a connection until it ends."""
+        peer = ServedPeer(connection, self.services, self.connected.next_number())
+        self.peers.append(peer)
+        self.connected.add(peer)
+        try:
+            await peer.run()
+        finally:
+            self.connected.discard(peer)
+
+    async def _dial(self, other: "Mailserver") -> Connection:
+        ours, theirs = stream_pair()
+        await other.take(theirs)
+        return await self._connection(ours, other.key.public_key)
+
+    async def _connection(self, end: socket.socket, remote_id: NodeId | None = None) -> Connection:
+        _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=end)
+        config = session_config(self.key, self.node.client_id, refuse=self.connected.refuse)
+        return Connection(pipe, config, self.status, remote_id=remote_id)
+
+    def _start(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        self.tasks.append(asyncio.create_task(self.serve(connection)))
 
 
 @contextlib.asynccontextmanager
 async def running_mailserver(
-    folder: Path, *, settings: DeliverySettings | None = None, key: PrivateKey | None = None, min_pow: float = 0.0
+    folder: Path,
+    *,
+    settings: DeliverySettings | None = None,
+    key: PrivateKey | None = None,
+    min_pow: float = 0.0,
+    interest: Interest = FULL_INTEREST,
+    rates: RateLimitSettings = NO_LIMITS,
+    requests: RequestLimits = NO_REQUEST_LIMITS,
+    trusted: Iterable[NodeId] = (),
+    static: Iterable[Enode] = (),
+    max_peers: int = 500,
+    light_node: bool = False,
 ) -> AsyncIterator[Mailserver]:
     """Run a mailserver with a store in `folder`; whatever goes wrong in the serving of a peer is raised at the end."""
     key = key or private_key("mailserver")
     clock = Clock()
     settings = replace(settings or DeliverySettings(PASSWORD_KEY, key), key=key)
     async with open_store(folder / STORE_FILE) as store:
-        server = Mailserver(
-            key,
-            store,
-            folder / STORE_FILE,
-            clock,
-            Archive(store, Acceptance(Requirements(min_pow)), clock),
-            Delivery(store, settings, clock),
-            replace(STATUS, pow_requirement=min_pow),
+        feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(Requirements(min_pow, interest))
+        relay = Relay(feed, clock, light_node=light_node)
+        peers = Peers(max_peers, trusted=trusted, static=[enode.node_id for enode in static])
+        archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter)
+        services = Services(
+            archive=archive,
+            delivery=Delivery(store, settings, clock),
+            feed=feed,
+            relay=relay,
+            rates=limiter,
+            requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
+            trusted=peers.trusted,
+            clock=clock,
         )
+        node = Node(
+            key,
+            CLIENT_ID,
+            acceptance=acceptance,
+            archive=archive,
+            feed=feed,
+            relay=relay,
+            peers=peers,
+            clock=clock,
+            light_node=light_node,
+            packet_rate_limits=rates.packets,
+            byte_rate_limits=rates.bytes,
+        )
+        server = Mailserver(node, store, folder / STORE_FILE, clock, services, peers)
+        static_peers = StaticPeers(server.dial_neighbour, server.serve, lambda peer: peers.find(peer) is not None)
+        node.listening(("127.0.0.1", PORT), Enode(key.public_key, "127.0.0.1", PORT), static_peers)
+        static_peers.follow(static)
+        relaying = asyncio.create_task(relay.run())
         try:
             yield server
         finally:
-            for peer in server.raw_peers:
-                await peer.close()
+            relaying.cancel()
+            static_peers.stop()
+            for raw in server.raw_peers:
+                await raw.close()
+            for peer in peers:
+                peer.cut()
             async with asyncio.timeout(DEADLINE_S):
                 await asyncio.gather(*server.tasks)
+                await static_peers.join()

@@ -169,6 +169,15 @@ class RawPeer:
         """Wait for so many packets."""
         return [await self.hear_packet() for _ in range(count)]
 
+    async def hear_confirmation(self) -> list[Packet]:
+        """Wait for Message Response and Batch Ack; what is relayed meanwhile is passed over."""
+        heard: list[Packet] = []
+        while len(heard) < 2:
+            packet = await self.hear_packet()
+            if packet.code != PacketCode.MESSAGES:
+                heard.append(packet)
+        return heard
+
     async def hear_answer(self) -> tuple[list[bytes], bytes]:
         """Wait until a history request is answered; return the payloads of the P2P Messages, and of the completion."""
         messages: list[bytes] = []

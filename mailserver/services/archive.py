@@ -1,8 +1,12 @@
-"""Received envelope -> judged -> stored -> reported: the archive side of a mailserver."""
+"""Received envelope -> judged -> handed to the feed, stored -> reported: the archive side of a mailserver."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from mailserver.errors import MailserverError
+from mailserver.services.feed import Feed, LiveEnvelope
+from mailserver.services.limits import RateLimiter
+from mailserver.services.seen import Seen, Sighting
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Verdict
@@ -15,36 +19,106 @@ Clock = Callable[[], float]
 """Returns the present in Unix seconds."""
 
 
-class Archive:
-    """Takes live envelopes into the store."""
+class EnvelopeRefused(MailserverError):
+    """An envelope of our own is not acceptable; `verdict` says why."""
 
-    def __init__(self, store: EnvelopeStore, acceptance: Acceptance, clock: Clock) -> None:
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+
+    def __str__(self) -> str:
+        return self.verdict.value
+
+
+class Archive:
+    """Takes live envelopes: each is handed to the feed once, and into the store.
+
+    Relay does not wait for the disk, nor the disk for relay: an envelope that could not be stored is relayed all the
+    same, and stored when its sender, who got no confirmation, sends it again.
+    """
+
+    def __init__(
+        self, store: EnvelopeStore, acceptance: Acceptance, clock: Clock, *, feed: Feed, limiter: RateLimiter
+    ) -> None:
         self._store = store
         self._acceptance = acceptance
         self._clock = clock
+        self._feed = feed
+        self._limiter = limiter
+        self._seen = Seen()
 
-    async def take(self, envelopes: Sequence[Envelope], batch_hash: bytes) -> MessageResponse:
-        """Store what is acceptable of a Messages packet; return its confirmation once all of that is on disk.
+    async def take(
+        self, envelopes: Sequence[Envelope], batch_hash: bytes, *, peer: int, is_limited: bool = True
+    ) -> MessageResponse:
+        """Take what is acceptable of a Messages packet; return its confirmation once all of that is on disk.
 
+        Args:
+            peer: the number of the connection that it came by.
+            is_limited: whether the limits of topics hold for this peer.
         Raises:
             StoreError: it is not on disk, or not all: the packet must not be confirmed.
         """
-        accepted: list[NewEnvelope] = []
+        accepted: list[tuple[NewEnvelope, Sighting]] = []
         errors: list[EnvelopeError] = []
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
                 await asyncio.sleep(0)  # others' turn
-            self._judge(envelopes[at : at + _JUDGED_TOGETHER], accepted, errors)
-        if accepted:
-            await self._store.put(accepted)
+            now = self._clock()
+            for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
+                verdict = self._judge(envelope, now, accepted, peer=peer, is_limited=is_limited)
+                if verdict.code is not None:
+                    errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
+        await self._put(accepted)
         return MessageResponse(batch_hash, tuple(errors))
 
-    def _judge(self, envelopes: Sequence[Envelope], accepted: list[NewEnvelope], errors: list[EnvelopeError]) -> None:
-        now = self._clock()
-        received = int(now)
-        for envelope in envelopes:
-            verdict = self._acceptance.judge(envelope, now)
-            if verdict is Verdict.ACCEPTED:
-                accepted.append(NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw))
-            elif verdict.code is not None:
-                errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
+    async def take_own(self, envelope: Envelope) -> None:
+        """Take an envelope that was made here; return once it is on disk.
+
+        Raises:
+            EnvelopeRefused: no node would take it.
+            StoreError: it is not on disk; it is relayed all the same.
+        """
+        accepted: list[tuple[NewEnvelope, Sighting]] = []
+        verdict = self._judge(envelope, self._clock(), accepted, peer=None, is_limited=False)
+        if verdict is not Verdict.ACCEPTED:
+            raise EnvelopeRefused(verdict)
+        await self._put(accepted)
+
+    def _judge(
+        self,
+        envelope: Envelope,
+        now: float,
+        accepted: list[tuple[NewEnvelope, Sighting]],
+        *,
+        peer: int | None,
+        is_limited: bool,
+    ) -> Verdict:
+        verdict = self._acceptance.judge(envelope, now)
+        if verdict is not Verdict.ACCEPTED:
+            return verdict
+        envelope_hash = envelope.hash()
+        sighting = self._seen.get(envelope_hash)
+        if sighting is None:
+            # Only what is new counts: every peer that relays an envelope sends it.
+            if is_limited and not self._limiter.take_topic(
+                envelope.topic, len(envelope.raw), asyncio.get_running_loop().time()
+            ):
+                return Verdict.TOPIC_LIMIT
+            sighting = self._seen.add(envelope_hash, envelope.expiry, now)
+            if peer is not None:
+                sighting.add_peer(peer)
+            ahead = max(envelope.created - int(now), 0)
+            self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=peer is None))
+        elif peer is not None:
+            sighting.add_peer(peer)
+        if not sighting.is_stored:
+            new = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
+            accepted.append((new, sighting))
+        return verdict
+
+    async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]]) -> None:
+        if not accepted:
+            return
+        await self._store.put([new for new, _ in accepted])
+        for _, sighting in accepted:
+            sighting.is_stored = True

@@ -6,6 +6,7 @@ waits for minutes.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from typing import TypeAlias
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
-from mailserver.mail.pages import cut
+from mailserver.mail.pages import TARGET_PACKET_BYTES, cut
 from mailserver.mail.request import (
     ClearRequest,
     Cursor,
@@ -25,6 +26,7 @@ from mailserver.mail.request import (
     fallback_request_id,
 )
 from mailserver.services.archive import Clock
+from mailserver.services.limits import Requester
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Page, Query
 from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_envelope, encode_envelopes
@@ -69,28 +71,39 @@ class Delivery:
         self._settings = settings
         self._clock = clock
 
-    async def answer(self, payload: bytes, send: Send) -> Completion | Failure:
+    async def answer(
+        self, payload: bytes, send: Send, requester: Requester, *, max_packet_bytes: int = TARGET_PACKET_BYTES
+    ) -> Completion | Failure:
         """Answer one P2P Request; return how it ended.
 
+        Args:
+            requester: who asks, and what it may still ask for.
+            max_packet_bytes: longest packet that is made of more than one envelope.
         Raises:
             ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
         """
         request_id = fallback_request_id(payload)
         outcome: Completion | Failure
         try:
-            request = _decode(payload)
-            request_id = request.request_id
-            outcome = await self._deliver(self._read(request), send)
+            try:
+                sealed = _decode(payload)
+                request_id = sealed.request_id
+                request = self._read(sealed)
+            except RequestRejected:
+                _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
+                raise
+            _admit(requester, request.cursor)
+            outcome = await self._deliver(request, send, requester, max_packet_bytes)
         except RequestRejected as error:
             log.debug("request rejected id=%s cause=%r", request_id.hex()[:8], str(error))
-            outcome = Failure(request_id, error.rejection.value)
+            outcome = Failure(request_id, error.message)
         except StoreError as error:
             log.error("request failed id=%s cause=%r", request_id.hex()[:8], str(error))
             outcome = Failure(request_id, Rejection.STORE_UNAVAILABLE.value)
         await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
         return outcome
 
-    async def refuse(self, payload: bytes, rejection: Rejection, send: Send) -> None:
+    async def refuse(self, payload: bytes, rejected: RequestRejected, send: Send) -> None:
         """Answer a request that is not even looked at with an error.
 
         Raises:
@@ -100,7 +113,7 @@ class Delivery:
             request_id = _decode(payload).request_id
         except RequestRejected:
             request_id = fallback_request_id(payload)
-        await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(request_id, rejection.value).encode())
+        await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(request_id, rejected.message).encode())
 
     def _encode(self, outcome: Completion | Failure) -> bytes:
         if isinstance(outcome, Failure):
@@ -128,7 +141,9 @@ class Delivery:
         except DecodeError as error:
             raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
 
-    async def _deliver(self, request: MailRequest, send: Send) -> Completion:
+    async def _deliver(
+        self, request: MailRequest, send: Send, requester: Requester, max_packet_bytes: int
+    ) -> Completion:
         lower, upper = request.bounds(int(self._clock()))
         limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
         query = Query(lower, upper, request.interest, request.cursor)
@@ -137,16 +152,22 @@ class Delivery:
                 page = await self._store.find(query, limit)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
-        last = await self._send_page(page, request, send)
-        last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
-        return Completion(request.request_id, last_hash, _cursor(page, last_hash) if page.more else None)
+        cursor = None
+        try:
+            last = await self._send_page(page, request, send, max_packet_bytes)
+            last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
+            cursor = _cursor(page, last_hash) if page.more else None
+        finally:  # who reads it all and is gone before the completion has had it, too
+            requester.delivered(len(page.keys), cursor, asyncio.get_running_loop().time())
+        return Completion(request.request_id, last_hash, cursor)
 
-    async def _send_page(self, page: Page, request: MailRequest, send: Send) -> bytes | None:
+    async def _send_page(self, page: Page, request: MailRequest, send: Send, max_packet_bytes: int) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
         for at in range(0, len(page.keys), _READ_AHEAD):
             keys = page.keys[at : at + _READ_AHEAD]
-            for packet in cut(await self._store.sizes(keys), one_per_packet=request.one_per_packet):
+            sizes = await self._store.sizes(keys)
+            for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
                 raws = await self._store.read(keys[packet.start : packet.stop])
                 if raws:
                     await send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
@@ -161,6 +182,12 @@ def _decode(payload: bytes) -> SealedRequest | ClearRequest:
         return decode_request(payload)
     except DecodeError as error:
         raise RequestRejected(Rejection.MALFORMED, str(error)) from error
+
+
+def _admit(requester: Requester, cursor: Cursor | None) -> None:
+    seconds = requester.admit(cursor, asyncio.get_running_loop().time())
+    if seconds > 0:
+        raise RequestRejected(Rejection.RATE_LIMITED, retry_after_s=math.ceil(seconds))
 
 
 def _cursor(page: Page, last_hash: EnvelopeHash) -> Cursor:

@@ -1,4 +1,5 @@
-"""One connected peer and what it uses: its packets are archived and confirmed, its requests answered in turn.
+"""One connected peer and what it uses: its packets are archived and confirmed, its requests answered in turn, and
+what others send is relayed to it.
 
 Everything that a peer can make us hold is bounded here: packets that wait for the disk, requests that wait for
 their turn. At a bound, reading from this peer pauses, or the request is refused; other peers notice nothing.
@@ -8,13 +9,22 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
-from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, StoreError
+from mailserver.codec.keys import NodeId
+from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
+from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.net.connection import Connection
-from mailserver.services.archive import Archive
+from mailserver.services.archive import Archive, Clock
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
+from mailserver.services.feed import Feed, LiveEnvelope
+from mailserver.services.limits import Meter, RateLimiter, Requester, RequestLimiter
+from mailserver.services.pace import Pace
+from mailserver.services.relay import PeerRelay, Relay
+from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PacketCode, encode_batch_acknowledged
-from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived, StatusReceived
+from mailserver.waku.peer import Event, MessagesReceived, P2PMessagesReceived, P2PRequestReceived, StatusReceived
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +37,39 @@ MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
 
 
+CONCURRENCY_RETRY_S = 1
+"""When a client may come back that has too many requests under way: one takes some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every peer is served with. `trusted` are the peers whose P2P Messages are taken."""
+
+    archive: Archive
+    delivery: Delivery
+    feed: Feed
+    relay: Relay
+    rates: RateLimiter
+    requests: RequestLimiter
+    trusted: Container[NodeId]
+    clock: Clock
+
+
 class ServedPeer:
     """Serves one connection until it ends."""
 
-    def __init__(self, connection: Connection, archive: Archive, delivery: Delivery) -> None:
-        self._connection = connection
-        self._archive = archive
-        self._delivery = delivery
+    def __init__(self, connection: Connection, services: Services, number: int) -> None:
+        """Take over a connection; `run` does the rest.
+
+        Args:
+            number: of the connection; none has been used before.
+        """
+        self.connection = connection
+        self._services = services
+        self._number = number
+        self._meter: Meter | None = None
+        self._requester: Requester | None = None
+        self._pace = Pace()
         self._unconfirmed_packets = 0
         self._unconfirmed_envelopes = 0
         self._unconfirmed_bytes = 0
@@ -46,13 +82,16 @@ class ServedPeer:
     async def run(self) -> None:
         """Serve until the connection ends."""
         async with asyncio.TaskGroup() as self._tasks:
-            answering = self._tasks.create_task(self._answer_requests())
+            tasks = [self._tasks.create_task(work) for work in (self._answer_requests(), self._relay())]
             try:
-                await self._connection.run(self._on_event)
+                await self.connection.run(self._on_event, self._throttle)
             finally:
-                answering.cancel()  # what is being stored goes on; its confirmation finds nobody
-        closed = self._connection.closed
-        log.debug("peer left peer=%s cause=%r", self._connection, closed.cause if closed else "")
+                for task in tasks:
+                    task.cancel()  # what is being stored goes on; its confirmation finds nobody
+                for _ in self._requests:
+                    self._known_requester.leave()
+        closed = self.connection.closed
+        log.debug("peer left peer=%s cause=%r", self.connection, closed.cause if closed else "")
 
     async def stop(self) -> None:
         """Confirm what was received, then disconnect: we are quitting."""
@@ -60,11 +99,11 @@ class ServedPeer:
         while self._unconfirmed_packets:
             self._confirmed.clear()
             await self._confirmed.wait()
-        self._connection.disconnect(DisconnectReason.CLIENT_QUITTING, "we are quitting")
+        self.connection.disconnect(DisconnectReason.CLIENT_QUITTING, "we are quitting")
 
     def cut(self) -> None:
         """End the connection at once."""
-        self._connection.abort("not gone in time")
+        self.connection.abort("not gone in time")
 
     async def _on_event(self, event: Event) -> None:
         match event:
@@ -72,10 +111,12 @@ class ServedPeer:
                 await self._on_messages(event)
             case P2PRequestReceived(payload=payload):
                 await self._on_request(payload)
+            case P2PMessagesReceived(envelopes=envelopes):
+                self._on_p2p_messages(envelopes)
             case StatusReceived():
-                log.debug("peer connected peer=%s client=%r", self._connection, self._connection.client_id)
+                log.debug("peer connected peer=%s client=%r", self.connection, self.connection.client_id)
             case _:
-                pass  # settings are the connection's; P2P Messages are taken from trusted peers only, we have none
+                pass  # settings are the connection's; nobody waits for confirmations or completions here
 
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
@@ -94,16 +135,18 @@ class ServedPeer:
 
     async def _archive_and_confirm(self, event: MessagesReceived) -> None:
         try:
-            response = await self._archive.take(event.envelopes, event.batch_hash)
+            response = await self._services.archive.take(
+                event.envelopes, event.batch_hash, peer=self._number, is_limited=not self._known_meter.is_allowed
+            )
             if response.errors:
                 log.debug(
                     "envelopes refused peer=%s count=%d first=%r",
-                    self._connection,
+                    self.connection,
                     len(response.errors),
                     response.errors[0].description,
                 )
-            self._connection.send(PacketCode.MESSAGE_RESPONSE, response.encode())
-            self._connection.send(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
+            self.connection.send(PacketCode.MESSAGE_RESPONSE, response.encode())
+            self.connection.send(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:
@@ -114,18 +157,25 @@ class ServedPeer:
             self._unconfirmed_bytes -= _size(event)
             self._confirmed.set()
 
+    def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
+        """Hand what a trusted mailserver sends to the filters: it is history, neither judged nor stored nor relayed."""
+        if self.connection.node_id not in self._services.trusted:
+            return
+        for envelope in envelopes:
+            self._services.feed.publish(LiveEnvelope(envelope, envelope.hash(), is_p2p=True))
+
     async def _on_request(self, payload: bytes) -> None:
         refused = None
         if len(payload) > MAX_REQUEST_BYTES:
-            refused = Rejection.MALFORMED
-        elif len(self._requests) >= MAX_WAITING_REQUESTS:
-            refused = Rejection.TOO_MANY_REQUESTS
+            refused = RequestRejected(Rejection.MALFORMED)
+        elif len(self._requests) >= MAX_WAITING_REQUESTS or not self._known_requester.enter():
+            refused = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=CONCURRENCY_RETRY_S)
         if refused is None:
             self._requests.append(payload)
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                await self._delivery.refuse(payload, refused, self._send)
+                await self._services.delivery.refuse(payload, refused, self._send)
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
@@ -134,14 +184,56 @@ class ServedPeer:
             if not self._requests:
                 self._requested.clear()
                 continue
+            payload = self._requests.popleft()
             try:
-                await self._delivery.answer(self._requests.popleft(), self._send)
+                self._pace.follow(self.connection.settings)
+                await self._services.delivery.answer(
+                    payload,
+                    self._send,
+                    self._known_requester,
+                    max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
+                )
             except ConnectionLost:
                 return
+            finally:
+                self._known_requester.leave()
+
+    async def _relay(self) -> None:
+        """Send live envelopes, once the peer has said what it wants."""
+        with contextlib.suppress(ConnectionLost):
+            await self.connection.ready()
+            services = self._services
+            await PeerRelay(services.relay, self.connection, self._number, self._pace, services.clock).run()
 
     async def _send(self, code: PacketCode, payload: bytes) -> None:
-        self._connection.send(code, payload)
-        await self._connection.drain()
+        """Send a packet of an answer, no faster than the client has said that it takes them."""
+        self._pace.follow(self.connection.settings)
+        await self._pace.take(len(payload))
+        self.connection.send(code, payload)
+        await self.connection.drain()
+
+    def _throttle(self, size: int, now: float) -> float:
+        return self._known_meter.on_packet(size, now)
+
+    # The limits are kept by peer: they are looked up when the first packet has come, and with it who it is.
+
+    @property
+    def _known_meter(self) -> Meter:
+        if self._meter is None:
+            self._meter = self._services.rates.meter(*self._who)
+        return self._meter
+
+    @property
+    def _known_requester(self) -> Requester:
+        if self._requester is None:
+            self._requester = self._services.requests.requester(*self._who)
+        return self._requester
+
+    @property
+    def _who(self) -> tuple[str, NodeId]:
+        node_id = self.connection.node_id
+        assert node_id is not None, "a packet comes after the handshake"
+        return self.connection.host, node_id
 
 
 def _size(event: MessagesReceived) -> int:

@@ -14,11 +14,21 @@ from hypothesis import strategies as st
 
 from mailserver.codec import aes, rlp
 from mailserver.codec.keccak import keccak256
-from mailserver.errors import ConnectionLost, Rejection
+from mailserver.errors import ConnectionLost, Rejection, RequestRejected
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure, decode_completion
+from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, RequestId
+from mailserver.net.admission import NOBODY_ALLOWED, Allowed
 from mailserver.services import delivery as delivery_module
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery, DeliverySettings
+from mailserver.services.limits import (
+    ENVELOPE_BURST_MINUTES,
+    LEAST_PAGE_COST,
+    REQUEST_BURST_MINUTES,
+    Requester,
+    RequestLimiter,
+    RequestLimits,
+)
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
@@ -26,6 +36,7 @@ from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric, seal_symmetric
 from tests.mailservers import (
     NEWS,
+    NO_REQUEST_LIMITS,
     NOW,
     PASSWORD_KEY,
     SPORT,
@@ -38,12 +49,24 @@ from tests.mailservers import (
     sealed_request,
 )
 from tests.pairs import digest, private_key
-from tests.waiting import turns, until
+from tests.waiting import DEADLINE_S, turns, until
 
 KEY = private_key("mailserver")
 SETTINGS = DeliverySettings(PASSWORD_KEY, KEY, max_limit=50)
 CLEAR_ID = b"0123456789abcdef0123456789abcdef"
 ANOTHER_TOPIC = Topic(b"\x01\x02\x03\x04")
+
+
+def requester_of(
+    limits: RequestLimits,
+    *,
+    name: str = "client",
+    limiter: RequestLimiter | None = None,
+    allowed: Allowed = NOBODY_ALLOWED,
+) -> Requester:
+    """One who has these limits."""
+    limiter = limiter or RequestLimiter(limits, NO_REQUEST_LIMITS, allowed)
+    return limiter.requester("192.0.2.1", private_key(name).public_key)
 
 
 @dataclass
@@ -52,6 +75,7 @@ class Desk:
 
     store: EnvelopeStore
     delivery: Delivery
+    requester: Requester = field(default_factory=lambda: requester_of(NO_REQUEST_LIMITS))
     sent: list[tuple[PacketCode, bytes]] = field(default_factory=list)
 
     async def send(self, code: PacketCode, payload: bytes) -> None:
@@ -61,10 +85,14 @@ class Desk:
         """Another one over the same store."""
         return Desk(self.store, Delivery(self.store, settings, Clock()))
 
-    async def answer(self, payload: bytes) -> Completion | Failure:
+    async def answer(
+        self, payload: bytes, requester: Requester | None = None, *, max_packet_bytes: int = TARGET_PACKET_BYTES
+    ) -> Completion | Failure:
         """Have a request answered; return how the client reads the completion."""
         self.sent.clear()
-        outcome = await self.delivery.answer(payload, self.send)
+        outcome = await self.delivery.answer(
+            payload, self.send, requester or self.requester, max_packet_bytes=max_packet_bytes
+        )
         codes = [code for code, _ in self.sent]
         assert codes == [PacketCode.P2P_MESSAGE] * (len(codes) - 1) + [PacketCode.P2P_REQUEST_COMPLETE]
         heard = decode_completion(self.sent[-1][1])
@@ -439,7 +467,7 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(desk: Desk)
         started.append(code)
         await gate.wait()
 
-    answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, send))
+    answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, send, desk.requester))
     await until(lambda: bool(started))
     await turns(200)
     held = len(started)
@@ -462,7 +490,7 @@ async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(
                 connection.commit()
         await desk.send(code, payload)
 
-    outcome = await desk.delivery.answer(request.raw, send)
+    outcome = await desk.delivery.answer(request.raw, send, desk.requester)
 
     assert desk.envelopes == envelopes[:1]
     assert isinstance(outcome, Completion)
@@ -478,7 +506,8 @@ async def test_other_requests_are_answered_while_one_client_does_not_read(desk: 
     async def never(code: PacketCode, payload: bytes) -> None:
         await asyncio.Event().wait()
 
-    stuck = [asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, never)) for _ in range(8)]
+    request = sealed_request(deployed_fields()).raw
+    stuck = [asyncio.create_task(desk.delivery.answer(request, never, desk.requester)) for _ in range(8)]
     outcome = await asyncio.wait_for(desk.answer(sealed_request(deployed_fields()).raw), 10)
 
     assert isinstance(outcome, Completion)
@@ -622,17 +651,226 @@ async def test_every_truncation_of_each_form_is_answered(desk: Desk) -> None:
 
 async def test_refusal_carries_the_id_of_a_request_that_is_readable(desk: Desk) -> None:
     request = sealed_request(deployed_fields())
+    rejected = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=7)
 
-    await desk.delivery.refuse(request.raw, Rejection.TOO_MANY_REQUESTS, desk.send)
-    await desk.delivery.refuse(clear_request(), Rejection.TOO_MANY_REQUESTS, desk.send)
-    await desk.delivery.refuse(b"\xff", Rejection.TOO_MANY_REQUESTS, desk.send)
+    for payload in (request.raw, clear_request(), b"\xff"):
+        await desk.delivery.refuse(payload, rejected, desk.send)
 
+    message = Rejection.TOO_MANY_WAITING.value + ": come back in 7 s"
     assert {code for code, _ in desk.sent} == {PacketCode.P2P_REQUEST_COMPLETE}
     assert [decode_completion(payload) for _, payload in desk.sent] == [
-        Failure(request_id(request), Rejection.TOO_MANY_REQUESTS.value),
-        Failure(RequestId(CLEAR_ID), Rejection.TOO_MANY_REQUESTS.value),
-        Failure(RequestId(keccak256(b"\xff")), Rejection.TOO_MANY_REQUESTS.value),
+        Failure(request_id(request), message),
+        Failure(RequestId(CLEAR_ID), message),
+        Failure(RequestId(keccak256(b"\xff")), message),
     ]
+
+
+# Limits. What they are is tested with `services.limits`; here, what they do to requests.
+
+
+@dataclass
+class Time:
+    """Monotonic seconds, which stand still unless they are moved: buckets do not fill by themselves."""
+
+    now: float = 1000.0
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The time that limits go by."""
+    time = Time()
+    admit, delivered = Requester.admit, Requester.delivered
+
+    def admit_then(requester: Requester, cursor: Cursor | None, now: float) -> float:
+        assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
+        return admit(requester, cursor, time.now)
+
+    def delivered_then(requester: Requester, envelopes: int, cursor: Cursor | None, now: float) -> None:
+        assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
+        delivered(requester, envelopes, cursor, time.now)
+
+    monkeypatch.setattr(Requester, "admit", admit_then)
+    monkeypatch.setattr(Requester, "delivered", delivered_then)
+    return time
+
+
+SIX_A_MINUTE = RequestLimits(requests_per_minute=6)
+BURST = 6 * REQUEST_BURST_MINUTES
+
+
+def come_back_in(seconds: int) -> str:
+    """What a client over its limit is told."""
+    return f"{Rejection.RATE_LIMITED.value}: come back in {seconds} s"
+
+
+async def test_client_over_its_requests_is_told_when_to_come_back_and_answered_then(desk: Desk, time: Time) -> None:
+    await fill(desk.store, make_envelopes(2))
+    requester = requester_of(SIX_A_MINUTE)
+    for number in range(BURST):
+        answered = await desk.answer(sealed_request(deployed_fields(), number=number).raw, requester)
+        assert isinstance(answered, Completion)
+    request = sealed_request(deployed_fields(), number=BURST)
+
+    assert await desk.answer(request.raw, requester) == Failure(request_id(request), come_back_in(10))
+    assert desk.packets == []
+    time.now += 3.5
+    assert await desk.answer(request.raw, requester) == Failure(request_id(request), come_back_in(7))
+    time.now += 6.5
+
+    assert isinstance(await desk.answer(request.raw, requester), Completion)
+    assert len(desk.envelopes) == 2
+
+
+@pytest.mark.usefixtures("time")
+async def test_refused_request_in_the_clear_is_told_under_its_own_id(desk: Desk) -> None:
+    requester = requester_of(SIX_A_MINUTE)
+    for _ in range(BURST):
+        await desk.answer(clear_request(), requester)
+
+    assert await desk.answer(clear_request(), requester) == Failure(RequestId(CLEAR_ID), come_back_in(10))
+
+
+@pytest.mark.usefixtures("time")
+async def test_following_ones_own_cursors_is_no_new_request(desk: Desk) -> None:
+    envelopes = make_envelopes(30)
+    await fill(desk.store, envelopes)
+    requester = requester_of(SIX_A_MINUTE)
+    outcome = await desk.answer(sealed_request(deployed_fields(limit=1)).raw, requester)
+    found = desk.envelopes
+    for _ in range(BURST - 1):
+        await desk.answer(sealed_request(deployed_fields(limit=1)).raw, requester)
+
+    while isinstance(outcome, Completion) and outcome.cursor is not None:
+        request = sealed_request(deployed_fields(limit=1, cursor=outcome.cursor))
+        outcome = await desk.answer(request.raw, requester)
+        found += desk.envelopes
+
+    assert isinstance(outcome, Completion)
+    assert found == envelopes
+    fresh = sealed_request(deployed_fields())
+    assert await desk.answer(fresh.raw, requester) == Failure(request_id(fresh), come_back_in(10))
+
+
+@pytest.mark.usefixtures("time")
+async def test_cursor_that_one_was_not_given_is_a_new_request(desk: Desk) -> None:
+    envelopes = make_envelopes(5)
+    await fill(desk.store, envelopes)
+    limiter = RequestLimiter(SIX_A_MINUTE, NO_REQUEST_LIMITS, NOBODY_ALLOWED)
+    mine_, others = (requester_of(SIX_A_MINUTE, name=name, limiter=limiter) for name in ("one", "another"))
+    outcome = await desk.answer(sealed_request(deployed_fields(limit=2)).raw, others)
+    assert isinstance(outcome, Completion)
+    for _ in range(BURST):
+        await desk.answer(sealed_request(deployed_fields()).raw, mine_)
+
+    following = sealed_request(deployed_fields(cursor=outcome.cursor))
+
+    assert await desk.answer(following.raw, mine_) == Failure(request_id(following), come_back_in(10))
+    assert isinstance(await desk.answer(following.raw, others), Completion)
+    assert desk.envelopes == envelopes[2:]
+
+
+JUNK = {
+    "undecryptable": sealed_request(deployed_fields(), key=digest("another password")).raw,
+    "malformed inside": sealed_request(b"nonsense").raw,
+    "neither topics nor bloom": clear_request(topics=[]),
+    "no request at all": b"\xff",
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.usefixtures("time")
+async def test_junk_counts_as_requests(desk: Desk, junk: str) -> None:
+    requester = requester_of(SIX_A_MINUTE)
+
+    outcomes = [await desk.answer(JUNK[junk], requester) for _ in range(BURST + 1)]
+    honest = sealed_request(deployed_fields())
+
+    messages = [outcome.message for outcome in outcomes if isinstance(outcome, Failure)]
+    assert come_back_in(10) not in messages[:BURST]
+    assert messages[BURST:] == [come_back_in(10)]
+    assert await desk.answer(honest.raw, requester) == Failure(request_id(honest), come_back_in(10))
+
+
+ONE_A_SECOND = RequestLimits(envelopes_per_minute=60)
+ENVELOPE_BURST = 60 * ENVELOPE_BURST_MINUTES
+
+
+async def test_client_over_its_envelopes_is_told_when_to_come_back_also_with_its_own_cursor(
+    desk: Desk, time: Time
+) -> None:
+    envelopes = make_envelopes(900)
+    await fill(desk.store, envelopes)
+    large = desk.with_settings(replace(SETTINGS, max_limit=400))
+    requester = requester_of(ONE_A_SECOND)
+
+    first = await large.answer(sealed_request(deployed_fields()).raw, requester)
+    assert isinstance(first, Completion)
+    second = await large.answer(sealed_request(deployed_fields(cursor=first.cursor)).raw, requester)
+    assert isinstance(second, Completion)
+    third = sealed_request(deployed_fields(cursor=second.cursor))
+
+    owed = 800 - ENVELOPE_BURST
+    assert await large.answer(third.raw, requester) == Failure(request_id(third), come_back_in(owed + 1))
+    time.now += owed + 1
+    assert isinstance(await large.answer(third.raw, requester), Completion)
+    assert large.envelopes == envelopes[800:]
+
+
+@pytest.mark.usefixtures("time")
+async def test_pages_with_little_in_them_cost_something_too(desk: Desk) -> None:
+    requester = requester_of(ONE_A_SECOND)
+
+    for _ in range(ENVELOPE_BURST // LEAST_PAGE_COST):
+        assert isinstance(await desk.answer(sealed_request(deployed_fields()).raw, requester), Completion)
+    request = sealed_request(deployed_fields())
+
+    assert await desk.answer(request.raw, requester) == Failure(request_id(request), come_back_in(1))
+
+
+@pytest.mark.usefixtures("time")
+async def test_client_that_is_gone_before_the_end_has_had_its_envelopes(desk: Desk) -> None:
+    await fill(desk.store, make_envelopes(600))
+    large = desk.with_settings(replace(SETTINGS, max_limit=600))
+    requester = requester_of(ONE_A_SECOND)
+
+    async def gone_at_the_end(code: PacketCode, payload: bytes) -> None:
+        if code is PacketCode.P2P_REQUEST_COMPLETE or len(large.sent) == 2:
+            raise ConnectionLost(None, "gone")
+        await large.send(code, payload)
+
+    with pytest.raises(ConnectionLost):
+        await large.delivery.answer(sealed_request(deployed_fields()).raw, gone_at_the_end, requester)
+    request = sealed_request(deployed_fields())
+
+    assert await large.answer(request.raw, requester) == Failure(request_id(request), come_back_in(1))
+
+
+@pytest.mark.usefixtures("time")
+async def test_allowed_client_is_never_sent_away(desk: Desk) -> None:
+    await fill(desk.store, make_envelopes(50))
+    allowed = Allowed(node_ids=frozenset({private_key("client").public_key}))
+    requester = requester_of(replace(SIX_A_MINUTE, envelopes_per_minute=1), allowed=allowed)
+
+    for _ in range(2 * BURST):
+        assert isinstance(await desk.answer(sealed_request(deployed_fields()).raw, requester), Completion)
+
+
+@pytest.mark.parametrize("max_packet_bytes", [1, 1000, 5000])
+async def test_packets_are_no_longer_than_the_client_takes_unless_an_envelope_is(
+    desk: Desk, max_packet_bytes: int
+) -> None:
+    envelopes = make_envelopes(20, data_bytes=400)
+    await fill(desk.store, envelopes)
+
+    await desk.answer(sealed_request(deployed_fields()).raw, max_packet_bytes=max_packet_bytes)
+
+    assert desk.envelopes == envelopes
+    assert all(
+        len(packet) == 1 or len(payload) <= max_packet_bytes
+        for packet, (_, payload) in zip(desk.packets, desk.sent, strict=False)
+    )
+    size = len(envelopes[0].raw)
+    assert max(map(len, desk.packets)) == max((max_packet_bytes - 3) // size, 1)
 
 
 # Faults of ours, and of the connection
@@ -673,9 +911,9 @@ async def test_client_that_is_gone_ends_the_answer(desk: Desk) -> None:
         raise ConnectionLost(None, "gone")
 
     with pytest.raises(ConnectionLost):
-        await desk.delivery.answer(sealed_request(deployed_fields()).raw, gone)
+        await desk.delivery.answer(sealed_request(deployed_fields()).raw, gone, desk.requester)
     with pytest.raises(ConnectionLost):
-        await desk.delivery.answer(b"\xff", gone)
+        await desk.delivery.answer(b"\xff", gone, desk.requester)
 
 
 # Whatever else

@@ -16,22 +16,33 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
-from mailserver.mail.request import decode_request
+from mailserver.mail.request import RequestId, decode_request
 from mailserver.net import connection as connection_module
+from mailserver.net.admission import Allowed
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.services import peer as peer_module
 from mailserver.services.delivery import MAX_REQUEST_BYTES, DeliverySettings
-from mailserver.services.peer import MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
+from mailserver.services.limits import RateLimitSettings, RequestLimits
+from mailserver.services.peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
 from mailserver.waku.acceptance import Verdict
-from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelopes
-from mailserver.waku.packets import EnvelopeError, EnvelopeErrorCode, MessageResponse, PacketCode, StatusOptions
+from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelope, encode_envelopes
+from mailserver.waku.packets import (
+    NO_RATE_LIMITS,
+    EnvelopeError,
+    EnvelopeErrorCode,
+    MessageResponse,
+    PacketCode,
+    RateLimits,
+    StatusOptions,
+)
 from tests.data import load
 from tests.mailservers import (
     NEWS,
     NOW,
     PASSWORD_KEY,
     SPORT,
+    STATUS,
     Mailserver,
     deployed_fields,
     fill,
@@ -41,7 +52,7 @@ from tests.mailservers import (
     running_mailserver,
     sealed_request,
 )
-from tests.pairs import entropy
+from tests.pairs import entropy, private_key
 from tests.raw_peer import Hangup, Packet, RawPeer, Replay, stream_pair
 from tests.waiting import DEADLINE_S, turns, until
 
@@ -87,6 +98,16 @@ async def hear_answer(raw: RawPeer) -> tuple[list[Envelope], Completion | Failur
     """Wait for the answer to one request."""
     packets, completion = await raw.hear_answer()
     return [envelope for packet in packets for envelope in decode_envelopes(packet)], decode_completion(completion)
+
+
+async def hear_envelopes(raw: RawPeer, count: int) -> list[Envelope]:
+    """Wait for so many live envelopes, in whatever packets, passing over everything else."""
+    heard: list[Envelope] = []
+    while len(heard) < count:
+        packet = await raw.hear_packet()
+        if packet.code == PacketCode.MESSAGES:
+            heard += decode_envelopes(packet.payload)
+    return heard
 
 
 async def everything(mailserver: Mailserver) -> list[bytes]:
@@ -485,7 +506,7 @@ async def test_requests_above_the_limit_are_refused_and_the_rest_answered(mailse
     failures = {outcome.message for outcome in outcomes.values() if isinstance(outcome, Failure)}
     assert answered == requests[: len(answered)]
     assert MAX_WAITING_REQUESTS <= len(answered) <= MAX_WAITING_REQUESTS + 1
-    assert failures == {Rejection.TOO_MANY_REQUESTS.value}
+    assert failures == {Rejection.TOO_MANY_WAITING.value + f": come back in {CONCURRENCY_RETRY_S} s"}
     assert isinstance((await ask(raw, sealed_request(deployed_fields()).raw))[1], Completion)
 
 
@@ -539,6 +560,286 @@ async def test_client_that_leaves_in_the_middle_of_its_answer_is_forgotten(mails
     await raw.close()
 
     await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
+
+
+# Limits of requests
+
+
+async def test_requests_under_way_are_bounded_and_one_more_is_told_to_come_back(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, requests=RequestLimits(concurrent=3)) as mailserver:
+        await fill(mailserver.store, make_large_envelopes(20, 100_000))
+        raw = await mailserver.dial()
+        requests = [sealed_request(deployed_fields(), number=number) for number in range(5)]
+
+        raw.write(*(raw.packet(PacketCode.P2P_REQUEST, request.raw) for request in requests))
+        outcomes = {outcome.request_id: outcome for _, outcome in [await hear_answer(raw) for _ in requests]}
+
+        message = Rejection.TOO_MANY_WAITING.value + f": come back in {CONCURRENCY_RETRY_S} s"
+        kinds = [outcomes[RequestId(request.hash())] for request in requests]
+        assert all(isinstance(outcome, Completion) for outcome in kinds[:3])
+        assert [outcome.message for outcome in kinds[3:] if isinstance(outcome, Failure)] == [message] * 2
+        for _ in range(5):  # who is done has room again
+            assert isinstance((await ask(raw, sealed_request(deployed_fields(limit=1)).raw))[1], Completion)
+
+
+async def test_requests_of_a_client_that_is_gone_are_under_way_no_longer(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, requests=RequestLimits(concurrent=3)) as mailserver:
+        await fill(mailserver.store, make_large_envelopes(20, 100_000))
+        for number in range(3):
+            raw = await mailserver.dial(name="the same client")
+            raw.write(*(raw.packet(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw) for _ in range(3)))
+            await raw.hear_packet()
+            await raw.close()
+            await asyncio.wait_for(mailserver.tasks[number], DEADLINE_S)
+
+        raw = await mailserver.dial(name="the same client")
+        raw.write(*(raw.packet(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw) for _ in range(3)))
+
+        assert all([isinstance((await hear_answer(raw))[1], Completion) for _ in range(3)])
+
+
+async def test_limits_of_requests_hold_across_connections(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, requests=RequestLimits(requests_per_minute=1)) as mailserver:
+        outcomes = []
+        for number in range(6):
+            raw = await mailserver.dial(name="the same client")
+            outcomes.append((await ask(raw, sealed_request(deployed_fields()).raw))[1])
+            await raw.close()
+            await asyncio.wait_for(mailserver.tasks[number], DEADLINE_S)
+
+        assert [type(outcome) for outcome in outcomes] == [Completion] * 5 + [Failure]
+        another = await mailserver.dial()
+        assert isinstance((await ask(another, sealed_request(deployed_fields()).raw))[1], Completion)
+
+
+# Limits that the client has announced. Time is real: packets can be late, but never early.
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [StatusOptions(packet_rate_limits=RateLimits(peer=20)), StatusOptions(byte_rate_limits=RateLimits(ip=20_000))],
+)
+@pytest.mark.parametrize("is_update", [False, True])
+async def test_history_is_sent_no_faster_than_the_client_takes_it(
+    mailserver: Mailserver, limits: StatusOptions, is_update: bool
+) -> None:
+    envelopes = make_large_envelopes(29, 1000)
+    await fill(mailserver.store, envelopes)
+    raw = await mailserver.dial(status=EMPTY_LIST if is_update else limits.encode())
+    if is_update:
+        raw.say(PacketCode.STATUS_UPDATE, limits.encode())
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    is_by_packet = limits.packet_rate_limits is not None
+    raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields(batch=0 if is_by_packet else 1)).raw)
+    packets, _ = await raw.hear_answer()
+
+    assert [envelope for packet in packets for envelope in decode_envelopes(packet)] == envelopes
+    owed = (30 - 20) / 20 if is_by_packet else (sum(map(len, packets)) - 20_000) / 20_000
+    assert loop.time() - started >= owed
+    assert owed > 0.4
+    assert is_by_packet or max(map(len, packets)) <= 20_000
+
+
+async def test_confirmations_do_not_wait_for_the_limits_that_the_peer_has_announced(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial(status=StatusOptions(packet_rate_limits=RateLimits(peer=1)).encode())
+    payloads = [messages(make_envelope(number)) for number in range(20)]
+
+    raw.write(*(raw.packet(PacketCode.MESSAGES, payload) for payload in payloads))
+    async with asyncio.timeout(DEADLINE_S):  # at one a second it would take 40 s
+        heard = await raw.hear_packets(40)
+
+    assert sorted(heard) == sorted(packet for payload in payloads for packet in confirmation(payload))
+
+
+# Our own limits
+
+
+async def test_peer_that_goes_on_over_our_limit_is_disconnected(tmp_path: Path) -> None:
+    rates = RateLimitSettings(RateLimits(peer=1), NO_RATE_LIMITS, tolerance_s=0)
+    async with running_mailserver(tmp_path, rates=rates) as mailserver:
+        raw = await mailserver.dial()
+
+        for _ in range(30):
+            raw.say(PacketCode.MESSAGES, EMPTY_LIST)
+
+        assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_peer_over_our_limit_is_slowed_and_others_are_not(tmp_path: Path) -> None:
+    rates = RateLimitSettings(RateLimits(peer=10), NO_RATE_LIMITS)
+    async with running_mailserver(tmp_path, rates=rates) as mailserver:
+        fast, honest = await mailserver.dial(), await mailserver.dial()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+
+        fast.write(*(fast.packet(PacketCode.MESSAGES, EMPTY_LIST) for _ in range(105)))
+        confirmed = asyncio.create_task(fast.hear_packets(210))
+        for number in range(20):
+            honest.say(PacketCode.MESSAGES, messages(make_envelope(number)))
+            assert len(await honest.hear_packets(2)) == 2
+        at_once = loop.time() - started
+        await confirmed
+
+        assert loop.time() - started >= (105 - 100 - 2) / 10  # Status counts, and the last one is answered at once
+        assert at_once < DEADLINE_S
+        assert mailserver.connections[0].is_open
+
+
+async def test_limits_of_topics_are_told_in_the_confirmation_and_not_applied_to_allowed_peers(tmp_path: Path) -> None:
+    allowed = Allowed(node_ids=frozenset({private_key("friend").public_key}))
+    rates = RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS, allowed=allowed)
+    everything_ = [make_envelope(number) for number in range(40)]
+    async with running_mailserver(tmp_path, rates=rates) as mailserver:
+        friend, stranger = await mailserver.dial(name="friend"), await mailserver.dial()
+        payloads = messages(*everything_[:20]), messages(*everything_[20:])
+
+        friend.say(PacketCode.MESSAGES, payloads[0])
+        of_friend = MessageResponse.decode((await friend.hear_packets(2))[0].payload)
+        await hear_envelopes(stranger, 20)
+        stranger.say(PacketCode.MESSAGES, payloads[1])
+        of_stranger = MessageResponse.decode((await stranger.hear_packets(2))[0].payload)
+
+        assert of_friend is not None
+        assert of_stranger is not None
+        assert of_friend.errors == ()
+        refused = {(error.code, error.description) for error in of_stranger.errors}
+        assert refused == {(EnvelopeErrorCode.INVALID, Verdict.TOPIC_LIMIT.value)}
+        assert 8 <= len(of_stranger.errors) <= 10  # ten at once, and one each second
+
+
+# Relay; its rules are tested with `services.relay`
+
+
+async def test_envelopes_are_relayed_to_everyone_else_and_stored(mailserver: Mailserver) -> None:
+    sender, reader, light = [
+        await mailserver.dial(status=status)
+        for status in (EMPTY_LIST, STATUS.encode(), replace(STATUS, light_node=True).encode())
+    ]
+    envelopes = [make_envelope(number) for number in range(5)]
+    payload = messages(*envelopes)
+
+    sender.say(PacketCode.MESSAGES, payload)
+
+    assert await reader.hear_packet() == await light.hear_packet() == Packet(PacketCode.MESSAGES, payload)
+    assert await sender.hear_packets(2) == confirmation(payload)
+    sender.say(PacketCode.MESSAGES, payload)
+    assert await sender.hear_packets(2) == confirmation(payload)
+    await heard_by(reader)
+    assert sorted(await everything(mailserver)) == sorted(envelope.raw for envelope in envelopes)
+
+
+async def test_nothing_is_relayed_before_the_peer_has_said_what_it_wants(mailserver: Mailserver) -> None:
+    sender, silent = await mailserver.dial(), await mailserver.dial_silent()
+    envelope = make_envelope(1)
+    await silent.greet(status=None)
+    sender.say(PacketCode.MESSAGES, messages(envelope))
+    await sender.hear_packets(2)
+
+    silent.say(PacketCode.STATUS, STATUS.encode())
+
+    assert (await silent.hear_packet()).code == PacketCode.STATUS
+    assert await hear_envelopes(silent, 1) == [envelope]
+
+
+async def test_peer_that_does_not_read_holds_up_neither_others_nor_the_store(mailserver: Mailserver) -> None:
+    stuck = [await mailserver.dial(status=STATUS.encode()) for _ in range(3)]
+    sender, reader = await mailserver.dial(status=EMPTY_LIST), await mailserver.dial(status=STATUS.encode())
+    envelopes = [make_envelope(number) for number in range(20)]
+    large = [replace_data(envelope, random.randbytes(200_000)) for envelope in envelopes]
+
+    hearing = asyncio.create_task(hear_envelopes(reader, len(large)))
+    for envelope in large:
+        payload = messages(envelope)
+        sender.say(PacketCode.MESSAGES, payload)
+        assert await sender.hear_packets(2) == confirmation(payload)
+
+    assert sorted(envelope.raw for envelope in await hearing) == sorted(envelope.raw for envelope in large)
+    for raw in stuck:  # and who reads again gets what still floats
+        assert len(await hear_envelopes(raw, len(large))) == len(large)
+
+
+def replace_data(envelope: Envelope, data: bytes) -> Envelope:
+    return encode_envelope(envelope.expiry, envelope.ttl, envelope.topic, data, envelope.nonce)
+
+
+async def test_relay_goes_on_when_the_store_does_not(mailserver: Mailserver, caplog: pytest.LogCaptureFixture) -> None:
+    sender, reader = await mailserver.dial(), await mailserver.dial(status=STATUS.encode())
+    envelope = make_envelope(1)
+    with contextlib.closing(sqlite3.connect(mailserver.path, isolation_level=None)) as lock:
+        lock.execute("CREATE TRIGGER full BEFORE INSERT ON envelopes BEGIN SELECT raise(ABORT, 'disk is full'); END")
+
+        sender.say(PacketCode.MESSAGES, messages(envelope))
+
+        assert await hear_envelopes(reader, 1) == [envelope]
+        await until(lambda: any("disk is full" in record.getMessage() for record in caplog.records))
+        lock.execute("DROP TRIGGER full")
+    sender.say(PacketCode.MESSAGES, messages(envelope))
+    assert await sender.hear_packets(2) == confirmation(messages(envelope))
+    assert await everything(mailserver) == [envelope.raw]
+    caplog.clear()
+
+
+async def test_light_node_keeps_what_it_gets_and_does_not_relay_it(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, light_node=True) as mailserver:
+        sender, reader = [await mailserver.dial(status=STATUS.encode()) for _ in range(2)]
+        others, own = make_envelope(1), make_envelope(2)
+
+        sender.say(PacketCode.MESSAGES, messages(others))
+        await sender.hear_packets(2)
+        await mailserver.node.post(own)
+
+        assert await hear_envelopes(reader, 1) == await hear_envelopes(sender, 1) == [own]
+        assert sorted(await everything(mailserver)) == sorted([others.raw, own.raw])
+
+
+async def test_light_nodes_part(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, light_node=True) as mailserver:
+        raw = await mailserver.dial_silent()
+        await raw.greet(status=StatusOptions(light_node=True).encode())
+
+        assert await raw.hear_hangup() is DisconnectReason.USELESS_PEER
+
+
+# P2P Messages
+
+
+async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_path: Path) -> None:
+    trusted = private_key("friend").public_key
+    old = make_envelope(1, created=NOW - 1_000_000)
+    async with running_mailserver(tmp_path, trusted=[trusted]) as mailserver:
+        feed = mailserver.services.feed.reader()
+        friend = await mailserver.dial(name="friend")
+        stranger = await mailserver.dial(status=STATUS.encode())
+
+        stranger.say(PacketCode.P2P_MESSAGE, messages(make_envelope(2)))
+        await heard_by(stranger)
+        friend.say(PacketCode.P2P_MESSAGE, messages(old, old))
+        published = await asyncio.wait_for(feed.read(), DEADLINE_S)
+        await heard_by(friend)
+
+        assert [(live.envelope, live.hash, live.is_p2p, live.is_own) for live in published] == [
+            (old, old.hash(), True, False)
+        ] * 2
+        assert await everything(mailserver) == []
+        assert mailserver.node.live_usage() == (0, 0)
+
+
+async def test_trust_may_come_and_go_while_a_peer_is_connected(mailserver: Mailserver) -> None:
+    feed = mailserver.services.feed.reader()
+    friend = await mailserver.dial(name="friend")
+    envelopes = [make_envelope(number) for number in range(3)]
+
+    for envelope, trusted in zip(envelopes, [False, True, False], strict=True):
+        if trusted:
+            mailserver.node.mark_trusted(friend.key.public_key)
+        else:
+            mailserver.node.set_trusted([])
+        friend.say(PacketCode.P2P_MESSAGE, messages(envelope))
+        await heard_by(friend)
+
+    assert [live.envelope for live in feed.read_nowait()] == [envelopes[1]]
 
 
 # Other packets
@@ -633,7 +934,7 @@ async def test_many_peers_come_and_go_and_leave_nothing_behind(mailserver: Mails
     before = len(asyncio.all_tasks())
 
     for number in range(10):
-        raw = await mailserver.dial()
+        raw = await mailserver.dial(status=EMPTY_LIST)  # what the others have sent floats, and has too little work
         payload = messages(make_envelope(number))
         raw.say(PacketCode.MESSAGES, payload)
         assert await raw.hear_packets(2) == confirmation(payload)

@@ -1,0 +1,185 @@
+"""The running node as those see it who drive it: its settings, its peers, and what it sends of its own.
+
+A setting that changes here takes effect at once, is announced to every peer by a Status Update, and, as peers learn of
+it late, tolerates what kept to the former one for a grace period (6/WAKU1 "Status Update").
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mailserver.codec.keys import Enode, NodeId, PrivateKey
+from mailserver.errors import DisconnectReason
+from mailserver.net.dialer import StaticPeers
+from mailserver.services.archive import Archive, Clock
+from mailserver.services.feed import Feed
+from mailserver.services.peers import PeerInfo, PeerNotTrusted, Peers
+from mailserver.services.relay import Relay
+from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Acceptance, Requirements
+from mailserver.waku.bloom import FULL_BLOOM, Interest
+from mailserver.waku.envelope import Envelope, encode_envelopes
+from mailserver.waku.packets import PacketCode, RateLimits, StatusOptions
+
+
+class Node:
+    """What can be asked of the node, and told to it, while it runs."""
+
+    def __init__(
+        self,
+        key: PrivateKey,
+        client_id: str,
+        *,
+        acceptance: Acceptance,
+        archive: Archive,
+        feed: Feed,
+        relay: Relay,
+        peers: Peers,
+        clock: Clock,
+        light_node: bool = False,
+        packet_rate_limits: RateLimits,
+        byte_rate_limits: RateLimits,
+    ) -> None:
+        """Put together what runs. `listening` says where, once that is known."""
+        self.key = key
+        self.client_id = client_id
+        self.feed = feed
+        self.enode: Enode
+        self.listen_address: tuple[str, int]
+        self._acceptance = acceptance
+        self._archive = archive
+        self._relay = relay
+        self._peers = peers
+        self._clock = clock
+        self._light_node = light_node
+        self._packet_rate_limits = packet_rate_limits
+        self._byte_rate_limits = byte_rate_limits
+        self._static_peers: StaticPeers
+
+    def listening(self, address: tuple[str, int], enode: Enode, static_peers: StaticPeers) -> None:
+        """Take where the node listens, and what keeps it connected."""
+        self.listen_address = address
+        self.enode = enode
+        self._static_peers = static_peers
+
+    # Settings.
+
+    @property
+    def requirements(self) -> Requirements:
+        """What an envelope must be."""
+        return self._acceptance.requirements
+
+    def status(self) -> StatusOptions:
+        """What is announced to a peer: topics if we keep only those, else a full bloom filter; and every number."""
+        requirements = self.requirements
+        topics = requirements.interest.topics
+        return StatusOptions(
+            pow_requirement=requirements.min_pow,
+            bloom=FULL_BLOOM if topics is None else None,
+            light_node=self._light_node,
+            confirmations=True,
+            packet_rate_limits=self._packet_rate_limits,
+            topic_interest=topics,
+            byte_rate_limits=self._byte_rate_limits,
+        )
+
+    def set_min_pow(self, min_pow: float) -> None:
+        """Ask for another proof of work."""
+        self._change(replace(self.requirements, min_pow=min_pow))
+
+    def set_interest(self, interest: Interest) -> None:
+        """Take other topics, or all."""
+        self._change(replace(self.requirements, interest=interest))
+
+    def set_max_envelope_bytes(self, limit: int) -> None:
+        """Refuse longer envelopes. It is not announced: there is no option for it.
+
+        Raises:
+            ValueError: it is not from 1 to MAX_ENVELOPE_BYTES.
+        """
+        if not 1 <= limit <= MAX_ENVELOPE_BYTES:
+            raise ValueError(f"{limit} is not from 1 to {MAX_ENVELOPE_BYTES}")
+        self._change(replace(self.requirements, max_envelope_bytes=limit))
+
+    def set_rate_limits(self, packets: RateLimits, sizes: RateLimits) -> None:
+        """Announce other rate limits; whoever measures puts them in force."""
+        self._packet_rate_limits, self._byte_rate_limits = packets, sizes
+        self._peers.announce(self.status())
+
+    def _change(self, requirements: Requirements) -> None:
+        self._acceptance.change(requirements, self._clock())
+        self._peers.announce(self.status())
+
+    # Envelopes.
+
+    def live_usage(self) -> tuple[int, int]:
+        """How many envelopes float here, and their bytes."""
+        return self._relay.usage
+
+    async def post(self, envelope: Envelope) -> None:
+        """Store an envelope that was made here, and relay it.
+
+        Raises:
+            EnvelopeRefused: no node would take it.
+            StoreError: it is not on disk; it is relayed all the same.
+        """
+        await self._archive.take_own(envelope)
+
+    async def send_direct(self, node_id: NodeId, envelope: Envelope) -> None:
+        """Send an envelope to one peer outside gossip, as a P2P Message: it takes that only if it trusts us.
+
+        Raises:
+            PeerNotConnected: there is no such peer.
+            ConnectionLost: it is going away.
+        """
+        connection = self._peers.get(node_id).connection
+        connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
+        await connection.drain()
+
+    async def request_history(self, node_id: NodeId, envelope: Envelope) -> None:
+        """Send a history request to a trusted peer; what it answers comes by the feed.
+
+        Raises:
+            PeerNotConnected: there is no such peer.
+            PeerNotTrusted: we would not take its answer.
+            ConnectionLost: it is going away.
+        """
+        connection = self._peers.get(node_id).connection
+        if node_id not in self._peers.trusted:
+            raise PeerNotTrusted(f"peer {node_id.hex()[:8]} is not trusted")
+        connection.send(PacketCode.P2P_REQUEST, envelope.raw)
+        await connection.drain()
+
+    # Peers.
+
+    def peers(self) -> list[PeerInfo]:
+        """Who is connected."""
+        return self._peers.infos()
+
+    def mark_trusted(self, node_id: NodeId) -> None:
+        """Take history from this peer, from now on."""
+        self._peers.trusted.add(node_id)
+
+    def set_trusted(self, node_ids: Iterable[NodeId]) -> None:
+        """Take history from these peers and no others."""
+        self._peers.trusted.clear()
+        self._peers.trusted.update(node_ids)
+
+    def add_peer(self, enode: Enode) -> None:
+        """Stay connected to this peer until it is removed or the process ends."""
+        self._peers.static.add(enode.node_id)
+        self._static_peers.add(enode)
+
+    def remove_peer(self, node_id: NodeId) -> bool:
+        """Stay connected to this peer no longer, and disconnect; return whether it was connected."""
+        self._peers.static.discard(node_id)
+        self._static_peers.remove(node_id)
+        peer = self._peers.find(node_id)
+        if peer is None:
+            return False
+        peer.connection.disconnect(DisconnectReason.REQUESTED, "removed by the operator")
+        return True
+
+    def set_static(self, enodes: Iterable[Enode]) -> None:
+        """Stay connected to these peers and no others."""
+        wanted = tuple(enodes)
+        self._peers.static = {enode.node_id for enode in wanted}
+        self._static_peers.follow(wanted)

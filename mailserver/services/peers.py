@@ -1,0 +1,116 @@
+"""Who is connected: one connection per peer, no more peers than there is room for, and what all of them are told."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mailserver.codec.keys import NodeId
+from mailserver.errors import DisconnectReason, MailserverError
+from mailserver.services.peer import ServedPeer
+from mailserver.waku.packets import PeerSettings, StatusOptions
+
+
+class PeerNotConnected(MailserverError):
+    """There is no connection to the peer."""
+
+
+class PeerNotTrusted(MailserverError):
+    """The peer is not one of the trusted ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What operators see of a connected peer. Addresses are HOST:PORT."""
+
+    node_id: NodeId
+    client_id: str
+    local_address: str
+    remote_address: str
+    is_inbound: bool
+    is_trusted: bool
+    is_static: bool
+    settings: PeerSettings
+
+
+class Peers:
+    """The peers that are being served. Static and trusted ones always find room."""
+
+    def __init__(self, max_peers: int, *, trusted: Iterable[NodeId] = (), static: Iterable[NodeId] = ()) -> None:
+        self.max_peers = max_peers
+        self.trusted = set(trusted)
+        self.static = set(static)
+        self._peers: set[ServedPeer] = set()
+        self._numbers = itertools.count(1)
+
+    def __iter__(self) -> Iterator[ServedPeer]:
+        return iter(tuple(self._peers))
+
+    def next_number(self) -> int:
+        """A number for a connection; none is used twice."""
+        return next(self._numbers)
+
+    def add(self, peer: ServedPeer) -> None:
+        """A connection begins to be served; its peer counts once the handshake is over."""
+        self._peers.add(peer)
+
+    def discard(self, peer: ServedPeer) -> None:
+        """It has ended."""
+        self._peers.discard(peer)
+
+    def find(self, node_id: NodeId) -> ServedPeer | None:
+        """The connected peer of this id."""
+        for peer in self._peers:
+            if peer.connection.node_id == node_id and peer.connection.is_open:
+                return peer
+        return None
+
+    def get(self, node_id: NodeId) -> ServedPeer:
+        """The connected peer of this id.
+
+        Raises:
+            PeerNotConnected: there is none.
+        """
+        peer = self.find(node_id)
+        if peer is None:
+            raise PeerNotConnected(f"peer {node_id.hex()[:8]} is not connected")
+        return peer
+
+    def refuse(self, node_id: NodeId) -> DisconnectReason | None:
+        """Why one more connection to this peer is not wanted; None if it is. It has shown that it is the peer.
+
+        A phone that has lost its connection comes back before we know of the loss: so the connection that is there
+        is probed, and gone within seconds if nobody is at its other end.
+        """
+        present = self.find(node_id)
+        if present is not None:
+            present.connection.probe()
+            return DisconnectReason.ALREADY_CONNECTED
+        if node_id in self.static or node_id in self.trusted:
+            return None
+        count = sum(peer.connection.is_open for peer in self._peers)
+        return DisconnectReason.TOO_MANY_PEERS if count >= self.max_peers else None
+
+    def announce(self, status: StatusOptions) -> None:
+        """Tell every peer what has changed of what we announce."""
+        for peer in self._peers:
+            peer.connection.announce(status)
+
+    def infos(self) -> list[PeerInfo]:
+        """Describe who is connected."""
+        infos = []
+        for peer in self._peers:
+            connection = peer.connection
+            if connection.node_id is not None and connection.is_open:
+                infos.append(
+                    PeerInfo(
+                        node_id=connection.node_id,
+                        client_id=connection.client_id,
+                        local_address=connection.local_address,
+                        remote_address=connection.remote_address,
+                        is_inbound=connection.is_inbound,
+                        is_trusted=connection.node_id in self.trusted,
+                        is_static=connection.node_id in self.static,
+                        settings=connection.settings,
+                    )
+                )
+        return infos

@@ -1,0 +1,255 @@
+"""Live envelopes -> the peers that want them (6/WAKU1 "Gossip based routing").
+
+What the feed brings is put into bundles. Each peer goes through the bundles at its own pace and gets of each what it
+wants and does not have; peers that want the same of a bundle share the encoded packet. A bundle stays until all of it
+has expired, or the pool is full and it is the oldest; who is too slow for that misses it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+
+from mailserver.errors import ConnectionLost
+from mailserver.mail.pages import cut
+from mailserver.net.connection import Connection
+from mailserver.rlpx.session import SharedPayload
+from mailserver.services.archive import Clock
+from mailserver.services.feed import Feed, LiveEnvelope
+from mailserver.services.pace import Pace
+from mailserver.waku.envelope import encode_envelopes, packet_bytes
+from mailserver.waku.packets import PacketCode, PeerSettings
+
+log = logging.getLogger(__name__)
+
+BUNDLE_INTERVAL_S = 0.3
+"""How long envelopes are collected after a bundle, as by deployed nodes. The first after a pause goes at once."""
+
+MAX_BUNDLE_BYTES = 128 * 1024
+"""A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
+
+POOL_BYTES = 32 * 1024 * 1024
+"""Memory for envelopes that are kept for peers that are slow or come later."""
+
+ENVELOPE_OVERHEAD_BYTES = 600
+"""What Python takes for an envelope beside its bytes. It counts, or the tiniest would take 30 times as much memory."""
+
+COLLECT_INTERVAL_S = 0.03
+"""How often to look into the feed meanwhile: at full speed it brings 1,000 envelopes in that time, and holds 16,000."""
+
+PURGE_INTERVAL_S = 10.0
+"""How often to look for expired envelopes while none come in."""
+
+MAX_SHARED_BYTES = 4 * 1024 * 1024
+"""Encoded packets that are kept for peers that want the same. They are wanted within moments of each other."""
+
+MAX_HELD_BYTES = 256 * 1024
+"""Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
+pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
+
+
+class Bundle:
+    """Envelopes, at least one, that go out together. `bytes` is how long they are, `memory` what they take."""
+
+    __slots__ = ("bytes", "envelopes", "last_expiry", "memory", "number", "topics")
+
+    def __init__(self, envelopes: Sequence[LiveEnvelope], number: int = 0) -> None:
+        self.number = number
+        self.envelopes = tuple(envelopes)
+        self.bytes = sum(len(live.envelope.raw) for live in envelopes)
+        self.memory = sum(map(_memory, envelopes))
+        self.last_expiry = max(live.envelope.expiry for live in envelopes)
+        self.topics = frozenset(live.envelope.topic for live in envelopes)
+
+    def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
+        """What a peer wants of it and does not have.
+
+        Args:
+            peer: the number of its connection: an envelope never goes back to where it came from.
+            now: Unix seconds; nothing expired is relayed.
+        """
+        interest, min_pow = settings.interest, settings.pow_requirement
+        wanted = {topic for topic in self.topics if interest.wants(topic)}  # once for all envelopes of a topic
+        return [
+            live
+            for live in self.envelopes
+            if live.envelope.topic in wanted
+            and peer not in live.sighting.peers
+            and live.envelope.expiry >= now
+            and (not min_pow or live.pow >= min_pow)
+        ]
+
+
+class Relay:
+    """The pool of bundles. Bundles are numbered from the first one made."""
+
+    def __init__(self, feed: Feed, clock: Clock, *, light_node: bool = False, pool_bytes: int = POOL_BYTES) -> None:
+        """Start with an empty pool.
+
+        Args:
+            light_node: relay what was made here only (6/WAKU1 "Light Node Field").
+        """
+        self._reader = feed.reader()
+        self._clock = clock
+        self._light_node = light_node
+        self._pool_bytes = pool_bytes
+        self._pool: list[Bundle] = []  # in the order of their numbers, some of which are missing
+        self._next_number = 0
+        self._bundled = asyncio.Event()
+        self._shared: OrderedDict[tuple[LiveEnvelope, ...], SharedPayload] = OrderedDict()
+        self._shared_bytes = 0
+        self._missed = 0
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """How many envelopes float here, and their bytes."""
+        return sum(len(bundle.envelopes) for bundle in self._pool), sum(bundle.bytes for bundle in self._pool)
+
+    async def run(self) -> None:
+        """Make bundles of what the feed brings, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(PURGE_INTERVAL_S):
+                    envelopes = await self._reader.read()
+            except TimeoutError:
+                self._purge(self._clock())
+                continue
+            self._bundle(envelopes)
+            while collected := await self._collect():
+                self._bundle(collected)
+
+    async def _collect(self) -> list[LiveEnvelope]:
+        """Take what the feed brings in the time between two bundles, often enough that its ring does not run over."""
+        envelopes: list[LiveEnvelope] = []
+        loop = asyncio.get_running_loop()
+        due = loop.time() + BUNDLE_INTERVAL_S
+        while (left := due - loop.time()) > 0:
+            await asyncio.sleep(min(left, COLLECT_INTERVAL_S))
+            envelopes += self._reader.read_nowait()
+        if self._reader.missed > self._missed:
+            log.warning("relay missed envelopes count=%d", self._reader.missed - self._missed)
+            self._missed = self._reader.missed
+        return envelopes
+
+    async def next(self, position: int) -> tuple[Bundle, int]:
+        """Wait for the first bundle from `position` on; return it and the position behind it."""
+        while True:
+            at = bisect_left(self._pool, position, key=lambda bundle: bundle.number)
+            if at < len(self._pool):
+                bundle = self._pool[at]
+                return bundle, bundle.number + 1
+            if self._bundled.is_set():  # it has woken those who waited
+                self._bundled = asyncio.Event()
+            await self._bundled.wait()
+
+    def share(self, envelopes: Sequence[LiveEnvelope]) -> SharedPayload:
+        """The payload of Messages with these envelopes: encoded once for all who want the same within a while."""
+        key = tuple(envelopes)
+        payload = self._shared.get(key)
+        if payload is None:
+            payload = SharedPayload(encode_envelopes([live.envelope.raw for live in envelopes]))
+            self._shared[key] = payload
+            self._shared_bytes += len(payload.raw)
+            while self._shared_bytes > MAX_SHARED_BYTES and len(self._shared) > 1:
+                _, oldest = self._shared.popitem(last=False)
+                self._shared_bytes -= len(oldest.raw)
+        return payload
+
+    def _bundle(self, envelopes: Sequence[LiveEnvelope]) -> None:
+        now = self._clock()
+        due = [
+            live
+            for live in envelopes
+            if live.envelope.expiry >= now and not live.is_p2p and (live.is_own or not self._light_node)
+        ]
+        for part in _cut(due, MAX_BUNDLE_BYTES):
+            bundle = Bundle(part, self._next_number)
+            self._next_number += 1
+            self._pool.append(bundle)
+        self._purge(now)
+        self._bundled.set()
+
+    def _purge(self, now: float) -> None:
+        """Drop what has expired, whatever is still good before it, then the oldest until the pool is not too large."""
+        pool = [bundle for bundle in self._pool if bundle.last_expiry >= now]
+        memory = sum(bundle.memory for bundle in pool)
+        dropped = 0
+        while memory > self._pool_bytes:
+            memory -= pool[dropped].memory
+            dropped += 1
+        self._pool = pool[dropped:]
+        if not self._pool:
+            self._shared.clear()
+            self._shared_bytes = 0
+
+
+class PeerRelay:
+    """What one peer gets of the pool."""
+
+    def __init__(self, relay: Relay, connection: Connection, number: int, pace: Pace, clock: Clock) -> None:
+        self._relay = relay
+        self._connection = connection
+        self._number = number
+        self._pace = pace
+        self._clock = clock
+        self._position = 0
+        self._held: deque[LiveEnvelope] = deque()
+        self._held_bytes = 0
+
+    async def run(self) -> None:
+        """Send what is due until the connection ends."""
+        with contextlib.suppress(ConnectionLost):  # whoever serves the peer knows
+            while True:
+                await self._connection.drain()
+                await asyncio.sleep(0)  # others' turn: a peer that comes late finds the whole pool at once
+                envelopes = await self._next()
+                for packet in _cut(envelopes, min(MAX_BUNDLE_BYTES, self._pace.max_packet_bytes)):
+                    await self._send(packet)
+
+    async def _next(self) -> list[LiveEnvelope]:
+        """Wait for a bundle, or until something held back may go; return what is to be sent."""
+        bundle = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BUNDLE_INTERVAL_S if self._held else None):
+                bundle, self._position = await self._relay.next(self._position)
+        now, settings = self._clock(), self._connection.settings
+        self._pace.follow(settings)
+        due = Bundle(self._held).select(self._number, settings, now) if self._held else []
+        self._held.clear()
+        self._held_bytes = 0
+        if bundle is not None:
+            due += bundle.select(self._number, settings, now)
+        if not self._pace.limits_topics:
+            return due
+        allowed = []
+        for live in due:
+            if self._pace.take_topic(live.envelope.topic, len(live.envelope.raw)):
+                allowed.append(live)
+            else:
+                self._hold(live)
+        return allowed
+
+    def _hold(self, live: LiveEnvelope) -> None:
+        self._held.append(live)
+        self._held_bytes += _memory(live)
+        while self._held_bytes > MAX_HELD_BYTES and len(self._held) > 1:
+            self._held_bytes -= _memory(self._held.popleft())
+
+    async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
+        await self._pace.take(packet_bytes(sum(len(live.envelope.raw) for live in envelopes)))
+        now = self._clock()  # it may have taken a while
+        due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
+        if due:
+            self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
+            await self._connection.drain()
+
+
+def _memory(live: LiveEnvelope) -> int:
+    return len(live.envelope.raw) + ENVELOPE_OVERHEAD_BYTES
+
+
+def _cut(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
+    for packet in cut([len(live.envelope.raw) for live in envelopes], target=max_bytes):
+        yield envelopes[packet.start : packet.stop]
