@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mailserver.codec.aes import GCM_NONCE_BYTES
+from mailserver.codec.ecies import IV_BYTES
 from mailserver.codec.keccak import keccak256
-from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
@@ -17,7 +20,7 @@ from mailserver.net.dialer import dial
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
-from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
+from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric, seal_symmetric
 from mailserver.waku.peer import (
     BatchAcknowledged,
     Event,
@@ -34,7 +37,7 @@ REQUEST_TTL_S = 50
 
 REQUEST_TOPIC = Topic(bytes(4))
 
-_ATTEMPTS = 5000  # nonces that are tried together: 10 ms
+_ATTEMPTS = 1000  # nonces that are tried together: 2 ms
 
 OnEnvelopes = Callable[[Sequence[Envelope]], None]
 
@@ -55,7 +58,82 @@ class NoAnswer(MailserverError):
 
 
 class TooMuchWork(MailserverError):
-    """An envelope expired before its proof of work was found."""
+    """The proof of work of an envelope was not found within `seconds`: its ttl, or the time that was given."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"no proof of work within {self.seconds:g} s: ask for a lower one, or give more time (no more than the ttl)"
+        )
+
+
+def seal_to_key(
+    payload: bytes, key: bytes, *, padding: bytes | None = None, signing_key: PrivateKey | None = None
+) -> bytes:
+    """Seal a payload with a symmetric key, for the data of an envelope.
+
+    Args:
+        padding: used as it is; None for as much randomness as fills a block.
+    """
+    return seal_symmetric(
+        payload,
+        key,
+        nonce=secrets.token_bytes(GCM_NONCE_BYTES),
+        padding=secrets.token_bytes(MAX_PADDING_BYTES) if padding is None else padding,
+        exact_padding=padding is not None,
+        signing_key=signing_key,
+    )
+
+
+def seal_to_node(
+    payload: bytes, public_key: NodeId, *, padding: bytes | None = None, signing_key: PrivateKey | None = None
+) -> bytes:
+    """Seal a payload to a public key; otherwise as `seal_to_key`."""
+    return seal_asymmetric(
+        payload,
+        public_key,
+        ephemeral_key=random_key(),
+        iv=secrets.token_bytes(IV_BYTES),
+        padding=secrets.token_bytes(MAX_PADDING_BYTES) if padding is None else padding,
+        exact_padding=padding is not None,
+        signing_key=signing_key,
+    )
+
+
+async def work(
+    data: bytes,
+    topic: Topic,
+    *,
+    ttl: int,
+    min_pow: float,
+    now: int,
+    limit_s: float = math.inf,
+    turn: asyncio.Lock | None = None,
+) -> Envelope:
+    """Make an envelope around sealed data, created now, and find its proof of work.
+
+    Takes about size * ttl * min_pow / 500,000 seconds. Others have their turn every 2 ms.
+
+    Args:
+        limit_s: how long to seek; never longer than `ttl`, as a node would drop the envelope without a word.
+        turn: shared by those who work at the same time, so that all together take the 2 ms, and in turn.
+    Raises:
+        TooMuchWork: it takes longer.
+    """
+    deadline = time.monotonic() + min(ttl, limit_s)
+    expiry, at = now + ttl, 0
+    while True:
+        async with turn or contextlib.nullcontext():
+            nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
+        if nonce is not None:
+            return encode_envelope(expiry, ttl, topic, data, nonce)
+        if time.monotonic() > deadline:
+            raise TooMuchWork(min(ttl, limit_s))
+        at += _ATTEMPTS
+        await asyncio.sleep(0)  # pings are answered meanwhile
 
 
 async def seal_envelope(
@@ -67,31 +145,40 @@ async def seal_envelope(
     min_pow: float,
     now: int,
     signing_key: PrivateKey | None = None,
+    turn: asyncio.Lock | None = None,
 ) -> Envelope:
-    """Seal a payload with a symmetric key into an envelope created now, and find its proof of work.
-
-    Takes about size * ttl * min_pow / 500,000 seconds.
+    """Seal a payload with a symmetric key into an envelope created now, and find its proof of work, as `work`.
 
     Raises:
-        TooMuchWork: it takes longer than `ttl`. A node would drop such an envelope without a word.
+        TooMuchWork: it takes longer than `ttl`.
     """
-    started = time.monotonic()
-    data = seal_symmetric(
-        payload,
+    data = seal_to_key(payload, key, signing_key=signing_key)
+    return await work(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
+
+
+async def seal_request(
+    request: MailRequest, key: bytes, *, min_pow: float, now: int, turn: asyncio.Lock | None = None
+) -> Envelope:
+    """Seal a history request with a mailserver's symmetric key, in the deployed form.
+
+    Args:
+        request: its `request_id` is ignored: it is the hash of the envelope that is made here.
+        min_pow: what the mailserver asks for.
+        turn: as of `work`.
+    Raises:
+        TooMuchWork: it takes longer than REQUEST_TTL_S.
+    """
+    # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
+    return await seal_envelope(
+        encode_fields(request),
         key,
-        nonce=secrets.token_bytes(12),
-        padding=secrets.token_bytes(MAX_PADDING_BYTES),
-        signing_key=signing_key,
+        REQUEST_TOPIC,
+        ttl=REQUEST_TTL_S,
+        min_pow=min_pow,
+        now=now,
+        signing_key=random_key(),
+        turn=turn,
     )
-    expiry, at = now + ttl, 0
-    while True:
-        nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
-        if nonce is not None:
-            return encode_envelope(expiry, ttl, topic, data, nonce)
-        if time.monotonic() - started > ttl:
-            raise TooMuchWork("the envelope expired while its proof of work was sought: raise the ttl or lower the PoW")
-        at += _ATTEMPTS
-        await asyncio.sleep(0)  # pings are answered meanwhile
 
 
 @dataclass
@@ -148,16 +235,7 @@ class MailClient:
             ConnectionLost: the connection ended first.
             NoAnswer: nothing came for ANSWER_TIMEOUT_S.
         """
-        # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
-        envelope = await seal_envelope(
-            encode_fields(request),
-            key,
-            REQUEST_TOPIC,
-            ttl=REQUEST_TTL_S,
-            min_pow=self.settings.pow_requirement,
-            now=int(time.time()),
-            signing_key=random_key(),
-        )
+        envelope = await seal_request(request, key, min_pow=self.settings.pow_requirement, now=int(time.time()))
         async with self._turn:
             answer = _Answer(RequestId(envelope.hash()), on_envelopes, asyncio.Event())
             self._answer = answer

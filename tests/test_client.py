@@ -10,18 +10,35 @@ from pathlib import Path
 import pytest
 
 from mailserver import client as client_module
-from mailserver.client import MailClient, NoAnswer, RequestFailed, TooMuchWork, connect, seal_envelope
+from mailserver.client import (
+    REQUEST_TOPIC,
+    REQUEST_TTL_S,
+    MailClient,
+    NoAnswer,
+    RequestFailed,
+    TooMuchWork,
+    connect,
+    seal_envelope,
+    seal_request,
+    seal_to_key,
+    seal_to_node,
+    work,
+)
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
+from mailserver.net.admission import NOBODY_ALLOWED, Admission, AdmissionLimits
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.peer import ServedPeer
+from mailserver.services.feed import Feed
+from mailserver.services.limits import RateLimiter, RequestLimiter
+from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest
@@ -34,10 +51,12 @@ from mailserver.waku.packets import (
     RateLimits,
     StatusOptions,
 )
-from mailserver.waku.payload import open_symmetric
+from mailserver.waku.payload import open_asymmetric, open_symmetric
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived, StatusReceived
 from tests.mailservers import (
     NEWS,
+    NO_LIMITS,
+    NO_REQUEST_LIMITS,
     PASSWORD_KEY,
     STATUS,
     Clock,
@@ -82,7 +101,14 @@ async def listening(serve: Callable[[Connection], Awaitable[None]], status: Stat
         connections.append(connection)
         await serve(connection)
 
-    listener = Listener(KEY, "server/1", status, max_peers=10, serve=note_and_serve)
+    listener = Listener(
+        KEY,
+        "server/1",
+        status=lambda: status,
+        refuse=lambda _: None,
+        admission=Admission(AdmissionLimits()),
+        serve=note_and_serve,
+    )
     try:
         yield Enode(KEY.public_key, "127.0.0.1", await listener.start("127.0.0.1", 0))
     finally:
@@ -120,10 +146,20 @@ async def mailserver(
     """A client that is connected to a mailserver over this store."""
     clock = Clock()
     settings = DeliverySettings(PASSWORD_KEY, KEY, max_limit=max_limit, completion_format=completion_format)
-    archive, delivery = Archive(store, Acceptance(Requirements(min_pow)), clock), Delivery(store, settings, clock)
+    feed, limiter = Feed(), RateLimiter(NO_LIMITS)
+    services = Services(
+        archive=Archive(store, Acceptance(Requirements(min_pow)), clock, feed=feed, limiter=limiter),
+        delivery=Delivery(store, settings, clock),
+        feed=feed,
+        relay=Relay(feed, clock),
+        rates=limiter,
+        requests=RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
+        trusted=(),
+        clock=clock,
+    )
 
     async def serve(connection: Connection) -> None:
-        await ServedPeer(connection, archive, delivery).run()
+        await ServedPeer(connection, services, 1).run()
 
     async with (
         listening(serve, StatusOptions(pow_requirement=min_pow, confirmations=True)) as enode,
@@ -172,6 +208,73 @@ async def test_same_payload_is_sealed_differently_each_time() -> None:
     sealed = {(await seal_envelope(b"", PASSWORD_KEY, NEWS, ttl=10, min_pow=0, now=1000)).data for _ in range(20)}
 
     assert len(sealed) == 20
+
+
+def test_payload_is_sealed_to_a_public_key() -> None:
+    recipient, signing_key = private_key("recipient"), private_key("signer")
+
+    sealed = [seal_to_node(b"hello", recipient.public_key, signing_key=signing_key) for _ in range(2)]
+
+    opened = [open_asymmetric(data, recipient) for data in sealed]
+    assert {(each.payload, each.signer) for each in opened} == {(b"hello", signing_key.public_key)}
+    assert sealed[0] != sealed[1]
+    assert opened[0].padding != opened[1].padding
+    assert len({data[1:65] for data in sealed}) == 2  # the ephemeral keys
+
+
+@pytest.mark.parametrize("padding", [b"", b"\x01\x02", bytes(300)])
+def test_given_padding_is_used_as_it_is(padding: bytes) -> None:
+    recipient = private_key("recipient")
+
+    symmetric = open_symmetric(seal_to_key(b"hello", PASSWORD_KEY, padding=padding), PASSWORD_KEY)
+    asymmetric = open_asymmetric(seal_to_node(b"hello", recipient.public_key, padding=padding), recipient)
+
+    assert symmetric.padding == asymmetric.padding == padding
+    assert symmetric.payload == asymmetric.payload == b"hello"
+
+
+def test_without_a_padding_the_plaintext_fills_a_block_with_randomness() -> None:
+    paddings = [open_symmetric(seal_to_key(b"hello", PASSWORD_KEY), PASSWORD_KEY).padding for _ in range(2)]
+
+    assert [len(padding) for padding in paddings] == [256 - 1 - 1 - 5] * 2
+    assert paddings[0] != paddings[1]
+
+
+async def test_sealed_data_becomes_an_envelope_with_work() -> None:
+    envelope = await work(b"data", NEWS, ttl=10, min_pow=0.5, now=1000, turn=asyncio.Lock())
+
+    assert (envelope.data, envelope.topic, envelope.expiry, envelope.ttl) == (b"data", NEWS, 1010, 10)
+    assert envelope.pow() >= 0.5
+
+
+@pytest.mark.parametrize(("ttl", "limit_s", "shown"), [(1000, 0.01, "0.01"), (0, 10.0, "0")])
+async def test_work_is_given_up_at_its_limit_or_when_the_envelope_expires(ttl: int, limit_s: float, shown: str) -> None:
+    with pytest.raises(TooMuchWork) as given_up:
+        await work(b"data", NEWS, ttl=ttl, min_pow=1e30, now=1000, limit_s=limit_s)
+
+    assert str(given_up.value).startswith(f"no proof of work within {shown} s: ")
+
+
+async def test_works_that_share_a_turn_wait_for_it() -> None:
+    turn = asyncio.Lock()
+    async with turn:
+        working = asyncio.create_task(work(b"data", NEWS, ttl=10, min_pow=0.0, now=1000, turn=turn))
+        await turns()
+        waiting = not working.done()
+
+    await working
+    assert waiting
+
+
+async def test_request_is_sealed_signed_and_has_the_work_that_is_asked() -> None:
+    first, second = [await seal_request(ASK, PASSWORD_KEY, min_pow=0.01, now=1000) for _ in range(2)]
+
+    opened = open_symmetric(first.data, PASSWORD_KEY)
+    assert decode_fields(RequestId(first.hash()), opened.payload).interest == ASK.interest
+    assert opened.signer is not None
+    assert opened.signer != open_symmetric(second.data, PASSWORD_KEY).signer
+    assert (first.created, first.ttl, first.topic) == (1000, REQUEST_TTL_S, REQUEST_TOPIC)
+    assert first.pow() >= 0.01
 
 
 # Against a mailserver
