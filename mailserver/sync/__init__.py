@@ -1,0 +1,1 @@
+"""Catching up: asks other mailservers for the history that is missing here, and stores it."""

@@ -1,0 +1,193 @@
+"""What each source still owes us, in a file that survives a kill at any moment.
+
+The file, `sync.json` in the data folder, is written as a whole and only ever lags behind: a range leaves it after its
+envelopes are on disk. What it lists once too often is asked for again, and found to be there.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId
+from mailserver.errors import DecodeError, MailserverError
+from mailserver.files import write_atomically
+from mailserver.mail.request import Cursor
+from mailserver.sync.ranges import MAX_RANGES, Range, cut_window, merge, not_yet_asked, unite
+from mailserver.waku.envelope import MAX_U32
+
+PROGRESS_FILE = "sync.json"
+
+MAX_ACCOUNTS = 64
+"""Most sources that are remembered, also those that are not asked any more. Beyond, the longest unused is forgotten."""
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+"""More than MAX_ACCOUNTS with all their ranges take."""
+
+_VERSION = 1
+
+
+class SyncError(MailserverError):
+    """The progress file cannot be read or written. `str()` is one line for the operator, and names it."""
+
+
+class Account:
+    """What one source owes us. `asked` is everything asked for since it last owed nothing, without cursors."""
+
+    def __init__(self, asked: list[Range] | None = None, pending: list[Range] | None = None) -> None:
+        self.asked = merge(asked or [])[:MAX_RANGES]
+        self._waiting = unite(pending or [])
+        self._current: Range | None = None
+
+    @property
+    def pending(self) -> list[Range]:
+        """What is still to be asked for, what is being asked for first."""
+        return ([] if self._current is None else [self._current]) + self._waiting
+
+    def add(self, wanted: Range) -> None:
+        """Owe a range, too; what of it has already been asked for is not owed anew."""
+        self._waiting = unite([*self._waiting, *not_yet_asked(wanted, self.asked)])
+        self.asked = merge([*self.asked, wanted])[:MAX_RANGES]
+
+    def window(self) -> Range | None:
+        """What to ask for now: the window that was begun, else the newest; None if nothing is owed."""
+        if self._current is None and self._waiting:
+            self._current, rest = cut_window(self._waiting.pop(0))
+            if rest is not None:
+                self._waiting.insert(0, rest)
+        return self._current
+
+    def advance(self, cursor: Cursor | None) -> None:
+        """The current window has been asked for up to this cursor; None: begin it again."""
+        assert self._current is not None
+        self._current = Range(self._current.lower, self._current.upper, cursor)
+
+    def finish(self) -> None:
+        """The current window is paid."""
+        self._current = None
+        if not self._waiting:
+            self.asked = []  # whoever asks for the same again means it
+
+
+class Ledger:
+    """The accounts of all sources, and their file. Made by `open_ledger`."""
+
+    def __init__(self, path: Path, accounts: dict[NodeId, Account]) -> None:
+        self._path = path
+        self._accounts = accounts
+        self._turn = asyncio.Lock()
+        self._changed = False
+
+    def account(self, source: NodeId) -> Account:
+        """The account of a source; a new one, that owes nothing, if there is none."""
+        account = self._accounts.pop(source, None) or Account()
+        self._accounts[source] = account  # the last one now
+        if len(self._accounts) > MAX_ACCOUNTS:
+            del self._accounts[next(iter(self._accounts))]
+        return account
+
+    def note_change(self) -> None:
+        """An account has changed: the next `save` writes."""
+        self._changed = True
+
+    async def save(self) -> None:
+        """Write what is owed now, if that has changed. A write that has begun is finished, also when cancelled.
+
+        Raises:
+            SyncError: it cannot be written; what was there is still there.
+        """
+        async with self._turn:  # two writers at once would share a temporary file
+            if not self._changed:
+                return
+            self._changed = False
+            writing = asyncio.ensure_future(asyncio.to_thread(write_atomically, self._path, self._encode(), 0o644))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])
+                self._changed = writing.exception() is not None
+                raise
+            except OSError as error:
+                self._changed = True
+                raise SyncError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def _encode(self) -> str:
+        sources = {
+            source.hex(): {"asked": [_encode(part) for part in account.asked], "pending": [*map(_encode, pending)]}
+            for source, account in self._accounts.items()
+            if (pending := account.pending)
+        }
+        return json.dumps({"version": _VERSION, "sources": sources}, indent=1) + "\n"
+
+
+def open_ledger(folder: Path) -> Ledger:
+    """Read the progress file in a folder; without one nothing is owed.
+
+    Raises:
+        SyncError: it cannot be read, is damaged, or is of a later version.
+    """
+    path = folder / PROGRESS_FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return Ledger(path, {})
+    except OSError as error:
+        raise SyncError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        return Ledger(path, _decode(json.loads(data)))
+    except (ValueError, RecursionError, DecodeError) as error:
+        raise SyncError(f"{path} is damaged: {error}; without it, nothing is known of what is missing here") from error
+
+
+def _encode(part: Range) -> dict[str, int | str]:
+    fields: dict[str, int | str] = {"lower": part.lower, "upper": part.upper}
+    return fields if part.cursor is None else {**fields, "cursor": part.cursor.encode().hex()}
+
+
+def _decode(record: Any) -> dict[NodeId, Account]:
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    version = record.get("version")
+    if version != _VERSION:
+        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
+    sources = record.get("sources")
+    if not isinstance(sources, dict) or len(sources) > MAX_ACCOUNTS:
+        raise ValueError("sources are not what they should be")
+    return {_decode_source(text): _decode_account(account) for text, account in sources.items()}
+
+
+def _decode_source(text: str) -> NodeId:
+    source = bytes.fromhex(text)
+    if len(source) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"{text!r} is no node id")
+    return NodeId(source)
+
+
+def _decode_account(account: object) -> Account:
+    if not isinstance(account, dict):
+        raise ValueError(f"{account!r} says nothing of a source")
+    return Account(_decode_ranges(account.get("asked")), _decode_ranges(account.get("pending")))
+
+
+def _decode_ranges(parts: object) -> list[Range]:
+    if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1:  # and the current one
+        raise ValueError(f"{parts!r} is no list of ranges")
+    return [_decode_range(part) for part in parts]
+
+
+def _decode_range(part: object) -> Range:
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{part!r} is no range")
+    lower, upper, cursor = part.get("lower"), part.get("upper"), part.get("cursor")
+    # bool is an int, but no time.
+    if type(lower) is not int or type(upper) is not int or not 0 <= lower <= upper <= MAX_U32:
+        raise ValueError(f"{part!r} is no range")
+    if cursor is None:
+        return Range(lower, upper)
+    if type(cursor) is not str:
+        raise ValueError(f"{part!r} has no cursor")
+    return Range(lower, upper, Cursor.decode(bytes.fromhex(cursor)))

@@ -1,0 +1,28 @@
+"""Catches up once in a process of its own, which a test kills: FOLDER ENODE SINCE UNTIL are its arguments.
+
+It saves its progress all the time, so that every state of the file is met.
+"""
+
+import sys
+from pathlib import Path
+
+import uvloop
+
+from mailserver.codec.keys import Enode
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync import catchup
+from mailserver.sync.command import run_once
+from tests.sync.servers import Clock, settings_for
+
+
+async def main(folder: Path, source: Enode, since: int, until: int) -> None:
+    """Catch up, and say so."""
+    catchup.SAVE_INTERVAL_S = 0.001
+    async with open_store(folder / STORE_FILE) as store:
+        ended = await run_once(store, folder, settings_for(source), since, until, clock=Clock())
+    sys.stdout.write(f"{ended[0].state.value}\n")
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Path(sys.argv[1]), Enode.parse(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,371 @@
+"""mailserver.sync.catchup: several sources, what is owed over restarts, and what the log says."""
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mailserver.codec.keys import Enode
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync import catchup as catchup_module
+from mailserver.sync.catchup import MAX_SOURCES, Catchup
+from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
+from mailserver.sync.ranges import LATE_S, Range
+from mailserver.sync.source import State
+from tests.pairs import private_key
+from tests.store.samples import read, write
+from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
+from tests.sync.servers import DAY, NOW, Archive, Asked, make_envelopes, serving, settings_for
+from tests.waiting import DEADLINE_S, until
+
+pytestmark = pytest.mark.integration
+
+THREE_DAYS = make_envelopes(250, step_s=1000)
+SMALL = 20
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    hurry(monkeypatch)
+    caplog.set_level(logging.INFO, "mailserver")
+
+
+def lines(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith(start)]
+
+
+def nobody(number: int) -> Enode:
+    """A source that is never there."""
+    return Enode(private_key(f"nobody {number}").public_key, "127.0.0.1", 1)
+
+
+async def silent(asked: Asked) -> None:
+    pass
+
+
+# Several sources
+
+
+async def test_sources_fill_each_others_gaps_and_nothing_is_stored_twice(tmp_path: Path) -> None:
+    one, other = THREE_DAYS[:150], THREE_DAYS[100:]
+
+    async with (
+        serving(Archive(one, max_limit=SMALL), name="one") as first,
+        serving(Archive(other, like_go=True), name="other") as second,
+        catching_up(tmp_path, first.enode, second.enode) as catchup,
+    ):
+        progress = await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert [source.fetched for source in progress] == [150, 150]
+
+
+async def test_sources_that_are_silent_or_down_hold_up_nobody(tmp_path: Path) -> None:
+    async with (
+        serving(silent, name="silent") as mute,
+        serving(Archive(THREE_DAYS)) as honest,
+        catching_up(tmp_path, mute.enode, nobody(1), honest.enode) as catchup,
+    ):
+        await state_of(catchup, State.DONE, 2)
+        assert not any(source.state is State.DONE for source in catchup.snapshot()[:2])
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_source_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, replace(server.enode, host="127.0.0.2"), server.enode) as catchup,
+    ):
+        assert len(await settled(catchup)) == 1
+        assert server.visits == 1
+
+
+async def test_source_that_has_moved_is_asked_where_it_is(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
+    ):
+        await state_of(catchup, State.WAITING)
+        await catchup.add(*WHOLE, [server.enode])
+        await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_source_can_be_waited_for_and_looked_at_by_itself(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, nobody(1), server.enode) as catchup,
+    ):
+        await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
+
+        (progress,) = catchup.snapshot([server.enode, nobody(2)])
+        assert (progress.state, progress.stored) == (State.DONE, len(THREE_DAYS))
+
+
+async def test_source_that_was_asked_by_the_way_makes_room_when_it_owes_nothing(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS[:100]), name="one") as one,
+        serving(Archive(THREE_DAYS[100:]), name="other") as other,
+        catching_up(tmp_path, *map(nobody, range(MAX_SOURCES - 1)), wanted=None) as catchup,
+    ):
+        for source in (one.enode, other.enode):
+            await catchup.add(*WHOLE, [source])
+            await asyncio.wait_for(catchup.settled([source]), DEADLINE_S)
+
+        assert len(catchup.snapshot()) == MAX_SOURCES
+        with pytest.raises(SyncError, match="more than 16 mailservers"):
+            await catchup.add(*WHOLE, [one.enode, other.enode])
+        assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_more_sources_than_there_may_be_are_an_error(tmp_path: Path) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        some = [nobody(number) for number in range(MAX_SOURCES)]
+        catchup = Catchup(store, tmp_path, settings_for(*some))
+
+        with pytest.raises(SyncError, match="more than 16 mailservers"):
+            await catchup.add(0, 1, [nobody(MAX_SOURCES)])
+        with pytest.raises(SyncError, match="more than 16 mailservers"):
+            Catchup(store, tmp_path, settings_for(*some, nobody(MAX_SOURCES)))
+
+
+# What is asked for
+
+
+async def test_what_is_added_is_on_disk_before_anybody_is_asked(tmp_path: Path) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await Catchup(store, tmp_path, settings_for(nobody(1), nobody(2))).add(*WHOLE)
+
+    ledger = open_ledger(tmp_path)
+    for number in (1, 2):
+        assert ledger.account(nobody(number).node_id).pending == [Range(*WHOLE)]
+
+
+async def test_range_ends_at_the_present(tmp_path: Path) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, settings_for(nobody(1)), lambda: NOW + 0.5)
+
+        await catchup.add(NOW, NOW + DAY)
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW, NOW + 10)]
+
+
+@pytest.mark.parametrize(("since", "until_"), [(-1, NOW), (NOW + 20, NOW + 30), (NOW, NOW - 1)])
+async def test_range_of_no_times_is_an_error(tmp_path: Path, since: int, until_: int) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, settings_for(nobody(1)), lambda: NOW)
+
+        with pytest.raises(ValueError, match="no range of times"):
+            await catchup.add(since, until_)
+
+    assert not (tmp_path / PROGRESS_FILE).exists()
+
+
+async def test_range_may_be_added_while_it_runs_and_after_all_is_done(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
+        catching_up(tmp_path, server.enode, wanted=(NOW - DAY // 2, NOW)) as catchup,
+    ):
+        await until(lambda: len(server.requests) > 0)
+        await catchup.add(NOW - DAY, NOW)
+        await settled(catchup)
+        await catchup.add(NOW - 3 * DAY, NOW - DAY)
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert progress.state is State.DONE
+
+
+async def test_source_may_be_added_while_it_runs(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS[:100]), name="one") as first,
+        serving(Archive(THREE_DAYS[100:]), name="other") as second,
+        catching_up(tmp_path, first.enode) as catchup,
+    ):
+        await settled(catchup)
+        assert_stored(tmp_path, THREE_DAYS[:100])
+        await catchup.add(*WHOLE, [second.enode])
+        await settled(catchup)
+
+        assert_stored(tmp_path, THREE_DAYS)
+        assert first.visits == 1
+
+
+async def test_nothing_to_do_is_settled_at_once_and_leaves_no_file(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, nobody(1), wanted=None) as catchup:
+        (progress,) = await settled(catchup)
+
+    assert progress.state is State.DONE
+    assert not (tmp_path / PROGRESS_FILE).exists()
+
+
+# Over restarts
+
+
+async def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    stops = (2, 6, 10)
+
+    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
+        for count in stops:
+            async with catching_up(tmp_path, server.enode, wanted=WHOLE if count == stops[0] else None):
+                await until(lambda: len(server.requests) >= count)  # noqa: B023
+        async with catching_up(tmp_path, server.enode, wanted=None) as catchup:
+            await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    undisturbed = 16
+    assert len(server.requests) <= undisturbed + 2 * len(stops)  # what was under way, and what was to be asked next
+    assert json.loads(read(tmp_path / PROGRESS_FILE))["sources"] == {}
+
+
+async def test_same_request_after_a_restart_goes_on_too(tmp_path: Path) -> None:
+    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
+        async with catching_up(tmp_path, server.enode):
+            await until(lambda: len(server.requests) >= 9)
+        asked = len(server.requests)
+        async with catching_up(tmp_path, server.enode, wanted=WHOLE) as catchup:
+            await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert all(request.upper < NOW for request in server.requests[asked:])
+
+
+async def test_what_was_new_while_it_was_stopped_is_asked_for_too(tmp_path: Path) -> None:
+    before = [envelope for envelope in THREE_DAYS if envelope.created <= NOW - 2 * DAY]
+
+    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
+        async with catching_up(tmp_path, server.enode, wanted=(NOW - 3 * DAY, NOW - 2 * DAY)):
+            await until(lambda: len(server.requests) >= 2)
+        asked = len(server.requests)
+        async with catching_up(tmp_path, server.enode, wanted=WHOLE) as catchup:
+            await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert len(before) > 3 * SMALL
+    lowest_new = NOW - 2 * DAY - LATE_S
+    assert min(request.lower for request in server.requests[asked:] if request.upper > NOW - 2 * DAY + 1) > lowest_new
+
+
+async def test_what_a_source_owes_waits_for_it_while_others_are_asked(tmp_path: Path) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await Catchup(store, tmp_path, settings_for(nobody(1))).add(*WHOLE)
+
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        assert len(await settled(catchup)) == 1
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
+
+
+async def test_damaged_progress_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    write(tmp_path / PROGRESS_FILE, b"{")
+
+    async with open_store(tmp_path / STORE_FILE) as store:
+        with pytest.raises(SyncError, match="is damaged"):
+            Catchup(store, tmp_path, settings_for(nobody(1)))
+
+    assert read(tmp_path / PROGRESS_FILE) == b"{"
+
+
+async def test_progress_that_cannot_be_saved_is_said_once_and_saved_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / f"{PROGRESS_FILE}.tmp"
+    async with (
+        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
+        catching_up(tmp_path, server.enode, wanted=None) as catchup,
+    ):
+        await catchup.add(*WHOLE)
+        blocked.mkdir()
+        await settled(catchup)
+        assert json.loads(read(tmp_path / PROGRESS_FILE))["sources"] != {}
+        await until(lambda: bool(lines(caplog, "catch-up progress not saved")))
+        await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
+        blocked.rmdir()
+        await until(lambda: json.loads(read(tmp_path / PROGRESS_FILE))["sources"] == {})
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert len(lines(caplog, "catch-up progress not saved")) == 1
+
+
+async def test_range_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
+
+    async with open_store(tmp_path / STORE_FILE) as store:
+        with pytest.raises(SyncError, match="cannot write"):
+            await Catchup(store, tmp_path, settings_for(nobody(1))).add(*WHOLE)
+
+
+async def test_being_cancelled_is_being_stopped(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
+        open_store(tmp_path / STORE_FILE) as store,
+    ):
+        catchup = Catchup(store, tmp_path, settings_for(server.enode), lambda: NOW)
+        await catchup.add(*WHOLE)
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: len(server.requests) >= 5)
+        running.cancel()
+        await asyncio.wait([running], timeout=DEADLINE_S)
+        owed = open_ledger(tmp_path).account(server.enode.node_id).pending
+
+        assert running.cancelled()
+        assert owed[0].cursor is not None
+        assert [source.ranges for source in catchup.snapshot()] == [len(owed)]
+
+
+# The log
+
+
+async def test_log_says_how_far_it_is_and_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(catchup_module, "LOG_INTERVAL_S", 0.0)
+    archive, go_on = Archive(THREE_DAYS, max_limit=SMALL), asyncio.Event()
+
+    async def answer(asked: Asked) -> None:
+        if asked.number == 3:
+            await go_on.wait()
+        await archive(asked)
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        await until(lambda: len(lines(caplog, "catching up")) > 0)
+        await until(lambda: catchup.snapshot()[0].pages == 2)
+        await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
+        under_way = lines(caplog, "catching up")
+        go_on.set()
+        (progress,) = await settled(catchup)
+
+    pages = [line.partition("pages=")[2].split()[0] for line in under_way]
+    assert under_way[-1].startswith(f"catching up source={progress.source} left_s=")
+    assert pages in (["1", "2"], ["2"])  # nothing is said where nothing has come
+    (end,) = lines(caplog, "caught up ")
+    start = f"caught up source={progress.source} left_s=0 pages=15 fetched=250 stored=250 wrong=0 seconds="
+    assert end.startswith(start)
+
+
+async def test_less_and_less_is_left(tmp_path: Path) -> None:
+    left: list[int] = []
+
+    async with (
+        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        while catchup.snapshot()[0].state is not State.DONE:
+            left.append(catchup.snapshot()[0].left_s)
+            await asyncio.sleep(0)
+
+    assert left[0] == 3 * DAY + 1
+    assert left == sorted(left, reverse=True)
+    assert len(set(left)) > 10

@@ -1,0 +1,147 @@
+"""mailserver.sync.command: catching up once, and what people and programs see of it."""
+
+import asyncio
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync import command as command_module
+from mailserver.sync.command import ProgressLine, is_complete, report, run_once
+from mailserver.sync.ledger import open_ledger
+from mailserver.sync.pages import Wrong
+from mailserver.sync.source import Progress, State
+from tests.sync.running import WHOLE, assert_stored, hurry
+from tests.sync.servers import Archive, Asked, Clock, make_envelopes, serving, settings_for
+from tests.waiting import DEADLINE_S, until
+
+THREE_DAYS = make_envelopes(250, step_s=1000)
+
+DONE = Progress("abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "")
+DOWN = Progress("ef567890@192.0.2.2:30303", State.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer")
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.mark.integration
+async def test_one_run_ends_when_all_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "SHOW_INTERVAL_S", 0.001)
+    shown: list[Progress] = []
+
+    async with serving(Archive(THREE_DAYS, max_limit=20)) as server, open_store(tmp_path / STORE_FILE) as store:
+        ended = await asyncio.wait_for(
+            run_once(
+                store,
+                tmp_path,
+                settings_for(server.enode),
+                *WHOLE,
+                show=shown.extend,
+                clock=Clock(),
+            ),
+            DEADLINE_S,
+        )
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert is_complete(ended)
+    assert {progress.fetched for progress in shown} > {250}
+
+
+@pytest.mark.integration
+async def test_one_run_gives_up_who_is_not_there(tmp_path: Path) -> None:
+    async def refuse(asked: Asked) -> None:
+        asked.fail("no")
+
+    async with (
+        serving(Archive(THREE_DAYS), name="there") as there,
+        serving(refuse, name="refuses") as refuses,
+        open_store(tmp_path / STORE_FILE) as store,
+    ):
+        ended = await asyncio.wait_for(
+            run_once(store, tmp_path, settings_for(there.enode, refuses.enode), *WHOLE, clock=Clock()), DEADLINE_S
+        )
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert [source.state for source in ended] == [State.DONE, State.GIVEN_UP]
+    assert len(refuses.requests) == command_module.ATTEMPTS
+    assert not is_complete(ended)
+
+
+@pytest.mark.integration
+async def test_one_run_that_is_cancelled_has_saved_its_progress(tmp_path: Path) -> None:
+    async with serving(Archive(THREE_DAYS, max_limit=20)) as server, open_store(tmp_path / STORE_FILE) as store:
+        running = asyncio.create_task(run_once(store, tmp_path, settings_for(server.enode), *WHOLE, clock=Clock()))
+        await until(lambda: len(server.requests) > 4)
+        running.cancel()
+        await asyncio.wait([running], timeout=DEADLINE_S)
+
+    assert running.cancelled()
+    assert open_ledger(tmp_path).account(server.enode.node_id).pending[0].cursor is not None
+
+
+def test_terminal_shows_how_far_it_is_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    with ProgressLine(1000) as line:
+        line.show([DONE, DOWN])
+
+    shown = "50%, 250 envelopes, 200 of them new; ef567890@192.0.2.2:30303: 'no \\x1b[31manswer'"
+    assert terminal.getvalue() == f"\r\x1b[K{shown}\r\x1b[K"
+
+
+def test_line_is_no_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    with ProgressLine(0) as line:
+        line.show([DONE, DOWN])
+
+    assert terminal.getvalue().split("\r\x1b[K") == ["", "0%, 250 envelopes, ", ""]
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressLine(1000) as line:
+        line.show([DONE])
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_report_says_how_it_ended_with_each() -> None:
+    assert report([DONE, DOWN], as_json=False) == (
+        "abcd1234@192.0.2.1:30303: 250 envelopes in 3 pages, 200 of them new, 7 dropped (proof of work too low)\n"
+        "ef567890@192.0.2.2:30303: 0 envelopes in 0 pages, 0 of them new; given up: 'no \\x1b[31manswer'"
+    )
+
+
+def test_report_for_programs_has_all_that_is_known() -> None:
+    objects = json.loads(report([DONE, DOWN], as_json=True))
+
+    assert objects[0] == {
+        "source": "abcd1234@192.0.2.1:30303",
+        "state": "done",
+        "ranges": 0,
+        "left_s": 0,
+        "pages": 3,
+        "fetched": 250,
+        "stored": 200,
+        "wrong": {"low_pow": 7},
+        "seconds": 1.5,
+        "problem": "",
+    }
+    assert [Progress.from_json(fields) for fields in objects] == [DONE, DOWN]
