@@ -1,7 +1,8 @@
-"""`python -m bench`: measures ingest, history and compaction of our mailserver, or by --enode the first two of any.
+"""`python -m bench`: measures ingest, history, relay, a flood and compaction of our mailserver, or by --enode the first
+three of any.
 
-Ours runs in a process of its own on loopback: for each run of ingest a new one with an empty store; for history one
-on a store that was filled before. This process is the client.
+Ours runs in a process of its own on loopback: for each run of ingest and relay a new one with an empty store; for
+history and the flood one on a store that was filled before. This process is the client.
 """
 
 import argparse
@@ -24,10 +25,23 @@ import uvloop
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Topics
+from bench.flood import FloodFailed, flood_specs, measure_flood
+from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
 from bench.ingest import IngestFailed, measure_ingest
+from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
-from bench.results import Compaction, Environment, History, Ingest, PlainExport, Results, StoreFacts
+from bench.results import (
+    Compaction,
+    Environment,
+    Flood,
+    History,
+    Ingest,
+    PlainExport,
+    Relay,
+    Results,
+    StoreFacts,
+)
 from bench.store import StoreSpec, StoreUnusable, prepare_store
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
@@ -36,7 +50,7 @@ from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.payload import key_from_password
 
-PARTS = ("ingest", "history", "compaction")
+PARTS = ("ingest", "history", "relay", "flood", "compaction")
 HISTORY_DAYS = 30
 COMPACTION_DAYS = (1, 30)
 PARTITIONED_BY = {1: ("topic-prefix", "topic")}
@@ -45,10 +59,36 @@ OTHERWISE_BY = ("topic-prefix",)
 
 WARM_UP_ENVELOPES = 5000
 
-QUICK = {"runs": 1, "envelopes": 2000, "ingest_envelopes": 400, "topics": 200}
+QUICK = {
+    "runs": 1,
+    "envelopes": 2000,
+    "ingest_envelopes": 400,
+    "relay_envelopes": 400,
+    "late_envelopes": 5,
+    "flood_store": 2000,
+    "flood_seconds": 1,
+    "topics": 200,
+    "peers": 5,
+    "flooders": 2,
+}
 """What --quick sets, where it is not given."""
 
-DEFAULTS = {"runs": 3, "envelopes": 1_000_000, "ingest_envelopes": 100_000, "topics": 5000}
+DEFAULTS = {
+    "runs": 3,
+    "envelopes": 1_000_000,
+    "ingest_envelopes": 100_000,
+    "relay_envelopes": 20_000,
+    "late_envelopes": 40,
+    "flood_store": 100_000,
+    "flood_seconds": 15,
+    "topics": 5000,
+    "peers": 50,
+    "flooders": 5,
+}
+
+LATE_INTERVAL_S = 0.5
+QUICK_LATE_INTERVAL_S = 0.05
+"""Between single envelopes that are relayed, in the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         StoreUnusable,
         IngestFailed,
         HistoryFailed,
+        RelayFailed,
+        FloodFailed,
+        HelperFailed,
         CompactionFailed,
         OSError,
     ) as error:
@@ -93,6 +136,10 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     elif "history" in arguments.parts:
         target = Target(arguments.enode, arguments.pid)
         history = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
+    relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
+    floods: tuple[Flood, ...] = ()
+    if "flood" in arguments.parts and arguments.enode is None:
+        floods = _measure_flood(arguments, topics)
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
     if "compaction" in arguments.parts and arguments.enode is None:
@@ -105,7 +152,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, history, store, compactions, plain_exports)
+    return Results(environment, ingest, history, store, compactions, plain_exports, relays, floods)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -114,7 +161,7 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
             runs = []
             for run in range(arguments.runs):
                 _progress(f"ingest: {connections} connections, packets of {per_packet}, run {run + 1}")
-                with _fresh_target(arguments) as target:
+                with _fresh_target(arguments, arguments.ingest_envelopes) as target:
                     measuring = measure_ingest(
                         target.enode,
                         target.pid,
@@ -131,8 +178,8 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
 
 
 @contextlib.contextmanager
-def _fresh_target(arguments: argparse.Namespace) -> Iterator[Target]:
-    """The named mailserver, or ours with an empty store, which must hold everything at the end."""
+def _fresh_target(arguments: argparse.Namespace, envelopes: int) -> Iterator[Target]:
+    """The named mailserver, or ours with an empty store, which must hold so many envelopes at the end."""
     if arguments.enode is not None:
         yield Target(arguments.enode, arguments.pid)
         return
@@ -141,8 +188,8 @@ def _fresh_target(arguments: argparse.Namespace) -> Iterator[Target]:
         with Daemon(data_dir, arguments.password) as daemon:
             yield Target(daemon.enode, daemon.pid)
         stored = uvloop.run(read_stats(data_dir / STORE_FILE)).envelopes
-        if stored != arguments.ingest_envelopes:
-            raise IngestFailed(f"{arguments.ingest_envelopes} envelopes were confirmed, {stored} are stored")
+        if stored != envelopes:
+            raise IngestFailed(f"{envelopes} envelopes were confirmed, {stored} are stored")
 
 
 def _measure_store(arguments: argparse.Namespace, topics: Topics) -> tuple[tuple[History, ...], StoreFacts]:
@@ -178,6 +225,41 @@ def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topi
     return tuple(history)
 
 
+def _measure_relay(arguments: argparse.Namespace, topics: Topics) -> Iterator[Relay]:
+    for interest in INTERESTS:
+        spec = RelaySpec(
+            envelopes=arguments.relay_envelopes,
+            peers=arguments.peers,
+            interest=interest,
+            late=arguments.late_envelopes,
+            interval_s=QUICK_LATE_INTERVAL_S if arguments.quick else LATE_INTERVAL_S,
+        )
+        runs = []
+        for run in range(arguments.runs):
+            wanted = "everything" if interest is None else f"{interest} topics each"
+            _progress(f"relay: to {spec.peers} peers that want {wanted}, run {run + 1}")
+            with _fresh_target(arguments, spec.envelopes + spec.late) as target:
+                runs.append(uvloop.run(measure_relay(target.enode, target.pid, spec, topics=topics, seed=run)))
+        relay = Relay(interest, spec.peers, spec.envelopes, tuple(runs))
+        _progress(f"relay: median {median(relay.rates()):,.0f} deliveries/s")
+        yield relay
+
+
+def _measure_flood(arguments: argparse.Namespace, topics: Topics) -> tuple[Flood, ...]:
+    """Fill a store, and flood a daemon on it, with its own limits for each kind of flood."""
+    floods = []
+    with tempfile.TemporaryDirectory(prefix="bench-flood-") as folder:
+        data_dir = Path(folder)
+        _progress(f"flood: preparing {arguments.flood_store:,} envelopes")
+        store = prepare_store(data_dir, StoreSpec(arguments.flood_store, arguments.topics, 1, arguments.distribution))
+        for spec in flood_specs(arguments.flooders, arguments.flood_seconds, is_quick=arguments.quick):
+            _progress(f"flood: packets of {spec.per_packet}, tolerated for {spec.tolerance_s:g} s")
+            with Daemon(data_dir, arguments.password, spec.flags) as daemon:
+                key = key_from_password(arguments.password)
+                floods.append(uvloop.run(measure_flood(daemon, store, spec, key=key, topics=topics)))
+    return tuple(floods)
+
+
 def _measure_compactions(
     arguments: argparse.Namespace, topics: Topics
 ) -> tuple[tuple[Compaction, ...], tuple[PlainExport, ...]]:
@@ -209,12 +291,18 @@ def _measure_compactions(
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="ingest, history or compaction (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
     _add_number(parser, "runs", "runs of each measurement")
     _add_number(parser, "envelopes", "envelopes in the store that is asked")
     _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
+    _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
+    _add_number(parser, "late-envelopes", "single envelopes sent after these, for the time that one takes")
+    _add_number(parser, "peers", "peers that they are relayed to")
+    _add_number(parser, "flooders", "peers that flood")
+    _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
+    _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")
     _add_number(parser, "topics", "topics that they are spread over")
     parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
     parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,9 +49,11 @@ def usage(pid: int) -> Usage:
 class Daemon:
     """Our mailserver on a free port of loopback, as long as the context is entered. Its log is DIR/daemon.log."""
 
-    def __init__(self, data_dir: Path, password: str) -> None:
+    def __init__(self, data_dir: Path, password: str, flags: Sequence[str] = ()) -> None:
+        """Prepare to start it; `flags` are added to those that every daemon here gets."""
         self._data_dir = data_dir
         self._password = password
+        self._flags = flags
         self._process: subprocess.Popen[bytes]
         self.enode: Enode
         self.start_s = 0.0
@@ -66,7 +69,7 @@ class Daemon:
         enode_file = self._data_dir / ENODE_FILE
         enode_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "mailserver", "run", "--data-dir", str(self._data_dir)]
-        command += ["--listen", "127.0.0.1:0", "--password", self._password]
+        command += ["--listen", "127.0.0.1:0", "--password", self._password, *self._flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAILSERVER_")}
         began = time.perf_counter()
         with (self._data_dir / "daemon.log").open("wb") as log:

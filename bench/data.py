@@ -50,6 +50,7 @@ class Topics:
         while len(distinct) < count:
             distinct[Topic(rng.randbytes(4))] = None
         self.all = list(distinct)
+        self.distribution = distribution
         self._cumulative: list[float] | None = None
         if distribution is Distribution.ZIPF:
             self._cumulative = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -66,8 +67,12 @@ class Topics:
         return frozenset(chosen)
 
 
-def envelope(created: int, topic: Topic, rng: random.Random) -> bytes:
-    """Encode an envelope of random data, of ENVELOPE_BYTES and with a ttl of TTL_S; its proof of work is chance."""
+def envelope(created: int, topic: Topic, rng: random.Random, mark: bytes = b"") -> bytes:
+    """Encode an envelope of random data, of ENVELOPE_BYTES and with a ttl of TTL_S; its proof of work is chance.
+
+    Args:
+        mark: what the data begins with.
+    """
     return b"".join(
         (
             _LIST_HEADER,
@@ -77,22 +82,26 @@ def envelope(created: int, topic: Topic, rng: random.Random) -> bytes:
             _TOPIC_HEADER,
             topic,
             _DATA_HEADER,
-            rng.randbytes(_DATA_BYTES),
+            mark,
+            rng.randbytes(_DATA_BYTES - len(mark)),
             b"\x88",
             rng.randrange(_FIRST_NONCE, 1 << 64).to_bytes(8, "big"),
         )
     )
 
 
-def live_envelopes(count: int, topics: Topics, now: int, *, min_pow: float, rng: random.Random) -> list[bytes]:
-    """Make envelopes to be sent at once to a node that asks for this proof of work."""
+def live_envelopes(
+    count: int, topics: Topics, now: int, *, min_pow: float, rng: random.Random, mark: bytes = b""
+) -> list[bytes]:
+    """Make envelopes to be sent at once to a node that asks for this proof of work; their data begins with `mark`."""
     chosen = topics.choose(count, rng)
     if min_pow * ENVELOPE_BYTES * TTL_S <= 1:  # any hash will do
-        return [envelope(now - rng.randrange(SPREAD_S), topic, rng) for topic in chosen]
+        return [envelope(now - rng.randrange(SPREAD_S), topic, rng, mark) for topic in chosen]
     expiries = (now - rng.randrange(SPREAD_S) + TTL_S for _ in chosen)
+    datas = (mark + rng.randbytes(_DATA_BYTES - len(mark)) for _ in chosen)
     return [
-        mine(expiry, TTL_S, topic, rng.randbytes(_DATA_BYTES), target=min_pow, first_nonce=_FIRST_NONCE).raw
-        for expiry, topic in zip(expiries, chosen, strict=True)
+        mine(expiry, TTL_S, topic, data, target=min_pow, first_nonce=_FIRST_NONCE).raw
+        for expiry, topic, data in zip(expiries, chosen, datas, strict=True)
     ]
 
 

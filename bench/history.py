@@ -59,7 +59,7 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """Moments are of `perf_counter`; `packets` are payloads of P2P Message."""
 
     first_at: float
@@ -68,7 +68,7 @@ class _Answer:
     packets: list[bytes]
 
 
-class _Asker:
+class Asker:
     """Asks over one connection, page after page."""
 
     def __init__(self, wire: Wire, key: bytes, min_pow: float) -> None:
@@ -83,7 +83,7 @@ class _Asker:
         wire.on_packet = self._on_packet
         wire.on_lost = self._on_lost
 
-    async def ask(self, request: MailRequest) -> _Answer:
+    async def ask(self, request: MailRequest) -> Answer:
         """Ask for all pages.
 
         Raises:
@@ -96,7 +96,7 @@ class _Asker:
             done_at = time.perf_counter()
             pages += 1
             if completion.cursor is None:
-                return _Answer(self._first_at if self._packets else done_at, done_at, pages, self._packets)
+                return Answer(self._first_at if self._packets else done_at, done_at, pages, self._packets)
             request = replace(request, cursor=completion.cursor)
 
     async def _ask_page(self, request: MailRequest) -> Completion:
@@ -149,7 +149,7 @@ async def measure_history(
     """
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connect(enode)) for _ in range(question.clients)]
-        askers = [_Asker(wire, key, settings.pow_requirement) for wire, settings in wires]
+        askers = [Asker(wire, key, settings.pow_requirement) for wire, settings in wires]
         requests = [
             MailRequest(
                 RequestId(bytes(32)), end - question.span_s, end, question.interest(topics, rng), limit=PAGE_LIMIT
@@ -176,5 +176,5 @@ async def measure_history(
     )
 
 
-def _count(answers: Sequence[_Answer]) -> int:
+def _count(answers: Sequence[Answer]) -> int:
     return sum(len(decode_envelopes(packet)) for answer in answers for packet in answer.packets)

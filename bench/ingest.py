@@ -25,7 +25,7 @@ class IngestFailed(Exception):
     """Envelopes were refused, or not confirmed."""
 
 
-class _Sender:
+class Sender:
     """Sends packets over one connection, as many unconfirmed as the window allows."""
 
     def __init__(self, wire: Wire, payloads: Sequence[bytes], window: int) -> None:
@@ -85,7 +85,7 @@ async def measure_ingest(
         payloads = packets(raws, per_packet)
         del raws
         window = max(1, WINDOW_ENVELOPES // per_packet)
-        senders = [_Sender(wire, payloads[index::connections], window) for index, (wire, _) in enumerate(wires)]
+        senders = [Sender(wire, payloads[index::connections], window) for index, (wire, _) in enumerate(wires)]
         used = None if pid is None else usage(pid)
         client_cpu_s, began = time.process_time(), time.perf_counter()
         try:
@@ -97,7 +97,7 @@ async def measure_ingest(
         client_cpu_s = time.process_time() - client_cpu_s
         after = None if pid is None else usage(pid)
         for sender in senders:
-            _check(sender.responses)
+            check_responses(sender.responses)
     return IngestRun(
         seconds,
         client_cpu_s,
@@ -106,7 +106,12 @@ async def measure_ingest(
     )
 
 
-def _check(responses: Sequence[bytes]) -> None:
+def check_responses(responses: Sequence[bytes]) -> None:
+    """Look for refusals in Message Responses.
+
+    Raises:
+        IngestFailed: there is one.
+    """
     for payload in responses:
         response = MessageResponse.decode(payload)
         if response is not None and response.errors:

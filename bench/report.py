@@ -4,7 +4,19 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from bench.results import Compaction, History, Ingest, PlainExport, Results, StoreFacts, median_of
+from bench.results import (
+    Compaction,
+    Flood,
+    FloodPhase,
+    History,
+    Ingest,
+    PlainExport,
+    Relay,
+    Results,
+    StoreFacts,
+    median_of,
+    percentile,
+)
 
 UNKNOWN = "-"
 
@@ -30,6 +42,10 @@ def as_text(results: Results) -> str:
         parts.append(store_line(results.store))
     if results.history:
         parts.append("History, all pages (medians)\n" + history_table(results.history))
+    if results.relays:
+        parts.append("Relay, every peer got each once (medians; latency: of single envelopes, all runs together)\n")
+        parts[-1] += relay_table(results.relays)
+    parts += [flood_line(flood) + "\n" + flood_table(flood.phases) for flood in results.floods]
     if results.compactions:
         parts.append("Compaction in local[2], verified and published\n" + compaction_table(results.compactions))
     parts += [plain_export_line(plain) for plain in results.plain_exports]
@@ -46,6 +62,29 @@ def history_table(rows: Iterable[History]) -> str:
     """One line for each question."""
     header = ["request", "found", "pages", "first packet ms", "completion ms", "(slowest)", "daemon CPU ms", "peak MB"]
     return table(header, [_history_cells(row) for row in rows])
+
+
+def relay_table(rows: Iterable[Relay]) -> str:
+    """One line for each interest."""
+    header = ["wanted", "peers", "deliveries/s", "(from - to)", "confirmed/s", "daemon CPU us/delivery", "peers' CPU"]
+    header += ["median peer ms p50", "p99", "last peer ms p50", "p99", "peak MB"]
+    return table(header, [_relay_cells(row) for row in rows])
+
+
+def flood_line(flood: Flood) -> str:
+    """Which flood it was."""
+    until = "slowed" if flood.tolerance_s is None else f"slowed for {flood.tolerance_s:g} s, then disconnected"
+    return (
+        f"Flood by {flood.peers} peers, packets of {flood.per_packet}, {until}: {flood.offered:,.0f} envelopes/s "
+        f"offered, {flood.allowed:,.0f}/s allowed"
+    )
+
+
+def flood_table(phases: Iterable[FloodPhase]) -> str:
+    """One line for each phase."""
+    header = ["", "flood/s", "disconnects", "daemon CPU %", "peak MB", "answers", "ms p50", "p99", "max"]
+    header += ["confirmations", "ms p50", "p99", "max"]
+    return table(header, [_flood_cells(phase) for phase in phases])
 
 
 def compaction_table(rows: Iterable[Compaction]) -> str:
@@ -96,6 +135,43 @@ def _ingest_cells(row: Ingest) -> list[str]:
         _number(median_of(run.client_cpu_s for run in row.runs), 1e6 / row.envelopes),
         _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
+
+
+def _relay_cells(row: Relay) -> list[str]:
+    rates = row.rates()
+    medians_s = [seconds for run in row.runs for seconds in run.median_s]
+    lasts_s = [seconds for run in row.runs for seconds in run.last_s]
+    return [
+        "everything" if row.interest is None else f"{row.interest} topics",
+        str(row.peers),
+        _number(median_of(rates), 1),
+        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
+        _number(median_of(row.envelopes / run.confirmed_s for run in row.runs), 1),
+        _number(median_of(run.daemon_cpu_s and run.daemon_cpu_s / run.deliveries for run in row.runs), 1e6),
+        _number(median_of(run.receivers_cpu_s / run.deliveries for run in row.runs), 1e6),
+        _number(percentile(medians_s, 0.5), 1e3),
+        _number(percentile(medians_s, 0.99), 1e3),
+        _number(percentile(lasts_s, 0.5), 1e3),
+        _number(percentile(lasts_s, 0.99), 1e3),
+        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+    ]
+
+
+def _flood_cells(phase: FloodPhase) -> list[str]:
+    return [
+        phase.name,
+        _number(phase.flood / phase.seconds, 1),
+        str(phase.disconnects),
+        _number(phase.daemon_cpu_s / phase.seconds, 100),
+        _number(phase.peak_bytes, 1e-6),
+        *_times_cells(phase.answers_s),
+        *_times_cells(phase.confirmations_s),
+    ]
+
+
+def _times_cells(times_s: Sequence[float]) -> list[str]:
+    """How many there were, and in milliseconds the median, the 99th percentile and the longest."""
+    return [str(len(times_s)), *(_number(percentile(times_s, share), 1e3) for share in (0.5, 0.99, 1))]
 
 
 def _compaction_cells(row: Compaction) -> list[str]:

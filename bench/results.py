@@ -1,8 +1,15 @@
 """What was measured. Times in seconds, sizes in bytes; None where the mailserver's process is not ours to look at."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
+
+
+def percentile(values: Iterable[float], share: float) -> float | None:
+    """The least value that such a share of them does not exceed; None if there are none."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(len(ordered) * share), 1) - 1] if ordered else None
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
@@ -57,6 +64,69 @@ class History:
     question: str
     clients: int
     runs: tuple[HistoryRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRun:
+    """One run: `seconds` from the first packet sent until the last peer had the last envelope.
+
+    `confirmed_s`: until the last packet was confirmed. CPU and the highest memory are of that time; what it takes to
+    judge and store is part of it. `median_s` and `last_s`: of single envelopes, until half of the peers that want it
+    had it, and all.
+    """
+
+    deliveries: int
+    seconds: float
+    confirmed_s: float
+    receivers_cpu_s: float
+    daemon_cpu_s: float | None
+    peak_bytes: int | None
+    median_s: tuple[float, ...]
+    last_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Several runs of one kind, each of `envelopes` to `peers` that want everything, or `interest` topics each."""
+
+    interest: int | None
+    peers: int
+    envelopes: int
+    runs: tuple[RelayRun, ...]
+
+    def rates(self) -> list[float]:
+        """Deliveries per second of each run, slowest first."""
+        return sorted(run.deliveries / run.seconds for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class FloodPhase:
+    """Some time of one daemon. Times of answers and confirmations are all those of the honest client.
+
+    `flood`: envelopes of the flooders that were confirmed; `disconnects`: how often a flooder lost its connection.
+    """
+
+    name: str
+    seconds: float
+    flood: int
+    disconnects: int
+    daemon_cpu_s: float
+    peak_bytes: int
+    answers_s: tuple[float, ...]
+    confirmations_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """What one kind of flood did. `offered` and `allowed`: envelopes a second of all flooders together. They are slowed
+    for `tolerance_s`, None: for ever, and then disconnected."""
+
+    peers: int
+    per_packet: int
+    offered: float
+    allowed: float
+    tolerance_s: float | None
+    phases: tuple[FloodPhase, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +206,5 @@ class Results:
     store: StoreFacts | None
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
+    relays: tuple[Relay, ...] = ()
+    floods: tuple[Flood, ...] = ()

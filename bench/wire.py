@@ -1,15 +1,18 @@
 """The benchmark's side of a connection: a session that hands packets on as they are, so that it costs little itself.
 
 `mailserver.client` decodes every envelope and awaits every event; here what came is looked at when the clock stands.
+Where many peers are played by one process, not even the MACs of what they get are computed.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from mailserver.codec.keys import Enode
-from mailserver.errors import ConnectionLost, DisconnectReason
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.net.connection import WAKU, random_entropy, random_key, session_config
+from mailserver.rlpx.framing import MAC_BYTES, FrameDecoder
+from mailserver.rlpx.handshake import Secrets
 from mailserver.rlpx.session import Closed, MessageReceived, Opened, Session
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
@@ -20,20 +23,42 @@ CONNECT_TIMEOUT_S = 10.0
 OnPacket = Callable[[int, bytes], None]
 """Takes the code and the payload of each packet after the Status."""
 
-_STATUS = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=True)
+CLIENT_STATUS = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=True)
+"""What a client announces that wants nothing relayed."""
+
+
+class _TrustingDecoder(FrameDecoder):
+    """Opens frames without computing their MACs, which takes four times as long as all the rest."""
+
+    def decode_header(self, data: bytes, *, max_body_bytes: int) -> int:
+        size = int.from_bytes(self._decrypt(data[:16])[:3], "big")
+        if not 0 < size <= max_body_bytes:
+            raise DecodeError("frame is empty or too long", got=size, limit=max_body_bytes)
+        return size
+
+    def decode_body(self, data: bytes, size: int) -> bytes:
+        return self._decrypt(data[:-MAC_BYTES])[:size]
+
+
+class _TrustingSession(Session):
+    """A session whose peer is known to send what it should; what came is compared with what was sent afterwards."""
+
+    def _start_frames(self, secrets: Secrets) -> None:
+        super()._start_frames(secrets)
+        self._decoder = _TrustingDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
 
 
 class Wire(asyncio.Protocol):
     """One connection. Made by `connect`. `on_packet` and `on_lost` may be set once it is made."""
 
-    transport: asyncio.WriteTransport
+    transport: asyncio.Transport
 
-    def __init__(self, enode: Enode) -> None:
+    def __init__(self, enode: Enode, key: PrivateKey, status: StatusOptions, *, trusting: bool) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._session = Session(
-            session_config(random_key(), CLIENT_ID), random_entropy, loop.time(), remote_id=enode.node_id
-        )
+        self._status = status
+        make = _TrustingSession if trusting else Session
+        self._session = make(session_config(key, CLIENT_ID), random_entropy, loop.time(), remote_id=enode.node_id)
         self._ready: asyncio.Future[PeerSettings] = loop.create_future()
         self.on_packet: OnPacket = lambda code, payload: None
         self.on_lost: Callable[[ConnectionLost], None] = lambda error: None
@@ -49,6 +74,11 @@ class Wire(asyncio.Protocol):
     def send(self, code: PacketCode, payload: bytes) -> None:
         """Queue a packet; `flush` sends it. Packets queued from within `on_packet` are sent after it returned."""
         self._session.send(WAKU, code, payload)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was sent, but does not fit into the socket yet."""
+        return self.transport.get_write_buffer_size()
 
     def flush(self) -> None:
         """Send what is queued."""
@@ -80,7 +110,7 @@ class Wire(asyncio.Protocol):
                 case MessageReceived(code=code, payload=payload):
                     self.on_packet(code, payload)
                 case Opened():
-                    self.send(PacketCode.STATUS, _STATUS.encode())
+                    self.send(PacketCode.STATUS, self._status.encode())
                 case Closed(reason=reason, cause=cause):
                     self._lose(ConnectionLost(reason, cause))
         self.flush()
@@ -96,16 +126,23 @@ class Wire(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def connect(enode: Enode) -> AsyncIterator[tuple[Wire, PeerSettings]]:
+async def connect(
+    enode: Enode, *, status: StatusOptions = CLIENT_STATUS, key: PrivateKey | None = None, trusting: bool = False
+) -> AsyncIterator[tuple[Wire, PeerSettings]]:
     """Connect to a node and wait for its Status; disconnect at the end.
 
+    Args:
+        status: what we announce.
+        key: whose node id we have; None for a new one.
+        trusting: whether the MACs of what comes are not looked at.
     Raises:
         ConnectionLost: the node ends the connection.
         OSError: nobody answers there (TimeoutError: within CONNECT_TIMEOUT_S).
     """
     loop = asyncio.get_running_loop()
+    own = Wire(enode, key or random_key(), status, trusting=trusting)
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        _, wire = await loop.create_connection(lambda: Wire(enode), enode.host, enode.port)
+        _, wire = await loop.create_connection(lambda: own, enode.host, enode.port)
         settings = await wire.ready()
     try:
         yield wire, settings

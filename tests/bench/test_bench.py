@@ -1,5 +1,6 @@
 """The benchmark: what it generates is what it says, its tables are readable, and a small run works end to end."""
 
+import asyncio
 import json
 import random
 import subprocess
@@ -20,12 +21,32 @@ from bench.data import (
     live_envelopes,
     packets,
 )
+from bench.flood import flood_specs
+from bench.receivers import Receivers, interest_of
+from bench.relay import RelayFailed, check_receivers
 from bench.report import as_json, as_text, table
-from bench.results import Environment, History, HistoryRun, Ingest, IngestRun, Results, StoreFacts, median_of
+from bench.results import (
+    Environment,
+    Flood,
+    FloodPhase,
+    History,
+    HistoryRun,
+    Ingest,
+    IngestRun,
+    Relay,
+    RelayRun,
+    Results,
+    StoreFacts,
+    median_of,
+    percentile,
+)
 from bench.store import StoreSpec, StoreUnusable, prepare_store
 from mailserver.config import Config
+from mailserver.services.limits import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
-from mailserver.waku.envelope import decode_envelope, decode_envelopes
+from mailserver.waku.envelope import decode_envelope, decode_envelopes, encode_envelopes
+from mailserver.waku.packets import PacketCode
+from tests.waiting import DEADLINE_S, turns
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_790_000_000
@@ -124,6 +145,102 @@ def test_store_whose_filling_was_interrupted_is_not_used(tmp_path: Path) -> None
         prepare_store(tmp_path, spec)
 
 
+MARK = b"of a run"
+
+
+def marked(count: int) -> list[bytes]:
+    return live_envelopes(count, topics_of(4), NOW, min_pow=0, rng=random.Random(1), mark=MARK)
+
+
+def hear(receivers: Receivers, peer: int, raws: list[bytes]) -> None:
+    receivers.all[peer].on_packet(PacketCode.MESSAGES, encode_envelopes(raws))
+
+
+def test_receivers_find_nothing_wrong_where_each_has_what_it_wants_once() -> None:
+    raws = marked(10)
+    interest = frozenset(topics_of(4).all[:2])
+    wanted = [raw for raw in raws if decode_envelope(raw).topic in interest]
+    receivers = Receivers(MARK, (None, interest))
+
+    hear(receivers, 0, raws[:5])
+    hear(receivers, 0, raws[5:])
+    hear(receivers, 1, wanted)
+
+    checked = receivers.check(raws, late=2)
+    check_receivers(checked)
+    assert [receiver.count for receiver in receivers.all] == [10, len(wanted)]
+    assert [len(moments) for moments in checked["arrivals"]] == [1 + (raw in wanted) for raw in raws[-2:]]
+
+
+def test_receivers_find_what_is_lacking_repeated_and_unwanted_at_whom() -> None:
+    raws = marked(10)
+    interest = frozenset(topics_of(4).all[:2])
+    unwanted = [raw for raw in raws if decode_envelope(raw).topic not in interest]
+    receivers = Receivers(MARK, (None, None, interest))
+
+    hear(receivers, 0, raws[:8])
+    hear(receivers, 1, raws)
+    hear(receivers, 1, raws[3:4])
+    hear(receivers, 2, raws)
+
+    checked = receivers.check(raws, late=0)
+    assert [checked[kind] for kind in ("lacking", "repeated", "unwanted")] == [
+        (2, 0, 0),
+        (0, 1, 0),
+        (0, 0, len(unwanted)),
+    ]
+    with pytest.raises(RelayFailed, match=r"2 envelopes lacking, 1 envelopes repeated, .* at 3 peers"):
+        check_receivers(checked)
+
+
+def test_receivers_count_only_envelopes_of_their_run() -> None:
+    receivers = Receivers(MARK, (None,))
+    others = live_envelopes(3, topics_of(4), NOW, min_pow=0, rng=random.Random(2))
+
+    hear(receivers, 0, [*others, *marked(2)])
+    receivers.all[0].on_packet(PacketCode.P2P_MESSAGE, encode_envelopes(marked(4)))
+
+    assert receivers.all[0].count == 2
+    check_receivers(receivers.check(marked(2), late=0))
+
+
+async def test_receivers_wait_until_the_last_has_all_that_it_is_to_get() -> None:
+    raws = marked(3)
+    receivers = Receivers(MARK, (None, None))
+    hear(receivers, 0, raws)
+    waiting = asyncio.create_task(receivers.wait([3, 2]))
+
+    hear(receivers, 1, raws[:1])
+    await turns()
+    assert not waiting.done()
+    hear(receivers, 1, raws[1:2])
+
+    await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+def test_interest_of_a_peer_is_always_the_same_and_not_that_of_another() -> None:
+    assert interest_of(0, 50, topics_of(100)) == interest_of(0, 50, topics_of(100))
+    assert interest_of(0, 50, topics_of(100)) != interest_of(1, 50, topics_of(100))
+
+
+def test_flood_of_small_packets_is_bound_by_their_number_and_of_large_ones_by_bytes() -> None:
+    small, large, tolerated = flood_specs(5, 10, is_quick=False)
+
+    assert small.packets_per_s == DEFAULT_PACKET_LIMITS.peer
+    assert small.envelopes_per_s == 5 * DEFAULT_PACKET_LIMITS.peer
+    assert large.packets_per_s * large.packet_bytes == DEFAULT_BYTE_LIMITS.peer
+    assert large.packet_bytes == len(packets(marked(100), 100)[0])
+    assert tolerated.seconds[-1] > tolerated.tolerance_s == Config().rate_limit_tolerance_s
+
+
+def test_percentile_is_a_value_that_was_measured() -> None:
+    values = [float(value) for value in range(1, 101)]
+
+    assert [percentile(values, share) for share in (0.5, 0.99, 1)] == [50, 99, 100]
+    assert percentile([3, 1, 2], 0.99) == 3
+    assert percentile([], 0.5) is None
+
+
 def test_median_leaves_out_what_is_unknown() -> None:
     assert median_of([3, None, 1, 2]) == 2
     assert median_of([None, None]) is None
@@ -173,6 +290,70 @@ def test_json_holds_every_run() -> None:
     assert parsed["store"] is None
 
 
+def test_report_shows_what_relay_and_a_flood_did() -> None:
+    run = RelayRun(10_000, 0.5, 0.25, 0.01, 0.02, 90_000_000, (0.001, 0.002), (0.003, 0.3))
+    phase = FloodPhase("no flood", 2.0, 0, 0, 0.5, 80_000_000, (0.002, 0.003, 0.5), (0.004,))
+    results = Results(
+        ENVIRONMENT,
+        (),
+        (),
+        None,
+        relays=(Relay(None, 50, 200, (run, run)), Relay(500, 50, 200, (run,))),
+        floods=(Flood(5, 100, 93_450.0, 9345.0, None, (phase,)), Flood(5, 1, 25_000.0, 2500.0, 60.0, ())),
+    )
+
+    text = as_text(results)
+
+    lines = [line.split() for line in text.splitlines()]
+    assert [
+        "everything",
+        "50",
+        "20,000",
+        "(20,000",
+        "-",
+        "20,000)",
+        "800",
+        "2",
+        "1",
+        "1",
+        "2",
+        "3",
+        "300",
+        "90",
+    ] in lines
+    assert ["500", "topics", "50"] in [line[:3] for line in lines]
+    assert "5 peers, packets of 100, slowed: 93,450 envelopes/s offered, 9,345/s allowed" in text
+    assert ["no", "flood", "0", "0", "25", "80", "3", "3", "500", "500", "1", "4", "4", "4"] in lines
+    assert "packets of 1, slowed for 60 s, then disconnected: 25,000 envelopes/s offered" in text
+
+
+@pytest.mark.integration
+def test_quick_run_measures_relay_and_a_flood(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "relay", "flood", "--quick", "--json", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(file.read_text())
+    assert [(row["interest"], row["peers"]) for row in parsed["relays"]] == [(None, 5), (500, 5)]
+    assert [row["runs"][0]["deliveries"] for row in parsed["relays"]] == [2000, 2000]  # 200 topics: all want all
+    assert [len(row["runs"][0]["last_s"]) for row in parsed["relays"]] == [5, 5]
+    assert [flood["per_packet"] for flood in parsed["floods"]] == [1, 100]
+    for flood in parsed["floods"]:
+        quiet, *flooded = flood["phases"]
+        assert quiet["flood"] == 0
+        assert all(phase["flood"] > 0 for phase in flooded)
+        assert all(phase["answers_s"] for phase in flood["phases"])
+    assert "deliveries/s" in done.stdout
+
+
 @pytest.mark.integration
 def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
@@ -216,12 +397,13 @@ def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> Non
 
 
 @pytest.mark.integration
-def test_mailserver_that_is_not_there_is_one_line_on_stderr() -> None:
+@pytest.mark.parametrize("part", ["ingest", "relay"])
+def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
     enode = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
     enode += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
 
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "ingest", "--quick", "--enode", enode],
+        [sys.executable, "-m", "bench", part, "--quick", "--enode", enode],
         cwd=ROOT,
         capture_output=True,
         text=True,
