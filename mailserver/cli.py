@@ -1,4 +1,4 @@
-"""The command line: `waku-mailserver run | request | post | enode | stats`.
+"""The command line: `waku-mailserver run | sync | request | post | enode | stats`.
 
 Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage or settings.
 """
@@ -19,14 +19,18 @@ from mailserver import __version__
 from mailserver.client import connect, seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.config import Config, config_file, load_config, parse_value
-from mailserver.daemon import CLIENT_ID, run_daemon
-from mailserver.datadir import read_enode
+from mailserver.control import SYNC, call_daemon
+from mailserver.daemon import CLIENT_ID, run_daemon, sync_settings
+from mailserver.datadir import DataDirInUse, locked, read_enode
 from mailserver.errors import ConfigError, DecodeError, MailserverError
 from mailserver.logs import set_up_logging
 from mailserver.mail.request import Cursor, MailRequest, RequestId
 from mailserver.output import FORMATS, Printer, printable
-from mailserver.store.envelopes import read_stats
+from mailserver.rpc.params import Json
+from mailserver.store.envelopes import open_store, read_stats
 from mailserver.store.schema import STORE_FILE
+from mailserver.sync.command import ProgressLine, Show, is_complete, report, run_once
+from mailserver.sync.source import Progress
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, Topic
 from mailserver.waku.payload import key_from_password
@@ -70,7 +74,7 @@ def _complain(text: str) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     config = _config(arguments)
     set_up_logging(config.log_level)
-    uvloop.run(run_daemon(config))
+    uvloop.run(run_daemon(config, lambda: _config(arguments)))
 
 
 def _request(arguments: argparse.Namespace) -> None:
@@ -121,6 +125,40 @@ def _post(arguments: argparse.Namespace) -> int:
     return uvloop.run(post())
 
 
+def _sync(arguments: argparse.Namespace) -> int:
+    config = _config(arguments)
+    sources = tuple(arguments.sources) or config.trusted_enodes
+    if not sources:
+        raise ConfigError("no mailserver to fetch from: give --from ENODE, or trusted_peers")
+    until = int(datetime.now(UTC).timestamp()) if arguments.until is None else arguments.until
+    if arguments.since > until:
+        raise ConfigError(f"--since {arguments.since} is after --until {until}")
+    with ProgressLine(until - arguments.since) as line:
+        progress = uvloop.run(_catch_up(config, sources, arguments.since, until, line.show))
+    print(report(progress, as_json=arguments.json))
+    return 0 if is_complete(progress) else 1
+
+
+async def _catch_up(
+    config: Config, sources: tuple[Enode, ...], since: int, until: int, show: Show
+) -> tuple[Progress, ...]:
+    """Have the daemon fetch what is missing; where none runs, do it."""
+
+    def read(progress: Any) -> tuple[Progress, ...]:
+        return tuple(Progress.from_json(source) for source in progress)
+
+    try:
+        with locked(config.data_dir):
+            set_up_logging("warning")
+            async with open_store(config.data_dir / STORE_FILE) as store:
+                settings = sync_settings(config, sources)
+                return await run_once(store, config.data_dir, settings, since, until, show=show)
+    except DataDirInUse:
+        params: dict[str, Json] = {"sources": [str(source) for source in sources], "since": since, "until": until}
+        result = await call_daemon(config.data_dir, SYNC, params, lambda progress: show(read(progress)))
+        return read(result)
+
+
 def _enode(arguments: argparse.Namespace) -> None:
     print(read_enode(_config(arguments).data_dir))
 
@@ -153,6 +191,14 @@ def _parser() -> argparse.ArgumentParser:
             "post", help="post an envelope", description="Seal a payload, post it, and wait until the node confirms it."
         )
     )
+    _add_sync(
+        commands.add_parser(
+            "sync",
+            help="fetch what a store lacks from other mailservers",
+            description="Fetch the envelopes that a store lacks from other mailservers, ours or Go ones. "
+            "A running mailserver does it itself, in the background; this command then shows how far it is.",
+        )
+    )
     enode_help = "print the enode URL of a data directory's mailserver"
     enode = commands.add_parser("enode", help=enode_help, description=enode_help.capitalize() + ".")
     _add_settings(enode, only={"data_dir"})
@@ -172,6 +218,27 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     _add_settings(parser, only={setting.name for setting in fields(Config)})
     parser.set_defaults(command=_run)
+
+
+def _add_sync(parser: argparse.ArgumentParser) -> None:
+    _add_settings(parser, only={"data_dir", "password", "min_pow", "archive_topics"})
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        action="append",
+        type=_argument(Enode.parse),
+        default=[],
+        metavar="ENODE",
+        help="a mailserver to fetch from; repeatable (default: the trusted peers of the settings)",
+    )
+    parser.add_argument(
+        "--since", required=True, type=_time, metavar="TIME", help="created from then on: Unix seconds or ISO 8601"
+    )
+    parser.add_argument(
+        "--until", type=_time, metavar="TIME", help="created until then: Unix seconds or ISO 8601 (default: now)"
+    )
+    parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
+    parser.set_defaults(command=_sync)
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
@@ -252,8 +319,9 @@ def _add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
             continue
         flag = "--" + setting.name.replace("_", "-")
         help_text = setting.metadata["help"].replace("%", "%%")
-        if setting.default != "":  # then the text says what nothing means
-            help_text += f" (default: {setting.default})"
+        if setting.default not in ("", ()):  # then the text says what nothing means
+            default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
+            help_text += f" (default: {default})"
         if setting.type is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:

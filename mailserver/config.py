@@ -3,13 +3,25 @@
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin
 
-from mailserver.errors import ConfigError
+from mailserver.codec.keys import Enode, NodeId, check_public_key
+from mailserver.errors import ConfigError, DecodeError
 from mailserver.mail.completion import CompletionFormat
+from mailserver.services.limits import (
+    ADDRESS_REQUEST_LIMITS,
+    DEFAULT_BYTE_LIMITS,
+    DEFAULT_PACKET_LIMITS,
+    PEER_REQUEST_LIMITS,
+)
+from mailserver.sync.catchup import MAX_SOURCES
+from mailserver.waku.bloom import FULL_INTEREST, Interest
+from mailserver.waku.packets import MAX_TOPIC_INTEREST
+from mailserver.waku.topics import parse_topic
 
 ENVIRONMENT_PREFIX = "MAILSERVER_"
 CONFIG_VARIABLE = "MAILSERVER_CONFIG"
@@ -20,14 +32,20 @@ MAX_LIMIT = 100_000
 MIN_RETENTION_BYTES = 1024 * 1024
 """Lowest `retention_bytes`, 64 pages: an empty store takes ten. Less is a slip of the unit, and would delete all."""
 
+MAX_RATE = 0xFFFF_FFFF
+"""Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
+
+RPC_DIALECTS = ("specification", "deployed")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _PORT = re.compile("[0-9]{1,5}")
 _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
 
+_T = TypeVar("_T")
 
-def _setting(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
+
+def _setting(default: Any, help_text: str, *, reloadable: bool = False) -> Any:
+    return field(default=default, metadata={"help": help_text, "reloadable": reloadable})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +56,66 @@ class Config:
     listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 takes any free one")
     advertise: str = _setting("", "host in the enode URL (default: the listen host; for all addresses, 127.0.0.1)")
     password: str = _setting("status-offline-inbox", "password of history requests; no secret: all clients know it")
-    min_pow: float = _setting(0.000002, "least proof of work of an envelope, 0.000002 is what clients expect at most")
+    min_pow: float = _setting(
+        0.000002, "least proof of work of an envelope, 0.000002 is what clients expect at most", reloadable=True
+    )
+    archive_topics: tuple[str, ...] = _setting(
+        (), "the only topics to take, keep and announce: names, or 0x and 8 hex digits (default: all)", reloadable=True
+    )
+    light_node: bool = _setting(False, "relay nothing that others send; still keep it and answer requests")
+    static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)
+    trusted_peers: tuple[str, ...] = _setting(
+        (), "enode URLs of mailservers to take history from: what was missed is fetched from them", reloadable=True
+    )
+    sync_days: float = _setting(
+        30.0, "how far back to fetch what was missed from trusted peers, at each start, in days; 0: nothing"
+    )
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
-    max_peers: int = _setting(500, "most connected peers")
+    max_peers: int = _setting(500, "most connected peers; static and trusted ones always find room", reloadable=True)
+    max_peers_per_address: int = _setting(
+        100, "most connections of one address, or /64; 0: any number", reloadable=True
+    )
+    max_peers_per_subnet: int = _setting(200, "most connections of one /24, or /48; 0: any number", reloadable=True)
+    connections_per_second: float = _setting(
+        100.0, "new connections per second of all together, after a burst of 5 s' worth; 0: any number", reloadable=True
+    )
+    connections_per_second_per_address: float = _setting(
+        10.0, "the same of one address, after a burst of 10 s' worth; 0: any number", reloadable=True
+    )
+    max_handshake_failures: int = _setting(
+        50,
+        "failed handshakes within a minute after which an address is refused for a minute; 0: never",
+        reloadable=True,
+    )
+    packet_rate_limits: tuple[int, ...] = _setting(
+        tuple(DEFAULT_PACKET_LIMITS),
+        "packets per second of one address, of one peer, and envelopes of one topic; 0: any",
+        reloadable=True,
+    )
+    byte_rate_limits: tuple[int, ...] = _setting(
+        tuple(DEFAULT_BYTE_LIMITS),
+        "bytes per second of one address, of one peer, of one topic; 0: any",
+        reloadable=True,
+    )
+    rate_limit_tolerance_s: float = _setting(
+        60.0,
+        "how long a peer may stay at its limit, slowed, before it is disconnected; 0: at once, inf: ever",
+        reloadable=True,
+    )
+    peer_request_limits: tuple[int, ...] = _setting(
+        tuple(map(int, astuple(PEER_REQUEST_LIMITS))),
+        "history requests and envelopes per minute, and requests at once, of one peer; 0: any",
+        reloadable=True,
+    )
+    address_request_limits: tuple[int, ...] = _setting(
+        tuple(map(int, astuple(ADDRESS_REQUEST_LIMITS))), "the same of one address", reloadable=True
+    )
+    allowed_addresses: tuple[str, ...] = _setting(
+        (),
+        "addresses or networks that are never limited; the defaults of all limits leave out loopback",
+        reloadable=True,
+    )
+    allowed_peers: tuple[str, ...] = _setting((), "enode URLs or node ids that are never limited", reloadable=True)
     max_request_limit: int = _setting(1000, "most envelopes in the answer to one request; a cursor leads to the next")
     allow_clear_requests: bool = _setting(True, "answer history requests that come in the clear, without an envelope")
     completion_format: str = _setting(
@@ -53,12 +128,51 @@ class Config:
     archive_before_prune: bool = _setting(
         True, "with an archive, never delete what no verified run of the compaction has archived"
     )
+    rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: not at all)")
+    rpc_token_file: str = _setting(
+        "", "file with the bearer token that JSON-RPC asks for; a must for any address but loopback (default: none)"
+    )
+    rpc_dialect: str = _setting(
+        "specification", "what waku_post and wakuext_requestMessages return: specification: true, deployed: a hash"
+    )
+    metrics: str = _setting("", "HOST:PORT to serve metrics on, for Prometheus (default: not at all)")
     log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS))
 
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port to listen on."""
-        return parse_address(self.listen)
+        return parse_address("listen", self.listen)
+
+    @property
+    def interest(self) -> Interest:
+        """What is taken: the topics named, or everything."""
+        if not self.archive_topics:
+            return FULL_INTEREST
+        return Interest(topics=frozenset(_each("archive_topics", parse_topic, self.archive_topics)))
+
+    @property
+    def static_enodes(self) -> tuple[Enode, ...]:
+        """The peers to stay connected to."""
+        return _each("static_peers", Enode.parse, self.static_peers)
+
+    @property
+    def trusted_enodes(self) -> tuple[Enode, ...]:
+        """The mailservers to take history from."""
+        return _each("trusted_peers", Enode.parse, self.trusted_peers)
+
+    @property
+    def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The addresses that are never limited."""
+        return _each("allowed_addresses", ip_network, self.allowed_addresses)
+
+    @property
+    def allowed_node_ids(self) -> frozenset[NodeId]:
+        """The peers that are never limited."""
+        return frozenset(_each("allowed_peers", _node_id, self.allowed_peers))
+
+    def is_default(self, *names: str) -> bool:
+        """Whether all these settings have their defaults."""
+        return all(getattr(self, name) == _FIELDS[name].default for name in names)
 
     @property
     def advertised_host(self) -> str:
@@ -67,19 +181,35 @@ class Config:
         return self.advertise or {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def _each(name: str, parse: Callable[[str], _T], texts: Iterable[str]) -> tuple[_T, ...]:
+    parsed = []
+    for text in texts:
+        try:
+            parsed.append(parse(text))
+        except (DecodeError, ValueError) as error:
+            raise ConfigError(f"{name}: {text!r}: {error}") from error
+    return tuple(parsed)
+
+
+def _node_id(text: str) -> NodeId:
+    if text.startswith("enode:"):
+        return Enode.parse(text).node_id
+    return check_public_key(bytes.fromhex(text))
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
     """Read HOST:PORT, or [HOST]:PORT for IPv6.
 
     Raises:
         ConfigError: another form, or no port from 0 to 65535.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not _PORT.fullmatch(port) or int(port) > 65535:
-        raise ConfigError(f"listen: {text!r} is not HOST:PORT")
+    if not colon or "\0" in host or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ConfigError(f"{name}: {text!r} is not HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"listen: {text!r} is not HOST:PORT (write IPv6 as [HOST]:PORT)")
+        raise ConfigError(f"{name}: {text!r} is not HOST:PORT (write IPv6 as [HOST]:PORT)")
     return host, int(port)
 
 
@@ -149,6 +279,10 @@ def parse_value(where: str, text: str, kind: Any) -> Any:
         if text.lower() not in _BOOLEANS:
             raise ConfigError(f"{where}: {text!r} is neither true nor false")
         return _BOOLEANS[text.lower()]
+    if get_origin(kind) is tuple:
+        return tuple(
+            parse_value(where, part, get_args(kind)[0]) for part in re.split(r"[,\s]+", text.strip(", ")) if part
+        )
     try:
         if kind is str:
             text.encode()
@@ -166,37 +300,70 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 def _from_toml(where: str, value: object, kind: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_from_toml(where, item, get_args(kind)[0]) for item in value)
     if kind is float and type(value) is int:
         try:
             return float(value)
         except OverflowError:
             return math.inf  # out of every range
     if type(value) is not kind:
-        raise ConfigError(f"{where}: {value!r} is not {_KINDS[kind]}")
+        raise ConfigError(f"{where}: {value!r} is not {_KINDS.get(kind, 'a list')}")
     return value
 
 
+_LIMITS = ("packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits")
+_FROM_ZERO = (
+    "min_pow",
+    "min_request_pow",
+    "retention_days",
+    "sync_days",
+    "connections_per_second",
+    "connections_per_second_per_address",
+)
+_COUNTS = ("retention_envelopes", "max_peers_per_address", "max_peers_per_subnet", "max_handshake_failures")
+_CHOICES = {
+    "completion_format": tuple(form.value for form in CompletionFormat),
+    "rpc_dialect": RPC_DIALECTS,
+    "log_level": LOG_LEVELS,
+}
+
+
 def _check(config: Config) -> None:
-    if "\0" in str(config.data_dir):
-        raise ConfigError(f"data_dir: {str(config.data_dir)!r} is not a path")
+    for name in ("data_dir", "rpc_token_file"):
+        if "\0" in str(getattr(config, name)):
+            raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
     if _HOST.fullmatch(config.advertised_host) is None:
         name = "advertise" if config.advertise else "listen"
         raise ConfigError(f"{name}: {config.advertised_host!r} is neither a host name nor an address")
-    for name in ("min_pow", "min_request_pow"):
+    for name in _FROM_ZERO:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"{name}: {value} is not a finite number from 0 on")
-    if not (math.isfinite(config.retention_days) and config.retention_days >= 0):
-        raise ConfigError(f"retention_days: {config.retention_days} is not a finite number from 0 on")
-    if config.retention_envelopes < 0:
-        raise ConfigError(f"retention_envelopes: {config.retention_envelopes} is less than 0")
+    if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
+        raise ConfigError(f"rate_limit_tolerance_s: {config.rate_limit_tolerance_s} is not a number from 0 on")
+    for name in _COUNTS:
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name}: {getattr(config, name)} is less than 0")
     if config.retention_bytes and config.retention_bytes < MIN_RETENTION_BYTES:
         raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:
         raise ConfigError(f"max_request_limit: {config.max_request_limit} is not from 1 to {MAX_LIMIT}")
-    if config.completion_format not in {form.value for form in CompletionFormat}:
-        raise ConfigError(f"completion_format: {config.completion_format!r} is neither 'bytes' nor 'list'")
-    if config.log_level not in LOG_LEVELS:
-        raise ConfigError(f"log_level: {config.log_level!r} is none of {', '.join(LOG_LEVELS)}")
+    for name in _LIMITS:
+        limits = getattr(config, name)
+        if len(limits) != 3 or not all(0 <= limit <= MAX_RATE for limit in limits):
+            raise ConfigError(f"{name}: {', '.join(map(str, limits))} is not three numbers from 0 to {MAX_RATE}")
+    if len(config.archive_topics) > MAX_TOPIC_INTEREST:
+        raise ConfigError(f"archive_topics: {len(config.archive_topics)} topics are more than {MAX_TOPIC_INTEREST}")
+    if len(config.trusted_peers) > MAX_SOURCES:
+        raise ConfigError(f"trusted_peers: {len(config.trusted_peers)} mailservers are more than {MAX_SOURCES}")
+    for name, choices in _CHOICES.items():
+        if getattr(config, name) not in choices:
+            raise ConfigError(f"{name}: {getattr(config, name)!r} is none of {', '.join(choices)}")
+    for name in ("rpc", "metrics"):
+        if getattr(config, name):
+            parse_address(name, getattr(config, name))
+    for name in ("interest", "static_enodes", "trusted_enodes", "allowed_networks", "allowed_node_ids"):
+        getattr(config, name)  # raises what is wrong with it

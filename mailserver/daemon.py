@@ -9,26 +9,44 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
-from mailserver import __version__
+from mailserver import __version__, policy
 from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.config import Config
-from mailserver.datadir import load_or_make_key, locked, write_enode
-from mailserver.errors import StartupError
+from mailserver.config import Config, parse_address
+from mailserver.control import CONTROL_ERRORS, ControlSocket, SyncMethods
+from mailserver.datadir import load_or_make_key, locked, read_token, write_enode
+from mailserver.errors import ConfigError, ConnectionLost, DecodeError, StartupError
 from mailserver.mail.completion import CompletionFormat
-from mailserver.net.connection import Connection
+from mailserver.metrics import SyncCollector, SyncFigures, new_registry
+from mailserver.net.admission import Admission
+from mailserver.net.connection import Connection, session_config
+from mailserver.net.dialer import StaticPeers, dial
 from mailserver.net.listener import Listener
+from mailserver.rpc.dispatch import Dispatcher
+from mailserver.rpc.methods import KNOWN_ERRORS, all_methods
+from mailserver.rpc.waku import Dialect
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.peer import ServedPeer
+from mailserver.services.feed import Feed
+from mailserver.services.filters import Filters
+from mailserver.services.keys import KeyStore
+from mailserver.services.limits import RateLimiter, RequestLimiter
+from mailserver.services.node import Node
+from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.peers import Peers
 from mailserver.services.pruning import Pruning, PruningSettings
+from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
+from mailserver.sync.catchup import Catchup
+from mailserver.sync.ranges import missing_range
+from mailserver.sync.source import Progress, State, SyncSettings
 from mailserver.waku.acceptance import Acceptance, Requirements
-from mailserver.waku.bloom import FULL_BLOOM
-from mailserver.waku.packets import NO_RATE_LIMITS, StatusOptions
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
@@ -39,9 +57,12 @@ STOP_TIMEOUT_S = 3.0
 CLIENT_ID = f"waku-mailserver/v{__version__}/{sys.platform}/python{platform.python_version()}"
 """How we call ourselves in Hello."""
 
+Reload = Callable[[], Config]
+"""Reads all settings again, or raises ConfigError."""
 
-async def run_daemon(config: Config) -> None:
-    """Run until SIGTERM or SIGINT.
+
+async def run_daemon(config: Config, reload: Reload) -> None:
+    """Run until SIGTERM or SIGINT; put changed settings in force at SIGHUP.
 
     Raises:
         StartupError: the data directory, the key or the port is not as it must be.
@@ -57,52 +78,252 @@ async def run_daemon(config: Config) -> None:
         async with (
             open_store(config.data_dir / STORE_FILE) as store,
             _prune(config, store),
-            _serve(config, key, store) as enode,
+            _serve(config, key, store, failed=stop.set) as server,
+            _catch_up(config, store, failed=stop.set) as catchup,
+            _serve_metrics(config, catchup),
+            _serve_rpc(config, server.node, failed=stop.set),
         ):
-            write_enode(config.data_dir, enode)
-            log.info("listening enode=%s store=%s", enode, config.data_dir / STORE_FILE)
+            loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
+            write_enode(config.data_dir, server.node.enode)
+            log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
             await stop.wait()
             log.info("stopping")
     log.info("stopped")
 
 
-@contextlib.asynccontextmanager
-async def _serve(config: Config, key: PrivateKey, store: EnvelopeStore) -> AsyncIterator[Enode]:
-    """Accept and serve peers as long as the context is entered; yield where."""
-    archive = Archive(store, Acceptance(Requirements(config.min_pow)), time.time)
-    settings = DeliverySettings(
-        symmetric_key=key_from_password(config.password),
-        key=key,
-        max_limit=config.max_request_limit,
-        min_request_pow=config.min_request_pow,
-        allow_clear=config.allow_clear_requests,
-        completion_format=CompletionFormat(config.completion_format),
-    )
-    delivery = Delivery(store, settings, time.time)
-    peers: set[ServedPeer] = set()
+class _Server:
+    """What serves peers, and what of it follows the settings while it runs."""
 
-    async def serve(connection: Connection) -> None:
-        peer = ServedPeer(connection, archive, delivery)
-        peers.add(peer)
+    def __init__(self, config: Config, key: PrivateKey, store: EnvelopeStore) -> None:
+        self._config = config
+        self.admission = Admission(*policy.admission(config))
+        self._rates = RateLimiter(policy.rate_limits(config))
+        self._requests = RequestLimiter(*policy.request_limits(config))
+        self.peers = Peers(
+            config.max_peers,
+            trusted=[enode.node_id for enode in config.trusted_enodes],
+            static=[enode.node_id for enode in config.static_enodes],
+        )
+        feed = Feed()
+        acceptance = Acceptance(Requirements(config.min_pow, config.interest))
+        archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates)
+        self.relay = Relay(feed, time.time, light_node=config.light_node)
+        self.node = Node(
+            key,
+            CLIENT_ID,
+            acceptance=acceptance,
+            archive=archive,
+            feed=feed,
+            relay=self.relay,
+            peers=self.peers,
+            clock=time.time,
+            light_node=config.light_node,
+            packet_rate_limits=self._rates.settings.packets,
+            byte_rate_limits=self._rates.settings.bytes,
+        )
+        self._services = Services(
+            archive=archive,
+            delivery=Delivery(store, _delivery_settings(config, key), time.time),
+            feed=feed,
+            relay=self.relay,
+            rates=self._rates,
+            requests=self._requests,
+            trusted=self.peers.trusted,
+            clock=time.time,
+        )
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve a connection until it ends."""
+        peer = ServedPeer(connection, self._services, self.peers.next_number())
+        self.peers.add(peer)
         try:
             await peer.run()
         finally:
-            peers.discard(peer)
+            self.peers.discard(peer)
 
+    async def dial(self, enode: Enode) -> Connection:
+        """Connect to a static peer.
+
+        Raises:
+            ConnectionLost: nobody answers there.
+        """
+        _, listen_port = self.node.listen_address
+        config = session_config(self.node.key, CLIENT_ID, listen_port=listen_port, refuse=self.peers.refuse)
+        try:
+            return await dial(enode, config, self.node.status())
+        except DecodeError as error:
+            raise ConnectionLost(None, str(error)) from error
+
+    def reload(self, read: Reload) -> None:
+        """Put in force what has changed of the settings, and say what cannot be."""
+        try:
+            config = read()
+        except ConfigError as error:
+            log.error("settings not reloaded error=%r", str(error))
+            return
+        changed = [
+            field for field in fields(Config) if getattr(config, field.name) != getattr(self._config, field.name)
+        ]
+        for field in changed:
+            if not field.metadata["reloadable"]:
+                log.warning("setting needs a restart name=%s", field.name)
+        self._apply(config)
+        log.info("settings reloaded changed=%s", ",".join(field.name for field in changed) or "-")
+
+    def _apply(self, config: Config) -> None:
+        before, self._config = self._config, config
+        self.admission.change(*policy.admission(config))
+        self._rates.change(policy.rate_limits(config))
+        self._requests.change(*policy.request_limits(config))
+        self.peers.max_peers = config.max_peers
+        node = self.node
+        # What was changed by JSON-RPC meanwhile stays, unless the settings say otherwise than before.
+        if config.min_pow != before.min_pow:
+            node.set_min_pow(config.min_pow)
+        if config.interest != before.interest:
+            node.set_interest(config.interest)
+        if config.static_peers != before.static_peers:
+            node.set_static(config.static_enodes)
+        if config.trusted_peers != before.trusted_peers:
+            node.set_trusted(enode.node_id for enode in config.trusted_enodes)
+        node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
+
+
+@contextlib.asynccontextmanager
+async def _serve(
+    config: Config, key: PrivateKey, store: EnvelopeStore, failed: Callable[[], None]
+) -> AsyncIterator[_Server]:
+    """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    listener = Listener(key, CLIENT_ID, _status(config), max_peers=config.max_peers, serve=serve)
-    host, port = config.listen_address
+    server = _Server(config, key, store)
+    listener = Listener(
+        key,
+        CLIENT_ID,
+        status=server.node.status,
+        refuse=server.peers.refuse,
+        admission=server.admission,
+        serve=server.serve,
+    )
+    port = await _listen(listener.start, "listen", config.listen)
+    static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
+    server.node.listening(
+        (config.listen_address[0], port), Enode(key.public_key, config.advertised_host, port), static_peers
+    )
+    async with _background(server.relay.run(), failed=failed):
+        static_peers.follow(config.static_enodes)
+        try:
+            yield server
+        finally:
+            listener.stop()
+            static_peers.stop()
+            await _say_goodbye(server.peers, listener)
+            await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _catch_up(config: Config, store: EnvelopeStore, failed: Callable[[], None]) -> AsyncIterator[Catchup]:
+    """Fetch what was missed, and what commands ask for, as long as the context is entered."""
+    catchup = Catchup(store, config.data_dir, sync_settings(config), time.time)
+    missing = missing_range(await store.newest_reception(), int(time.time()), config.sync_days)
+    if missing is not None and config.trusted_enodes:
+        await catchup.add(*missing)
+    control = ControlSocket(Dispatcher(SyncMethods(catchup).table(), CONTROL_ERRORS))
+    await control.start(config.data_dir)
     try:
-        port = await listener.start(host, port)
-    except OSError as error:
-        raise StartupError(f"cannot listen on {config.listen}: {error.strerror or error}") from error
-    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
-        raise StartupError(f"cannot listen on {config.listen}: not a host name") from error
-    try:
-        yield Enode(key.public_key, config.advertised_host, port)
+        async with _background(catchup.run(), stop=catchup.stop, failed=failed):
+            yield catchup
     finally:
-        listener.stop()
-        await _stop(list(peers), listener)
+        await control.stop()
+
+
+@contextlib.asynccontextmanager
+async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> AsyncIterator[None]:
+    """Serve JSON-RPC, if it is asked for, as long as the context is entered."""
+    if not config.rpc:
+        yield
+        return
+    from mailserver.rpc.server import RpcServer  # noqa: PLC0415 - its HTTP library takes 11 MB, and 0.2 s of the start
+
+    filters = Filters(node.feed)
+    methods = all_methods(node, KeyStore(), filters, dialect=Dialect(config.rpc_dialect), clock=time.time)
+    token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
+    server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
+    port = await _listen(server.start, "rpc", config.rpc)
+    log.info("serving JSON-RPC port=%d token=%s", port, "no" if token is None else "yes")
+    try:
+        async with _background(filters.run(), failed=failed):
+            yield
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _serve_metrics(config: Config, catchup: Catchup) -> AsyncIterator[None]:
+    """Serve metrics, if they are asked for, as long as the context is entered."""
+    if not config.metrics:
+        yield
+        return
+    from mailserver.monitor import Monitor  # noqa: PLC0415 - as above
+
+    registry = new_registry()
+    registry.register(SyncCollector(lambda: map(_sync_figures, catchup.snapshot())))
+    monitor = Monitor(registry)
+    log.info("serving metrics port=%d", await _listen(monitor.start, "metrics", config.metrics))
+    try:
+        yield
+    finally:
+        await monitor.stop()
+
+
+def _sync_figures(progress: Progress) -> SyncFigures:
+    return SyncFigures(
+        source=progress.source,
+        left_s=progress.left_s,
+        pages=progress.pages,
+        fetched=progress.fetched,
+        stored=progress.stored,
+        wrong={wrong.name.lower(): count for wrong, count in progress.wrong.items()},
+        is_set_aside=progress.state is State.SET_ASIDE,
+    )
+
+
+async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, address: str) -> int:
+    """Have something listen at the address that a setting names; return the port."""
+    host, port = parse_address(name, address)
+    try:
+        return await start(host, port)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error
+    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+        raise StartupError(f"cannot listen on {address}: not a host name") from error
+
+
+@contextlib.asynccontextmanager
+async def _background(
+    work: Coroutine[Any, Any, None], *, stop: Callable[[], None] | None = None, failed: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Run some work as long as the context is entered.
+
+    Args:
+        stop: has it end by itself; without, it is cancelled.
+        failed: called when it fails, by a fault of ours: the daemon must not go on without it. What was raised is
+            raised again at the end.
+    """
+    task = asyncio.create_task(work)
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("internal error task=%r", task.get_coro(), exc_info=task.exception())
+            failed()
+
+    task.add_done_callback(on_done)
+    try:
+        yield
+    finally:
+        (stop or task.cancel)()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 @contextlib.asynccontextmanager
@@ -130,25 +351,36 @@ async def _prune(config: Config, store: EnvelopeStore) -> AsyncIterator[None]:
         await running
 
 
-def _status(config: Config) -> StatusOptions:
-    """What a mailserver announces: no limits yet, but all the numbers, as deployed clients expect them."""
-    return StatusOptions(
-        pow_requirement=config.min_pow,
-        bloom=FULL_BLOOM,
-        light_node=False,
-        confirmations=True,
-        packet_rate_limits=NO_RATE_LIMITS,
-        byte_rate_limits=NO_RATE_LIMITS,
+def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> SyncSettings:
+    """How to catch up: from these sources, or the trusted peers."""
+    return SyncSettings(
+        sources=config.trusted_enodes if sources is None else sources,
+        password_key=key_from_password(config.password),
+        client_id=CLIENT_ID,
+        min_pow=config.min_pow,
+        interest=config.interest,
     )
 
 
-async def _stop(peers: list[ServedPeer], listener: Listener) -> None:
+def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
+    return DeliverySettings(
+        symmetric_key=key_from_password(config.password),
+        key=key,
+        max_limit=config.max_request_limit,
+        min_request_pow=config.min_request_pow,
+        allow_clear=config.allow_clear_requests,
+        completion_format=CompletionFormat(config.completion_format),
+    )
+
+
+async def _say_goodbye(peers: Peers, listener: Listener) -> None:
     """Let every peer's packets be confirmed, say goodbye, and cut who does not leave in time."""
+    served = list(peers)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            await asyncio.gather(*(peer.stop() for peer in peers))
+            await asyncio.gather(*(peer.stop() for peer in served))
             await listener.join()
-    for peer in peers:
+    for peer in served:
         peer.cut()
     await listener.join()
 

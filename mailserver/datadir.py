@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,14 @@ from mailserver.net.connection import random_key
 LOCK_FILE = "lock"
 KEY_FILE = "nodekey"
 ENODE_FILE = "enode"
+
+MIN_TOKEN_CHARS = 16
+MAX_TOKEN_CHARS = 512
+_TOKEN = re.compile("[A-Za-z0-9._~+/=-]+")  # RFC 6750, "b64token"
+
+
+class DataDirInUse(StartupError):
+    """Another daemon has the data directory."""
 
 
 @contextlib.contextmanager
@@ -41,7 +50,7 @@ def _lock(descriptor: int, data_dir: Path) -> None:
         holder = read_holder(descriptor)
     except OSError as error:  # no flock on this file system, or no space
         raise StartupError(f"cannot lock the data directory {data_dir}: {error.strerror}") from error
-    raise StartupError(f"another mailserver (pid {holder}) uses the data directory {data_dir}")
+    raise DataDirInUse(f"another mailserver (pid {holder}) uses the data directory {data_dir}")
 
 
 def load_or_make_key(data_dir: Path) -> PrivateKey:
@@ -52,11 +61,7 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
     """
     path = data_dir / KEY_FILE
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise StartupError(f"{path} is readable by others (mode {mode:04o}); run: chmod 600 {path}")
-            text = file.read(1024)
+        text = _read_secret(path)
     except FileNotFoundError:
         key = random_key()
         _write(path, f"{key.secret.hex()}\n", 0o600)
@@ -67,6 +72,37 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
         return PrivateKey(bytes.fromhex(text.decode("ascii").strip()))
     except (ValueError, DecodeError) as error:
         raise StartupError(f"{path} holds no node key (64 hex digits of a secp256k1 private key)") from error
+
+
+def read_token(path: Path) -> str:
+    """Read the token that JSON-RPC asks for: the file's first line, MIN_TOKEN_CHARS and more of what a header can hold.
+
+    Raises:
+        StartupError: others may read the file, or it holds no such line.
+    """
+    try:
+        lines = _read_secret(path).splitlines()
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}") from error
+    token = lines[0].decode("ascii", "replace").strip() if lines else ""
+    if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS or _TOKEN.fullmatch(token) is None:
+        what = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} letters, digits or -._~+/="
+        raise StartupError(f"{path} holds no token in its first line: {what}")
+    return token
+
+
+def _read_secret(path: Path) -> bytes:
+    """Read a file that nobody else may read, its first 1,024 bytes.
+
+    Raises:
+        StartupError: others may.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise StartupError(f"{path} is readable by others (mode {mode:04o}); run: chmod 600 {path}")
+        return file.read(1024)
 
 
 def write_enode(data_dir: Path, enode: Enode) -> None:

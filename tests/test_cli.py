@@ -23,7 +23,7 @@ from mailserver.errors import StartupError
 from mailserver.mail.request import CURSOR_BYTES
 from tests.pairs import private_key
 
-COMMANDS = ("run", "request", "post", "enode", "stats")
+COMMANDS = ("run", "sync", "request", "post", "enode", "stats")
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
 
@@ -114,6 +114,9 @@ def test_help_of_run_names_every_setting_with_its_default(capsys: pytest.Capture
         assert setting.metadata["help"] in out
     assert "(default: 0.0.0.0:30303)" in out
     assert "(default: 1000)" in out
+    assert f"(default: {','.join(map(str, Config().packet_rate_limits))})" in out  # a list as it is given
+    assert "(default: )" not in out
+    assert "(default: ())" not in out
 
 
 @pytest.mark.parametrize("command", ["enode", "stats"])
@@ -134,6 +137,9 @@ def test_commands_beside_the_daemon_take_the_data_folder_and_nothing_else_of_it(
         (["post", "ENODE"], "ENODE"),
         (["post"], "ENODE, --topic, --payload"),
         (["stats", "--json=yes"], "--json"),
+        (["sync"], "--since"),
+        (["sync", "--since", "0", "--listen", "127.0.0.1:0"], "--listen"),
+        (["sync", "--since", "0", "ENODE"], "ENODE"),
     ],
 )
 def test_wrong_argument_is_named(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +210,63 @@ def test_wrong_flag_of_post_is_named(
 
 
 @pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--from", "nowhere", "not an enode URL"),
+        ("--from", "enode://1@host:1", "not an enode URL"),
+        ("--since", "yesterday", "neither Unix seconds nor ISO 8601"),
+        ("--since", "4294967296", "not a time from 1970 to 2106"),
+        ("--until", "1969-12-31", "not a time from 1970 to 2106"),
+    ],
+)
+def test_wrong_flag_of_sync_is_named(
+    flag: str, value: str, why: str, enode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = usage_error(["sync", "--from", enode, "--since", "0", f"{flag}={value}"], capsys)
+
+    assert f"argument {flag}: " in said
+    assert why in said
+
+
+def test_sync_needs_someone_to_fetch_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = failure(["sync", "--since", "0"], 2, capsys)
+
+    assert said == "no mailserver to fetch from: give --from ENODE, or trusted_peers"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("since", "until"), [("2", "1"), ("1", "0"), ("2026-11-22", "2026-11-21"), ("4294967295", None)]
+)
+def test_sync_of_a_range_that_ends_before_it_begins_is_refused(
+    since: str, until: str | None, enode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [] if until is None else ["--until", until]
+
+    said = failure(["sync", "--from", enode, "--since", since, *flags], 2, capsys)
+
+    assert said.startswith("--since ")
+    assert " is after --until " in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_setting_of_sync_is_named(enode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = failure(["sync", "--from", enode, "--since", "0", "--archive-topics", "0x12"], 2, capsys)
+
+    assert said.startswith("archive_topics: '0x12': ")
+
+
+def test_folder_that_sync_cannot_write_is_a_failure(
+    enode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").write_text("a file")
+
+    said = failure(["sync", "--from", enode, "--since", "0"], 1, capsys)
+
+    assert said == "cannot write the data directory data: File exists"
+
+
+@pytest.mark.parametrize(
     "flags",
     [
         [],
@@ -246,8 +309,12 @@ def test_post_with_right_flags_gets_as_far_as_the_node(
         (["--min-pow", ""], {}, "", "--min-pow: '' is not a number"),
         (["--min-pow=-1"], {}, "", "min_pow: -1.0 is not "),
         (["--listen", "nowhere"], {}, "", "listen: 'nowhere' is not HOST:PORT"),
+        (["--static-peers", "nobody"], {}, "", "static_peers: 'nobody': not an enode URL"),
+        (["--packet-rate-limits", "1,2"], {}, "", "packet_rate_limits: 1, 2 is not three numbers"),
+        (["--packet-rate-limits", "1,2,many"], {}, "", "--packet-rate-limits: 'many' is not a whole number"),
+        (["--config", "mailserver.toml"], {}, "static_peers = 'x'", "mailserver.toml: static_peers: 'x' is not a list"),
         (["--log-level", "loud"], {}, "", "log_level: 'loud' is none of debug, info, warning, error"),
-        (["--completion-format", "json"], {}, "", "completion_format: 'json' is neither "),
+        (["--completion-format", "json"], {}, "", "completion_format: 'json' is none of "),
         ([], {"MAILSERVER_MAX_PEERS": "0"}, "", "max_peers: 0 is less than 1"),
         ([], {"MAILSERVER_MAX_PEERS": "many"}, "", "MAILSERVER_MAX_PEERS: 'many' is not a "),
         ([], {"MAILSERVER_MAX_PEARS": "5"}, "", "unknown environment variable MAILSERVER_MAX_PEARS"),
@@ -277,7 +344,9 @@ def test_wrong_setting_is_named_and_nothing_is_made(
     assert [path.name for path in tmp_path.iterdir()] == ["mailserver.toml"]
 
 
-@pytest.mark.parametrize("flag", ["--allow-clear-requests", "--no-allow-clear-requests"])
+@pytest.mark.parametrize(
+    "flag", ["--allow-clear-requests", "--no-allow-clear-requests", "--light-node", "--no-light-node"]
+)
 def test_boolean_setting_is_a_flag_with_its_opposite(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = failure(["run", flag, "--max-peers", "0"], 2, capsys)
 

@@ -1,13 +1,17 @@
 """mailserver.config: where each setting comes from, what goes before what, and what is refused with its name."""
 
+import math
 from dataclasses import FrozenInstanceError, fields
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 
+from mailserver.codec.keys import Enode
 from mailserver.config import (
     MAX_LIMIT,
+    MAX_RATE,
     MIN_RETENTION_BYTES,
     Config,
     config_file,
@@ -16,6 +20,12 @@ from mailserver.config import (
     parse_value,
 )
 from mailserver.errors import ConfigError
+from mailserver.sync.catchup import MAX_SOURCES
+from mailserver.waku.bloom import FULL_INTEREST, Interest
+from mailserver.waku.envelope import Topic
+from mailserver.waku.packets import MAX_TOPIC_INTEREST
+from mailserver.waku.topics import topic_of
+from tests.pairs import private_key
 
 NOTHING: dict[str, str] = {}
 
@@ -24,6 +34,12 @@ SOURCES = ("defaults", "file", "environment", "flags")
 
 MAX_PEERS_OF = {"defaults": 500, "file": 11, "environment": 22, "flags": 33}
 
+ENODES = tuple(
+    str(Enode(private_key(name).public_key, host, 30303))
+    for name, host in (("one", "192.0.2.1"), ("two", "mail.example.org"), ("three", "2001:db8::1"))
+)
+NODE_ID = private_key("four").public_key.hex()
+
 # Of each setting: the text in the environment, the TOML, and the value that both mean; none is the default.
 SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
@@ -31,8 +47,29 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "advertise": ("mail.example.org", '"mail.example.org"', "mail.example.org"),
     "password": ("secret", '"secret"', "secret"),
     "min_pow": ("0.25", "0.25", 0.25),
+    "archive_topics": ("news,0x01020304", '["news", "0x01020304"]', ("news", "0x01020304")),
+    "light_node": ("true", "true", True),
+    "static_peers": (f"{ENODES[0]},{ENODES[1]}", f'["{ENODES[0]}", "{ENODES[1]}"]', ENODES[:2]),
+    "trusted_peers": (ENODES[2], f'["{ENODES[2]}"]', ENODES[2:]),
+    "sync_days": ("1.5", "1.5", 1.5),
     "min_request_pow": ("1e-3", "1e-3", 0.001),
     "max_peers": ("7", "7", 7),
+    "max_peers_per_address": ("8", "8", 8),
+    "max_peers_per_subnet": ("9", "9", 9),
+    "connections_per_second": ("2.5", "2.5", 2.5),
+    "connections_per_second_per_address": ("0.5", "0.5", 0.5),
+    "max_handshake_failures": ("3", "3", 3),
+    "packet_rate_limits": ("1,2,3", "[1, 2, 3]", (1, 2, 3)),
+    "byte_rate_limits": ("4 5 6", "[4, 5, 6]", (4, 5, 6)),
+    "rate_limit_tolerance_s": ("inf", "inf", math.inf),
+    "peer_request_limits": ("7,8,9", "[7, 8, 9]", (7, 8, 9)),
+    "address_request_limits": ("10,11,12", "[10, 11, 12]", (10, 11, 12)),
+    "allowed_addresses": (
+        "192.0.2.0/24,2001:db8::/32,192.0.2.7",
+        '["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]',
+        ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7"),
+    ),
+    "allowed_peers": (f"{ENODES[0]},{NODE_ID}", f'["{ENODES[0]}", "{NODE_ID}"]', (ENODES[0], NODE_ID)),
     "max_request_limit": ("50", "50", 50),
     "allow_clear_requests": ("false", "false", False),
     "completion_format": ("list", '"list"', "list"),
@@ -41,6 +78,10 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "retention_bytes": ("2000000", "2000000", 2_000_000),
     "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
     "archive_before_prune": ("false", "false", False),
+    "rpc": ("127.0.0.1:8545", '"127.0.0.1:8545"', "127.0.0.1:8545"),
+    "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),
+    "rpc_dialect": ("deployed", '"deployed"', "deployed"),
+    "metrics": ("[::1]:9090", '"[::1]:9090"', "[::1]:9090"),
     "log_level": ("debug", '"debug"', "debug"),
 }
 
@@ -82,6 +123,50 @@ def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> N
     assert config.retention_envelopes == config.retention_bytes == 0
     assert config.archive == ""
     assert config.archive_before_prune
+
+
+def test_default_is_to_take_all_topics_from_all_and_dial_nobody() -> None:
+    config = load_config({}, NOTHING, None)
+
+    assert config.interest == FULL_INTEREST
+    assert not config.light_node
+    assert config.static_enodes == config.trusted_enodes == ()
+    assert config.allowed_networks == ()
+    assert config.allowed_node_ids == frozenset()
+    assert config.rpc == config.metrics == ""
+
+
+def test_settings_that_can_change_while_the_daemon_runs_are_these() -> None:
+    assert {setting.name for setting in fields(Config) if setting.metadata["reloadable"]} == {
+        "min_pow",
+        "archive_topics",
+        "static_peers",
+        "trusted_peers",
+        "max_peers",
+        "max_peers_per_address",
+        "max_peers_per_subnet",
+        "connections_per_second",
+        "connections_per_second_per_address",
+        "max_handshake_failures",
+        "packet_rate_limits",
+        "byte_rate_limits",
+        "rate_limit_tolerance_s",
+        "peer_request_limits",
+        "address_request_limits",
+        "allowed_addresses",
+        "allowed_peers",
+    }
+
+
+def test_setting_is_default_or_not() -> None:
+    config = Config(min_pow=0.5, archive_topics=("news",))
+
+    assert config.is_default("max_peers", "packet_rate_limits", "static_peers")
+    assert not config.is_default("min_pow")
+    assert not config.is_default("max_peers", "archive_topics")
+    assert Config(max_peers=500, packet_rate_limits=Config().packet_rate_limits).is_default(
+        "max_peers", "packet_rate_limits"
+    )
 
 
 def test_every_setting_says_what_it_is() -> None:
@@ -179,6 +264,42 @@ def test_boolean_has_several_spellings(text: str, value: bool) -> None:
     assert parse_value("MAILSERVER_ALLOW_CLEAR_REQUESTS", text, bool) is value
 
 
+LISTS = [name for name in SETTINGS if get_origin(next(s for s in fields(Config) if s.name == name).type) is tuple]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", ()),
+        (" , ", ()),
+        ("one", ("one",)),
+        ("one,two", ("one", "two")),
+        ("one, two", ("one", "two")),
+        ("one two", ("one", "two")),
+        ("one\ntwo\n", ("one", "two")),
+        (",one,,two,", ("one", "two")),
+        ("one,one", ("one", "one")),
+    ],
+)
+def test_list_is_separated_by_commas_or_space(text: str, value: tuple[str, ...]) -> None:
+    assert parse_value("MAILSERVER_ARCHIVE_TOPICS", text, tuple[str, ...]) == value
+
+
+def test_name_with_a_comma_or_space_can_stand_in_the_file(file: Path) -> None:
+    file.write_text('archive_topics = ["two words", "a,b", ""]\n')
+
+    config = load_config({}, NOTHING, file)
+
+    assert config.interest == Interest(topics=frozenset({topic_of("two words"), topic_of("a,b"), topic_of("")}))
+
+
+@pytest.mark.parametrize("name", ["archive_topics", "static_peers", "trusted_peers", "allowed_addresses"])
+def test_empty_list_goes_before_a_weaker_source(name: str, file: Path) -> None:
+    file.write_text(f"{name} = {SETTINGS[name][1]}\n")
+
+    assert getattr(load_config({}, {f"MAILSERVER_{name.upper()}": ""}, file), name) == ()
+
+
 def test_other_variables_of_the_environment_are_nobodys_business() -> None:
     environment = {"PATH": "/bin", "mailserver_max_peers": "x", "MAILSERVERS": "x", "MAILSERVER_CONFIG": "other.toml"}
 
@@ -223,6 +344,10 @@ def test_unknown_variable_is_named() -> None:
         ("max_request_limit", ""),
         ("allow_clear_requests", "perhaps"),
         ("allow_clear_requests", ""),
+        ("light_node", "2"),
+        ("sync_days", "month"),
+        ("connections_per_second", "1/s"),
+        ("rate_limit_tolerance_s", "ever"),
     ],
 )
 def test_text_of_the_wrong_kind_is_refused_with_the_name_of_its_variable(name: str, text: str) -> None:
@@ -234,8 +359,49 @@ def test_text_of_the_wrong_kind_is_refused_with_the_name_of_its_variable(name: s
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("packet_rate_limits", "1,2,three", "three"),
+        ("byte_rate_limits", "1.5 2 3", "1.5"),
+        ("peer_request_limits", "1,-,3", "-"),
+        ("address_request_limits", "1e3,2,3", "1e3"),
+    ],
+)
+def test_part_of_a_list_of_the_wrong_kind_is_named(name: str, text: str, part: str) -> None:
+    variable = f"MAILSERVER_{name.upper()}"
+
+    assert refusal({}, {variable: text}) == f"{variable}: {part!r} is not a whole number"
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("toml", ["5", "true", '"text"', "{}", "1.5"])
+def test_list_in_the_file_is_a_list(name: str, toml: str, file: Path) -> None:
+    file.write_text(f"{name} = {toml}\n")
+
+    said = refusal({}, file=file)
+
+    assert said.startswith(f"{file}: {name}: ")
+    assert said.endswith(" is not a list")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_in_a_list_are_refused(name: str, file: Path) -> None:
+    file.write_text(f"{name} = [[]]\n")
+
+    assert refusal({}, file=file).startswith(f"{file}: {name}: [] is not ")
+
+
+@pytest.mark.parametrize(
     ("name", "toml"),
     [
+        ("packet_rate_limits", "[1, 2, 3.0]"),
+        ("byte_rate_limits", "[1, 2, true]"),
+        ("peer_request_limits", '[1, 2, "3"]'),
+        ("archive_topics", '["news", 5]'),
+        ("static_peers", "[true]"),
+        ("light_node", "0"),
+        ("rpc", "8545"),
+        ("rpc_token_file", "[]"),
         ("data_dir", "5"),
         ("listen", "30303"),
         ("password", "[]"),
@@ -281,6 +447,21 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("retention_bytes", 500),
         ("retention_bytes", MIN_RETENTION_BYTES - 1),
         ("completion_format", "BYTES"),
+        ("rpc_dialect", "geth"),
+        ("rpc", "8545"),
+        ("metrics", "localhost"),
+        ("metrics", "::1:9090"),
+        ("sync_days", -1.0),
+        ("sync_days", float("inf")),
+        ("max_peers_per_address", -1),
+        ("max_peers_per_subnet", -1),
+        ("connections_per_second", -0.5),
+        ("connections_per_second", float("nan")),
+        ("connections_per_second_per_address", -0.5),
+        ("connections_per_second_per_address", float("inf")),
+        ("max_handshake_failures", -1),
+        ("rate_limit_tolerance_s", -0.1),
+        ("rate_limit_tolerance_s", float("nan")),
         ("log_level", "loud"),
     ],
 )
@@ -305,11 +486,91 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("retention_bytes", 0),
         ("retention_bytes", MIN_RETENTION_BYTES),
         ("completion_format", "list"),
+        ("rpc_dialect", "deployed"),
+        ("rpc", ""),
+        ("rpc", "[::1]:0"),
+        ("metrics", ""),
+        ("metrics", ":9090"),
+        ("sync_days", 0.0),
+        ("max_peers_per_address", 0),
+        ("max_peers_per_subnet", 0),
+        ("connections_per_second", 0.0),
+        ("connections_per_second_per_address", 0.0),
+        ("connections_per_second_per_address", 0.001),
+        ("max_handshake_failures", 0),
+        ("rate_limit_tolerance_s", 0.0),
+        ("rate_limit_tolerance_s", math.inf),
         ("log_level", "error"),
     ],
 )
 def test_value_at_the_bound_is_taken(name: str, value: object) -> None:
     assert getattr(load_config({name: value}, NOTHING, None), name) == value
+
+
+LIMITS = ["packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits"]
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize(
+    "limits", [(), (1,), (1, 2), (1, 2, 3, 4), (-1, 0, 0), (0, -1, 0), (0, 0, -1), (0, 0, MAX_RATE + 1)]
+)
+def test_limits_are_three_numbers_that_peers_can_read(name: str, limits: tuple[int, ...]) -> None:
+    assert refusal({name: limits}) == (
+        f"{name}: {', '.join(map(str, limits))} is not three numbers from 0 to {MAX_RATE}"
+    )
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("limits", [(0, 0, 0), (MAX_RATE, MAX_RATE, MAX_RATE), (0, 1, MAX_RATE)])
+def test_limits_at_the_bound_are_taken(name: str, limits: tuple[int, ...]) -> None:
+    assert getattr(load_config({name: limits}, NOTHING, None), name) == limits
+
+
+def test_rates_fit_the_four_bytes_that_peers_read() -> None:
+    assert MAX_RATE == 2**32 - 1
+
+
+BAD_ENODES = ["", "enode", f"enode://{'00' * 64}@192.0.2.1:1", ENODES[0].replace(":30303", ":0"), NODE_ID]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        *(("static_peers", bad) for bad in BAD_ENODES),
+        *(("trusted_peers", bad) for bad in BAD_ENODES),
+        *(("allowed_peers", bad) for bad in [*BAD_ENODES[:4], NODE_ID[:-2], "0x" + NODE_ID, "xy" * 64, "00" * 64]),
+        *(
+            ("allowed_addresses", bad)
+            for bad in ["", "localhost", "192.0.2.0/33", "192.0.2.7/24", "192.0.2", "2001:db8::1/32"]
+        ),
+        ("archive_topics", "0x0102"),
+        ("archive_topics", "0xnews"),
+    ],
+)
+def test_bad_entry_of_a_list_is_named(name: str, bad: str) -> None:
+    good = SETTINGS[name][2]
+    assert isinstance(good, tuple)
+
+    assert refusal({name: (*good, bad)}).startswith(f"{name}: {bad!r}: ")
+
+
+def test_topics_are_as_many_as_a_status_holds() -> None:
+    most = tuple(f"0x{number:08x}" for number in range(MAX_TOPIC_INTEREST))
+
+    topics = load_config({"archive_topics": most}, NOTHING, None).interest.topics
+
+    assert topics is not None
+    assert len(topics) == MAX_TOPIC_INTEREST
+    assert refusal({"archive_topics": (*most, "news")}) == "archive_topics: 10001 topics are more than 10000"
+
+
+def test_trusted_peers_are_as_many_as_history_is_fetched_from() -> None:
+    enodes = tuple(
+        str(Enode(private_key(f"mailserver {number}").public_key, "192.0.2.1", 1)) for number in range(MAX_SOURCES + 1)
+    )
+
+    assert len(load_config({"trusted_peers": enodes[:-1]}, NOTHING, None).trusted_enodes) == MAX_SOURCES
+    assert refusal({"trusted_peers": enodes}) == "trusted_peers: 17 mailservers are more than 16"
 
 
 def test_file_that_is_not_there_is_named(file: Path) -> None:
@@ -349,6 +610,7 @@ def test_count_is_a_whole_number(value: str, file: Path) -> None:
 
 def test_path_that_cannot_be_is_refused() -> None:
     assert refusal({"data_dir": Path("a\0b")}) == "data_dir: 'a\\x00b' is not a path"
+    assert refusal({"rpc_token_file": "a\0b"}) == "rpc_token_file: 'a\\x00b' is not a path"
 
 
 @pytest.mark.parametrize("host", ["two words", "a/b", "[::1]", "h\u00f6st", "a\0b", "fe80::1%eth0"])
@@ -361,6 +623,26 @@ def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None
 
     config = load_config({"listen": "[fe80::1%eth0]:0", "advertise": "mail.example.org"}, NOTHING, None)
     assert config.advertised_host == "mail.example.org"
+
+
+# What lists mean
+
+
+def test_lists_are_read_as_what_they_name() -> None:
+    config = load_config(
+        {name: SETTINGS[name][2] for name in ("archive_topics", "static_peers", "trusted_peers", "allowed_peers")}
+        | {"allowed_addresses": ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7", "2001:db8::1")},
+        NOTHING,
+        None,
+    )
+
+    assert config.interest == Interest(topics=frozenset({topic_of("news"), Topic(bytes([1, 2, 3, 4]))}))
+    assert config.static_enodes == tuple(map(Enode.parse, ENODES[:2]))
+    assert config.trusted_enodes == (Enode.parse(ENODES[2]),)
+    assert config.allowed_networks == tuple(
+        map(ip_network, ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7/32", "2001:db8::1/128"))
+    )
+    assert config.allowed_node_ids == {private_key("one").public_key, private_key("four").public_key}
 
 
 # Addresses
@@ -377,7 +659,7 @@ def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None
     ],
 )
 def test_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
-    assert parse_address(text) == address
+    assert parse_address("rpc", text) == address
     assert Config(listen=text).listen_address == address
 
 
@@ -395,17 +677,18 @@ def test_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
         "localhost:1.5",
         "localhost:\u0663",
         "localhost:" + "9" * 5000,
+        "local\0host:1",
     ],
 )
 def test_address_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not HOST:PORT"):
-        parse_address(text)
+    with pytest.raises(ConfigError, match=r"^rpc: .* is not HOST:PORT"):
+        parse_address("rpc", text)
 
 
 @pytest.mark.parametrize("text", ["::1:30303", "[::1:30303", "::1]:30303"])
 def test_ipv6_address_without_its_brackets_is_refused_with_advice(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"write IPv6 as \[HOST\]:PORT"):
-        parse_address(text)
+    with pytest.raises(ConfigError, match=r"^rpc: .*write IPv6 as \[HOST\]:PORT"):
+        parse_address("rpc", text)
 
 
 @pytest.mark.parametrize(

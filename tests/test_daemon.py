@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import uvloop
@@ -19,22 +20,27 @@ import uvloop
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
-from mailserver.config import Config
+from mailserver.config import Config, load_config
 from mailserver.daemon import run_daemon
 from mailserver.datadir import read_enode
-from mailserver.errors import DisconnectReason, Rejection, StartupError, StoreError
+from mailserver.errors import ConfigError, DisconnectReason, Rejection, StartupError, StoreError
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.rlpx import p2p
+from mailserver.rlpx import session as session_module
+from mailserver.services.limits import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.services.peer import ServedPeer
+from mailserver.services.relay import Relay
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
+from mailserver.sync.catchup import Catchup
 from mailserver.waku.bloom import FULL_BLOOM
 from mailserver.waku.envelope import encode_envelopes
 from mailserver.waku.packets import EnvelopeErrorCode, MessageResponse, PacketCode, RateLimits, StatusOptions
 from mailserver.waku.payload import key_from_password
 from tests.data import load
 from tests.mailservers import NEWS, deployed_fields, fill, make_envelope, make_large_envelopes, sealed_request
-from tests.raw_peer import RawPeer, at_end, close_stream, open_stream
+from tests.pairs import private_key
+from tests.raw_peer import DEPLOYED_STATUS, Packet, RawPeer, at_end, close_stream, open_stream
 from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration
@@ -45,11 +51,11 @@ CLEAR_ID = b"0123456789abcdef0123456789abcdef"
 
 @dataclass
 class Daemon:
-    """A daemon that runs in this process."""
+    """A daemon that runs in this process. `config` is what it reads when it is told to read its settings again."""
 
-    task: asyncio.Task[None]
-    enode: Enode
-    data_dir: Path
+    config: Config
+    task: asyncio.Task[None] = field(init=False)
+    enode: Enode = field(init=False)
     raws: list[RawPeer] = field(default_factory=list)
 
     async def dial(self, name: str = "client") -> RawPeer:
@@ -57,6 +63,19 @@ class Daemon:
         raw = await RawPeer.dial((self.enode.host, self.enode.port), self.enode.node_id, name=name)
         self.raws.append(raw)
         return raw
+
+    async def join(self, name: str = "client") -> RawPeer:
+        """The same with Hello and Status."""
+        return await (await self.dial(name)).greet()
+
+    def read_settings(self) -> Config:
+        """What the daemon calls at SIGHUP."""
+        return self.config
+
+    def reload(self, **changes: Any) -> None:
+        """Change settings and send the signal that a service manager sends."""
+        self.config = replace(self.config, **changes)
+        os.kill(os.getpid(), signal.SIGHUP)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
         """Send the signal that a service manager sends; return how long it took, in seconds."""
@@ -67,19 +86,21 @@ class Daemon:
 
 
 @contextlib.asynccontextmanager
-async def running(data_dir: Path, **settings: Any) -> AsyncIterator[Daemon]:
+async def running(
+    data_dir: Path, *, read_settings: Callable[[], Config] | None = None, **settings: Any
+) -> AsyncIterator[Daemon]:
     """Run a daemon on a free port."""
-    config = Config(data_dir=data_dir, **({"listen": "127.0.0.1:0"} | settings))
+    daemon = Daemon(Config(data_dir=data_dir, **({"listen": "127.0.0.1:0"} | settings)))
     (data_dir / "enode").unlink(missing_ok=True)
-    task = asyncio.create_task(run_daemon(config))
-    raws: list[RawPeer] = []
+    task = asyncio.create_task(run_daemon(daemon.config, read_settings or daemon.read_settings))
     try:
         await until(lambda: task.done() or (data_dir / "enode").exists())
         if task.done():
             await task
-        yield Daemon(task, read_enode(data_dir), data_dir, raws)
+        daemon.task, daemon.enode = task, read_enode(data_dir)
+        yield daemon
     finally:
-        for raw in raws:
+        for raw in daemon.raws:
             await raw.close()
         if not task.done():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -91,7 +112,7 @@ async def running(data_dir: Path, **settings: Any) -> AsyncIterator[Daemon]:
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
     """Leave the signals of the test runner as they were."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -158,8 +179,8 @@ async def test_status_says_what_a_mailserver_says(tmp_path: Path) -> None:
         bloom=FULL_BLOOM,
         light_node=False,
         confirmations=True,
-        packet_rate_limits=RateLimits(0, 0, 0),
-        byte_rate_limits=RateLimits(0, 0, 0),
+        packet_rate_limits=DEFAULT_PACKET_LIMITS,
+        byte_rate_limits=DEFAULT_BYTE_LIMITS,
     )
     assert hello.client_id.startswith("waku-mailserver/v")
 
@@ -264,6 +285,363 @@ async def test_settings_reach_the_services(tmp_path: Path) -> None:
 
 def _id(data: bytes) -> Any:
     return data
+
+
+async def test_settings_of_what_is_announced_reach_the_status(tmp_path: Path) -> None:
+    async with running(
+        tmp_path, archive_topics=(f"0x{NEWS.hex()}",), packet_rate_limits=(1, 2, 3), byte_rate_limits=(4, 5, 6)
+    ) as daemon:
+        status = await hear_status(await daemon.dial())
+
+    assert status.bloom is None
+    assert status.topic_interest == frozenset({NEWS})
+    assert (status.packet_rate_limits, status.byte_rate_limits) == (RateLimits(1, 2, 3), RateLimits(4, 5, 6))
+
+
+async def hear_status(raw: RawPeer) -> StatusOptions:
+    """Say Hello and Status; return the Status that comes."""
+    raw.write(raw.hello())
+    await raw.hear()
+    raw.compressed = True
+    raw.say(PacketCode.STATUS, DEPLOYED_STATUS)
+    code, payload = await raw.hear_packet()
+    assert code == PacketCode.STATUS
+    return StatusOptions.decode(payload)
+
+
+async def test_light_node_says_so_and_parts_from_light_nodes(tmp_path: Path) -> None:
+    async with running(tmp_path, light_node=True) as daemon:
+        light = await (await daemon.dial("light")).greet(status=StatusOptions(light_node=True).encode())
+        assert await light.hear_hangup() is DisconnectReason.USELESS_PEER
+
+        assert (await hear_status(await daemon.dial("full"))).light_node
+
+
+async def test_limits_that_were_set_hold_for_this_machine(tmp_path: Path) -> None:
+    async with running(
+        tmp_path,
+        max_peers_per_address=2,
+        packet_rate_limits=(0, 1, 0),
+        rate_limit_tolerance_s=0.0,
+        peer_request_limits=(1, 0, 0),
+    ) as daemon:
+        asking, flooding = await daemon.join("asking"), await daemon.join("flooding")
+        refused = await open_stream((daemon.enode.host, daemon.enode.port))
+        assert await at_end(refused[0])
+        await close_stream(refused[1])
+
+        completions = [(await ask(asking, clear_request()))[1] for _ in range(6)]
+        for _ in range(20):
+            flooding.say(PacketCode.BATCH_ACKNOWLEDGED, rlp.encode(bytes(32)))
+
+        assert [type(completion) for completion in completions] == [*[Completion] * 5, Failure]
+        failure = completions[-1]
+        assert isinstance(failure, Failure)
+        assert failure.message.startswith(f"{Rejection.RATE_LIMITED.value}: come back in ")
+        assert await flooding.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_addresses_and_peers_that_are_allowed_are_not_limited(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"packet_rate_limits": (0, 1, 0), "rate_limit_tolerance_s": 0.0}
+    by_address: dict[str, Any] = {"allowed_addresses": ("127.0.0.0/8",)}
+    by_id: dict[str, Any] = {"allowed_peers": (private_key("client").public_key.hex(),)}
+    for number, allowed in enumerate((by_address, by_id)):
+        async with running(tmp_path / str(number), **limits, **allowed) as daemon:
+            raw = await daemon.join()
+            for _ in range(20):
+                raw.say(PacketCode.BATCH_ACKNOWLEDGED, rlp.encode(bytes(32)))
+
+            assert isinstance((await ask(raw, clear_request()))[1], Completion)
+
+
+async def test_second_connection_of_a_peer_is_refused_and_the_first_one_gone_if_nobody_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as daemon:
+        alive, dead = await daemon.join("alive"), await daemon.join("dead")
+        monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 1.0)
+
+        for name in ("alive", "dead"):
+            assert await refusal(await daemon.dial(name)) is DisconnectReason.ALREADY_CONNECTED
+        assert isinstance((await ask(alive, clear_request()))[1], Completion)  # that is answer enough
+        assert (await dead.hear()).message_id == p2p.MessageId.PING
+        assert (await dead.hear()).message_id == p2p.MessageId.DISCONNECT
+
+        back = await daemon.join("dead")
+        assert isinstance((await ask(back, clear_request()))[1], Completion)
+        assert isinstance((await ask(alive, clear_request()))[1], Completion)
+
+
+async def refusal(raw: RawPeer) -> DisconnectReason | None:
+    """What the peer hears in place of Hello."""
+    message_id, payload = await raw.hear()
+    assert message_id == p2p.MessageId.DISCONNECT
+    return p2p.decode_disconnect(payload)
+
+
+async def test_trusted_and_static_peers_find_room_where_others_do_not(tmp_path: Path) -> None:
+    def enode(name: str) -> str:
+        return str(Enode(private_key(name).public_key, "127.0.0.1", 1))
+
+    async with running(
+        tmp_path, max_peers=1, trusted_peers=(enode("trusted"),), static_peers=(enode("static"),)
+    ) as daemon:
+        await daemon.join("first")
+
+        assert await refusal(await daemon.dial("stranger")) is DisconnectReason.TOO_MANY_PEERS
+        await daemon.join("trusted")
+        await daemon.join("static")
+
+
+# Static peers
+
+
+@pytest.fixture
+def neighbour() -> Iterator[socket.socket]:
+    """Where a static peer listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def enode_of(server: socket.socket, name: str = "neighbour") -> str:
+    return str(Enode(private_key(name).public_key, *server.getsockname()))
+
+
+async def accept(server: socket.socket, name: str = "neighbour") -> RawPeer:
+    """Be the static peer: take a call and exchange Hello and Status."""
+    end, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), DEADLINE_S)
+    return await (await RawPeer.accept(end, name=name)).greet()
+
+
+async def test_static_peer_is_dialled_served_and_told_goodbye(tmp_path: Path, neighbour: socket.socket) -> None:
+    async with running(tmp_path, static_peers=(enode_of(neighbour),)) as daemon:
+        raw = await accept(neighbour)
+        assert isinstance((await ask(raw, clear_request()))[1], Completion)
+
+        stopping = asyncio.create_task(daemon.stop())
+        assert await raw.hear_hangup() is DisconnectReason.CLIENT_QUITTING
+        await raw.close()
+
+        assert await stopping < STOP_WITHIN_S
+
+
+async def test_static_peer_that_does_not_answer_does_not_hold_the_stop_up(
+    tmp_path: Path, neighbour: socket.socket
+) -> None:
+    async with running(tmp_path, static_peers=(enode_of(neighbour),)) as daemon:
+        end, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(neighbour), DEADLINE_S)
+
+        with end:
+            assert await daemon.stop() < STOP_WITHIN_S
+
+
+async def test_static_peer_that_is_not_there_does_not_hold_the_stop_up(
+    tmp_path: Path, neighbour: socket.socket
+) -> None:
+    enode = enode_of(neighbour)
+    neighbour.close()
+
+    async with running(tmp_path, static_peers=(enode,)) as daemon:
+        await daemon.join()
+
+        assert await daemon.stop() < STOP_WITHIN_S
+
+
+# Settings that change while it runs
+
+
+RELOADED = "settings reloaded changed="
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
+    """Finds lines of the log from INFO on, as level and message."""
+    caplog.set_level(logging.INFO, "mailserver")
+    return lambda text: [
+        f"{record.levelname} {record.getMessage()}" for record in caplog.records if text in record.getMessage()
+    ]
+
+
+Log = Callable[[str], list[str]]
+
+
+async def test_changed_proof_of_work_is_announced_to_all_and_said_to_who_comes(tmp_path: Path, log: Log) -> None:
+    async with running(tmp_path, min_pow=0.25) as daemon:
+        raws = [await daemon.join(f"client {number}") for number in range(2)]
+
+        daemon.reload(min_pow=0.5)
+        heard = [await raw.hear_packet() for raw in raws]
+        status = await hear_status(await daemon.dial("later"))
+
+    assert heard == [Packet(PacketCode.STATUS_UPDATE, StatusOptions(pow_requirement=0.5).encode())] * 2
+    assert status.pow_requirement == 0.5
+    assert log(RELOADED) == [f"INFO {RELOADED}min_pow"]
+
+
+async def test_changed_topics_and_limits_are_announced_and_in_force(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        raw = await daemon.join()
+
+        daemon.reload(archive_topics=(f"0x{NEWS.hex()}",))
+        topics = StatusOptions.decode((await raw.hear_packet()).payload)
+        daemon.reload(archive_topics=())
+        bloom = StatusOptions.decode((await raw.hear_packet()).payload)
+        daemon.reload(packet_rate_limits=(0, 1, 0), byte_rate_limits=(0, 0, 0), rate_limit_tolerance_s=0.0)
+        limits = StatusOptions.decode((await raw.hear_packet()).payload)
+        for _ in range(20):
+            raw.say(PacketCode.BATCH_ACKNOWLEDGED, rlp.encode(bytes(32)))
+        reason = await raw.hear_hangup()
+
+    assert topics == StatusOptions(topic_interest=frozenset({NEWS}))
+    assert bloom == StatusOptions(bloom=FULL_BLOOM)
+    assert limits == StatusOptions(packet_rate_limits=RateLimits(0, 1, 0), byte_rate_limits=RateLimits(0, 0, 0))
+    assert reason is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_changed_room_holds_for_who_comes_and_nobody_has_to_go(tmp_path: Path, log: Log) -> None:
+    async with running(tmp_path, max_peers=2) as daemon:
+        raws = [await daemon.join(f"client {number}") for number in range(2)]
+
+        daemon.reload(max_peers=1)
+        await until(lambda: bool(log(RELOADED)))
+        refused = await refusal(await daemon.dial("third"))
+        daemon.reload(max_peers=3)
+        await until(lambda: len(log(RELOADED)) == 2)
+        await daemon.join("fourth")
+        daemon.reload(max_peers_per_address=3)
+        await until(lambda: len(log(RELOADED)) == 3)
+        stream = await open_stream((daemon.enode.host, daemon.enode.port))
+
+        assert refused is DisconnectReason.TOO_MANY_PEERS
+        assert await at_end(stream[0])
+        await close_stream(stream[1])
+        for raw in raws:
+            assert isinstance((await ask(raw, clear_request()))[1], Completion)
+
+
+async def test_limits_of_requests_change_for_who_is_connected(tmp_path: Path, log: Log) -> None:
+    async with running(tmp_path) as daemon:
+        raw = await daemon.join()
+
+        daemon.reload(peer_request_limits=(1, 0, 0))
+        await until(lambda: bool(log(RELOADED)))
+        completions = [(await ask(raw, clear_request()))[1] for _ in range(6)]
+
+    assert [type(completion) for completion in completions] == [*[Completion] * 5, Failure]
+
+
+async def test_static_and_trusted_peers_change(tmp_path: Path, neighbour: socket.socket, log: Log) -> None:
+    trusted = str(Enode(private_key("trusted").public_key, "127.0.0.1", 1))
+    async with running(tmp_path, max_peers=1) as daemon:
+        daemon.reload(static_peers=(enode_of(neighbour),), trusted_peers=(trusted,))
+        raw = await accept(neighbour)
+        first = await daemon.join("trusted")
+        assert await refusal(await daemon.dial("stranger")) is DisconnectReason.TOO_MANY_PEERS
+
+        daemon.reload(static_peers=(), trusted_peers=())
+        await until(lambda: len(log(RELOADED)) == 2)
+        assert isinstance((await ask(raw, clear_request()))[1], Completion)  # nobody has to go
+        await first.close()
+        assert await refusal(await daemon.dial("trusted")) is DisconnectReason.TOO_MANY_PEERS
+        await raw.close()
+
+    assert log(RELOADED) == [f"INFO {RELOADED}static_peers,trusted_peers"] * 2
+
+
+async def test_setting_that_needs_a_restart_is_named_and_the_others_are_in_force(tmp_path: Path, log: Log) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await fill(store, [make_envelope(number) for number in range(3)])
+
+    async with running(tmp_path, min_pow=0.25, max_request_limit=2) as daemon:
+        raw = await daemon.join()
+        daemon.reload(max_request_limit=3, light_node=True, min_pow=0.5)
+        update = await raw.hear_packet()
+        _, page = await ask(raw, clear_request())
+
+    assert update.payload == StatusOptions(pow_requirement=0.5).encode()
+    assert isinstance(page, Completion)
+    assert page.cursor is not None  # two of three, as before
+    assert log("needs a restart") == [
+        "WARNING setting needs a restart name=light_node",
+        "WARNING setting needs a restart name=max_request_limit",
+    ]
+
+
+async def test_settings_that_are_the_same_change_nothing(tmp_path: Path, log: Log) -> None:
+    async with running(tmp_path) as daemon:
+        raw = await daemon.join()
+
+        daemon.reload()
+        await until(lambda: bool(log(RELOADED)))
+        raw.say(PacketCode.P2P_REQUEST, clear_request())
+
+        assert (await raw.hear_packet()).code == PacketCode.P2P_REQUEST_COMPLETE  # nothing else before it
+    assert log(RELOADED) == [f"INFO {RELOADED}-"]
+
+
+async def call(port: int, method: str, *params: object) -> Any:
+    """Make a call by JSON-RPC, by hand."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    reader, writer = await open_stream(("127.0.0.1", port))
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+    async with asyncio.timeout(DEADLINE_S):
+        answer = await reader.read()
+    await close_stream(writer)
+    return json.loads(answer.partition(b"\r\n\r\n")[2])["result"]
+
+
+async def test_what_json_rpc_has_changed_stays_unless_the_settings_change_it(tmp_path: Path, log: Log) -> None:
+    async with running(tmp_path, min_pow=0.25, rpc="127.0.0.1:0") as daemon:
+        raw = await daemon.join()
+        port = int(log("serving JSON-RPC")[0].partition("port=")[2].split()[0])
+
+        assert await call(port, "waku_setMinPoW", 2.0) is True
+        heard = [StatusOptions.decode((await raw.hear_packet()).payload)]
+        daemon.reload(max_peers=7)
+        await until(lambda: bool(log(RELOADED)))
+        daemon.reload(min_pow=0.5)
+        heard.append(StatusOptions.decode((await raw.hear_packet()).payload))
+
+    assert [options.pow_requirement for options in heard] == [2.0, 0.5]
+
+
+async def test_broken_file_leaves_everything_as_it_is_until_it_is_mended(tmp_path: Path, log: Log) -> None:
+    file = tmp_path / "mailserver.toml"
+    flags = {"data_dir": tmp_path, "listen": "127.0.0.1:0"}
+    file.write_text("min_pow = 0.25\n")
+    async with running(tmp_path, read_settings=lambda: load_config(flags, {}, file), min_pow=0.25) as daemon:
+        raw = await daemon.join()
+        for count, broken in enumerate(
+            ("min_pow = ", "min_pow = -1", "min_pow = 0.5\nmax_pears = 1", "min_pow = 0.5\nmax_peers = 0"), start=1
+        ):
+            file.write_text(broken)
+            daemon.reload()
+            await until(lambda: len(log("settings not reloaded")) == count)  # noqa: B023 - it is over in this round
+        status = await hear_status(await daemon.dial("later"))
+        file.write_text("min_pow = 1\n")
+        daemon.reload()
+        update = await raw.hear_packet()
+
+    assert status.pow_requirement == 0.25
+    assert update.payload == StatusOptions(pow_requirement=1.0).encode()
+    said = log("settings not reloaded")
+    assert all(line.startswith("ERROR settings not reloaded error=") for line in said)
+    assert f"{file}: unknown key 'max_pears'" in said[2]
+    assert log(RELOADED) == [f"INFO {RELOADED}min_pow"]
+
+
+async def test_file_that_is_gone_leaves_everything_as_it_is(tmp_path: Path, log: Log) -> None:
+    def gone() -> Config:
+        raise ConfigError("cannot read mailserver.toml: No such file or directory")
+
+    async with running(tmp_path, read_settings=gone) as daemon:
+        raw = await daemon.join()
+        daemon.reload()
+        await until(lambda: bool(log("settings not reloaded")))
+
+        assert isinstance((await ask(raw, clear_request()))[1], Completion)
 
 
 async def test_clock_of_the_daemon_is_the_real_one(tmp_path: Path) -> None:
@@ -409,5 +787,31 @@ async def test_fault_of_ours_ends_one_connection_and_not_the_daemon(
     assert [record.levelname for record in caplog.records if record.levelno >= logging.ERROR] == ["ERROR"]
 
 
-async def _fail(peer: object) -> None:
+async def _fail(peer: object) -> NoReturn:
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("work", [Relay, Catchup])
+async def test_fault_of_ours_in_what_nothing_goes_on_without_ends_the_daemon(
+    tmp_path: Path, work: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails = asyncio.Event()
+
+    async def fail(work: object) -> NoReturn:
+        await fails.wait()
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(work, "run", fail)
+    async with running(tmp_path) as daemon:
+        raw = await daemon.join()
+
+        fails.set()
+        reason = await raw.hear_hangup()
+        await raw.close()
+        with pytest.raises(ZeroDivisionError, match="of the test"):
+            await asyncio.wait_for(daemon.task, DEADLINE_S)
+
+    assert reason is DisconnectReason.CLIENT_QUITTING
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (record.levelname, record.exc_info is not None) == ("CRITICAL", True)
+    assert fail.__qualname__ in record.getMessage()  # the log says what it was that failed

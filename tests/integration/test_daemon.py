@@ -7,7 +7,7 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,7 @@ from mailserver.waku.packets import MAX_PACKET_BYTES, MessageResponse, PacketCod
 from mailserver.waku.payload import open_symmetric
 from tests.data import load
 from tests.integration.daemons import STOP_WITHIN_S, Daemon, running_daemon
+from tests.integration.peers import Peers
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, in_order, make_envelope, make_large_envelopes, stored
 from tests.pairs import private_key
 from tests.raw_peer import (
@@ -54,34 +55,6 @@ SESSIONS = load("sessions.json")["sessions"]
 PACKETS = load("packets.json")["packets"]
 CLEAR_ID = b"0123456789abcdef0123456789abcdef"
 EMPTY_LIST = b"\xc0"
-
-
-class Peers:
-    """Dials daemons; at the end of the test, whoever is still connected goes away."""
-
-    def __init__(self) -> None:
-        self._raws: list[RawPeer] = []
-
-    async def dial(self, daemon: Daemon, name: str = "client") -> RawPeer:
-        """Connect and do the key exchange."""
-        enode = daemon.enode
-        self._raws.append(await RawPeer.dial((enode.host, enode.port), enode.node_id, name=name))
-        return self._raws[-1]
-
-    async def join(self, daemon: Daemon, name: str = "client", status: bytes = DEPLOYED_STATUS) -> RawPeer:
-        """The same with Hello and Status."""
-        return await (await self.dial(daemon, name)).greet(status=status)
-
-    async def close(self) -> None:
-        for raw in self._raws:
-            await raw.close()
-
-
-@pytest.fixture
-async def peers() -> AsyncIterator[Peers]:
-    peers = Peers()
-    yield peers
-    await peers.close()
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +112,7 @@ async def serves(peers: Peers, daemon: Daemon, raw: RawPeer | None = None) -> bo
     raw = raw or await peers.join(daemon, "who looks")
     payload = messages(fresh(1))
     raw.say(PacketCode.MESSAGES, payload)
-    heard = await raw.hear_packets(2)
+    heard = await raw.hear_confirmation()
     envelopes, _ = await ask(raw, clear_request(limit=1))
     return heard == confirmation(payload) and len(envelopes) == 1
 

@@ -1,0 +1,74 @@
+"""Settings -> the limits that the services apply.
+
+Limits of one kind (connections, rates, history requests) that all have their defaults leave out this machine: a
+proxy, a monitor, a second mailserver beside this one. Where the operator has set any of them, all of that kind hold
+for everybody but those who are allowed by name.
+"""
+
+from ipaddress import ip_network
+from typing import NamedTuple
+
+from mailserver.config import Config
+from mailserver.net.admission import AdmissionLimits, Allowed
+from mailserver.services.limits import RateLimitSettings, RequestLimits
+from mailserver.waku.packets import RateLimits
+
+LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+
+_ADMISSION = (
+    "max_peers_per_address",
+    "max_peers_per_subnet",
+    "connections_per_second",
+    "connections_per_second_per_address",
+    "max_handshake_failures",
+)
+_RATES = ("packet_rate_limits", "byte_rate_limits")
+_REQUESTS = ("peer_request_limits", "address_request_limits")
+
+
+class RequestPolicy(NamedTuple):
+    """Limits of history requests, of one peer and of one address."""
+
+    peer: RequestLimits
+    address: RequestLimits
+    allowed: Allowed
+
+
+def admission(config: Config) -> tuple[AdmissionLimits, Allowed]:
+    """Who may connect."""
+    limits = AdmissionLimits(
+        max_per_address=config.max_peers_per_address,
+        max_per_subnet=config.max_peers_per_subnet,
+        per_second=config.connections_per_second,
+        per_second_per_address=config.connections_per_second_per_address,
+        max_failures=config.max_handshake_failures,
+    )
+    return limits, _allowed(config, _ADMISSION)
+
+
+def rate_limits(config: Config) -> RateLimitSettings:
+    """What a peer may send."""
+    return RateLimitSettings(
+        packets=RateLimits(*config.packet_rate_limits),
+        bytes=RateLimits(*config.byte_rate_limits),
+        tolerance_s=config.rate_limit_tolerance_s,
+        allowed=_allowed(config, _RATES),
+    )
+
+
+def request_limits(config: Config) -> RequestPolicy:
+    """What a peer may ask for."""
+    return RequestPolicy(
+        RequestLimits(*config.peer_request_limits),
+        RequestLimits(*config.address_request_limits),
+        _allowed(config, _REQUESTS),
+    )
+
+
+def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
+    """Who is never limited by these settings: also the peers that the operator has us connect to or fetch from."""
+    networks = config.allowed_networks
+    if config.is_default(*names):
+        networks += LOOPBACK
+    named = {enode.node_id for enode in (*config.static_enodes, *config.trusted_enodes)}
+    return Allowed(networks, config.allowed_node_ids | named)
