@@ -8,36 +8,33 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import uvloop
 
 from mailserver import __version__
+from mailserver.arguments import checked, read_cursor, read_limit, read_pow, read_text, read_time, read_topic, read_ttl
 from mailserver.client import connect, seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.config import Config, config_file, load_config, parse_value
 from mailserver.control import SYNC, call_daemon
-from mailserver.daemon import CLIENT_ID, run_daemon, sync_settings
+from mailserver.daemon import run_daemon, sync_settings
 from mailserver.datadir import DataDirInUse, locked, read_enode
-from mailserver.errors import ConfigError, DecodeError, MailserverError
+from mailserver.errors import ConfigError, MailserverError
 from mailserver.logs import set_up_logging
-from mailserver.mail.request import Cursor, MailRequest, RequestId
+from mailserver.mail.request import MailRequest, RequestId
 from mailserver.output import FORMATS, Printer, printable
 from mailserver.rpc.params import Json
+from mailserver.server import CLIENT_ID
 from mailserver.store.envelopes import open_store, read_stats
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.command import ProgressLine, Show, is_complete, report, run_once
 from mailserver.sync.source import Progress
 from mailserver.waku.bloom import FULL_INTEREST, Interest
-from mailserver.waku.envelope import MAX_U32, Topic
 from mailserver.waku.payload import key_from_password
-from mailserver.waku.topics import parse_topic
-
-_T = TypeVar("_T")
-_N = TypeVar("_N", int, float)
 
 DEFAULT_HISTORY_S = 24 * 3600
 """How far back `request` asks if --from is not given: a day, as deployed clients do."""
@@ -226,16 +223,16 @@ def _add_sync(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="sources",
         action="append",
-        type=_argument(Enode.parse),
+        type=checked(Enode.parse),
         default=[],
         metavar="ENODE",
         help="a mailserver to fetch from; repeatable (default: the trusted peers of the settings)",
     )
     parser.add_argument(
-        "--since", required=True, type=_time, metavar="TIME", help="created from then on: Unix seconds or ISO 8601"
+        "--since", required=True, type=read_time, metavar="TIME", help="created from then on: Unix seconds or ISO 8601"
     )
     parser.add_argument(
-        "--until", type=_time, metavar="TIME", help="created until then: Unix seconds or ISO 8601 (default: now)"
+        "--until", type=read_time, metavar="TIME", help="created until then: Unix seconds or ISO 8601 (default: now)"
     )
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
     parser.set_defaults(command=_sync)
@@ -244,12 +241,12 @@ def _add_sync(parser: argparse.ArgumentParser) -> None:
 def _add_request(parser: argparse.ArgumentParser) -> None:
     _add_node(parser)
     parser.add_argument(
-        "--password", type=_text, default=Config().password, help="the mailserver's password (default: %(default)s)"
+        "--password", type=read_text, default=Config().password, help="the mailserver's password (default: %(default)s)"
     )
     parser.add_argument(
         "--topic",
         action="append",
-        type=_argument(_topic),
+        type=checked(read_topic),
         default=[],
         metavar="NAME_OR_0xHEX",
         help="a topic by its name or as 0x and 8 hex digits; repeatable (default: all topics)",
@@ -257,24 +254,24 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="from_time",
-        type=_time,
+        type=read_time,
         metavar="TIME",
         help="Unix seconds or ISO 8601 (default: 24 h before --to)",
     )
     parser.add_argument(
-        "--to", dest="to_time", type=_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: now)"
+        "--to", dest="to_time", type=read_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: now)"
     )
     parser.add_argument(
         "--limit",
-        type=_limit,
+        type=read_limit,
         default=0,
         metavar="N",
         help="most envelopes per request (default: the mailserver's own)",
     )
     parser.add_argument("--all", action="store_true", help="follow the cursors to the end")
-    parser.add_argument("--cursor", type=_argument(_cursor), metavar="HEX", help="go on where an answer ended")
+    parser.add_argument("--cursor", type=checked(read_cursor), metavar="HEX", help="go on where an answer ended")
     parser.add_argument(
-        "--sym-key-password", type=_text, metavar="PW", help="open payloads with the key from this password"
+        "--sym-key-password", type=read_text, metavar="PW", help="open payloads with the key from this password"
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="default: %(default)s; raw is hex of RLP, a line each"
@@ -287,27 +284,27 @@ def _add_post(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic",
         required=True,
-        type=_argument(_topic),
+        type=checked(read_topic),
         metavar="NAME_OR_0xHEX",
         help="the topic, by its name or as 0x and 8 hex digits",
     )
-    parser.add_argument("--payload", required=True, type=_text, metavar="TEXT", help="what to seal")
+    parser.add_argument("--payload", required=True, type=read_text, metavar="TEXT", help="what to seal")
     parser.add_argument(
         "--sym-key-password",
-        type=_text,
+        type=read_text,
         metavar="PW",
         help="seal with the key from this password (default: the topic as given)",
     )
-    parser.add_argument("--ttl", type=_ttl, default=60, metavar="S", help="seconds to live (default: %(default)s)")
+    parser.add_argument("--ttl", type=read_ttl, default=60, metavar="S", help="seconds to live (default: %(default)s)")
     parser.add_argument(
-        "--pow", type=_pow, metavar="X", help="proof of work to reach (default: what the node asks for)"
+        "--pow", type=read_pow, metavar="X", help="proof of work to reach (default: what the node asks for)"
     )
     parser.set_defaults(command=_post)
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "enode", metavar="ENODE", type=_argument(Enode.parse), help="the node's URL: enode://<128 hex digits>@host:port"
+        "enode", metavar="ENODE", type=checked(Enode.parse), help="the node's URL: enode://<128 hex digits>@host:port"
     )
 
 
@@ -337,76 +334,3 @@ def _config(arguments: argparse.Namespace) -> Config:
             value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)
         flags[setting.name] = value
     return load_config(flags, os.environ, config_file(arguments.config, os.environ))
-
-
-def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Make what a parser raises an error of usage."""
-
-    def convert(text: str) -> _T:
-        try:
-            return parse(text)
-        except (DecodeError, ValueError) as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
-
-
-def _text(text: str) -> str:
-    """Text that can be encoded: what the shell gave was UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from error
-    return text
-
-
-def _topic(text: str) -> tuple[str, Topic]:
-    """A topic and how it was given."""
-    return text, parse_topic(_text(text))
-
-
-def _cursor(text: str) -> Cursor:
-    try:
-        return Cursor.decode(bytes.fromhex(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
-
-
-def _time(text: str) -> int:
-    """Read Unix seconds, or ISO 8601 (UTC unless it says otherwise)."""
-    if text.isdecimal():
-        seconds = int(text)
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is neither Unix seconds nor ISO 8601") from error
-        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    if not 0 <= seconds <= MAX_U32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1970 to 2106")
-    return seconds
-
-
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
-
-
-def _number(text: str, kind: type[_N], least: float, most: float) -> _N:
-    try:
-        value = kind(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {_KINDS[kind]}") from error
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from {least} to {most}")
-    return value
-
-
-def _limit(text: str) -> int:
-    return _number(text, int, 0, MAX_U32)
-
-
-def _ttl(text: str) -> int:
-    return _number(text, int, 1, MAX_U32)
-
-
-def _pow(text: str) -> float:
-    return _number(text, float, 0, 1000)

@@ -34,7 +34,9 @@ LAYERS = {
     "output": 6,
     "policy": 6,
     "daemon": 6,
+    "arguments": 6,
     "cli": 6,
+    "server": 6,
     "logs": 6,
     "__main__": 6,
 }

@@ -1,0 +1,93 @@
+"""What the command line's arguments are read from: text -> values, or an error of usage that says what is wrong."""
+
+import argparse
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from mailserver.errors import DecodeError
+from mailserver.mail.request import Cursor
+from mailserver.waku.envelope import MAX_U32, Topic
+from mailserver.waku.topics import parse_topic
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
+
+MAX_POW = 1000.0
+"""Most proof of work that may be asked for: more would take longer than anybody waits."""
+
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
+
+
+def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Make what a parser raises an error of usage."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except (DecodeError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def read_text(text: str) -> str:
+    """Text that can be encoded: what the shell gave was UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from error
+    return text
+
+
+def read_topic(text: str) -> tuple[str, Topic]:
+    """A topic and how it was given."""
+    return text, parse_topic(read_text(text))
+
+
+def read_cursor(text: str) -> Cursor:
+    """A cursor in hex, as `request` prints it."""
+    try:
+        return Cursor.decode(bytes.fromhex(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
+
+
+def read_time(text: str) -> int:
+    """Read Unix seconds, or ISO 8601 (UTC unless it says otherwise)."""
+    if text.isdecimal():
+        seconds = int(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither Unix seconds nor ISO 8601") from error
+        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    if not 0 <= seconds <= MAX_U32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1970 to 2106")
+    return seconds
+
+
+def _number(text: str, kind: type[_N], least: float, most: float) -> _N:
+    try:
+        value = kind(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {_KINDS[kind]}") from error
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {least} to {most}")
+    return value
+
+
+def read_limit(text: str) -> int:
+    """Most envelopes of an answer."""
+    return _number(text, int, 0, MAX_U32)
+
+
+def read_ttl(text: str) -> int:
+    """Seconds to live."""
+    return _number(text, int, 1, MAX_U32)
+
+
+def read_pow(text: str) -> float:
+    """Proof of work to reach."""
+    return _number(text, float, 0, MAX_POW)

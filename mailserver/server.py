@@ -1,0 +1,145 @@
+"""What serves peers: the services, wired to each other as the settings say, and what of it follows them at a reload."""
+
+import logging
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+
+from mailserver import __version__, policy
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.config import Config
+from mailserver.errors import ConfigError, ConnectionLost, DecodeError
+from mailserver.mail.completion import CompletionFormat
+from mailserver.net.admission import Admission
+from mailserver.net.connection import Connection, session_config
+from mailserver.net.dialer import dial
+from mailserver.services.archive import Archive
+from mailserver.services.delivery import Delivery, DeliverySettings
+from mailserver.services.feed import Feed
+from mailserver.services.limits import RateLimiter, RequestLimiter
+from mailserver.services.node import Node
+from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.peers import Peers
+from mailserver.services.relay import Relay
+from mailserver.store.envelopes import EnvelopeStore
+from mailserver.waku.acceptance import Acceptance, Requirements
+from mailserver.waku.payload import key_from_password
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID = f"waku-mailserver/v{__version__}/{sys.platform}/python{platform.python_version()}"
+"""How we call ourselves in Hello."""
+
+Reload = Callable[[], Config]
+"""Reads all settings again, or raises ConfigError."""
+
+
+class Server:
+    """What serves peers, and what of it follows the settings while it runs."""
+
+    def __init__(self, config: Config, key: PrivateKey, store: EnvelopeStore) -> None:
+        self._config = config
+        self.admission = Admission(*policy.admission(config))
+        self._rates = RateLimiter(policy.rate_limits(config))
+        self._requests = RequestLimiter(*policy.request_limits(config))
+        self.peers = Peers(
+            config.max_peers,
+            trusted=[enode.node_id for enode in config.trusted_enodes],
+            static=[enode.node_id for enode in config.static_enodes],
+        )
+        feed = Feed()
+        acceptance = Acceptance(Requirements(config.min_pow, config.interest))
+        archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates)
+        self.relay = Relay(feed, time.time, light_node=config.light_node)
+        self.node = Node(
+            key,
+            CLIENT_ID,
+            acceptance=acceptance,
+            archive=archive,
+            feed=feed,
+            relay=self.relay,
+            peers=self.peers,
+            clock=time.time,
+            light_node=config.light_node,
+            packet_rate_limits=self._rates.settings.packets,
+            byte_rate_limits=self._rates.settings.bytes,
+        )
+        self._services = Services(
+            archive=archive,
+            delivery=Delivery(store, _delivery_settings(config, key), time.time),
+            feed=feed,
+            relay=self.relay,
+            rates=self._rates,
+            requests=self._requests,
+            trusted=self.peers.trusted,
+            clock=time.time,
+        )
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve a connection until it ends."""
+        peer = ServedPeer(connection, self._services, self.peers.next_number())
+        self.peers.add(peer)
+        try:
+            await peer.run()
+        finally:
+            self.peers.discard(peer)
+
+    async def dial(self, enode: Enode) -> Connection:
+        """Connect to a static peer.
+
+        Raises:
+            ConnectionLost: nobody answers there.
+        """
+        _, listen_port = self.node.listen_address
+        config = session_config(self.node.key, CLIENT_ID, listen_port=listen_port, refuse=self.peers.refuse)
+        try:
+            return await dial(enode, config, self.node.status())
+        except DecodeError as error:
+            raise ConnectionLost(None, str(error)) from error
+
+    def reload(self, read: Reload) -> None:
+        """Put in force what has changed of the settings, and say what cannot be."""
+        try:
+            config = read()
+        except ConfigError as error:
+            log.error("settings not reloaded error=%r", str(error))
+            return
+        changed = [
+            field for field in fields(Config) if getattr(config, field.name) != getattr(self._config, field.name)
+        ]
+        for field in changed:
+            if not field.metadata["reloadable"]:
+                log.warning("setting needs a restart name=%s", field.name)
+        self._apply(config)
+        log.info("settings reloaded changed=%s", ",".join(field.name for field in changed) or "-")
+
+    def _apply(self, config: Config) -> None:
+        before, self._config = self._config, config
+        self.admission.change(*policy.admission(config))
+        self._rates.change(policy.rate_limits(config))
+        self._requests.change(*policy.request_limits(config))
+        self.peers.max_peers = config.max_peers
+        node = self.node
+        # What was changed by JSON-RPC meanwhile stays, unless the settings say otherwise than before.
+        if config.min_pow != before.min_pow:
+            node.set_min_pow(config.min_pow)
+        if config.interest != before.interest:
+            node.set_interest(config.interest)
+        if config.static_peers != before.static_peers:
+            node.set_static(config.static_enodes)
+        if config.trusted_peers != before.trusted_peers:
+            node.set_trusted(enode.node_id for enode in config.trusted_enodes)
+        node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
+
+
+def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
+    return DeliverySettings(
+        symmetric_key=key_from_password(config.password),
+        key=key,
+        max_limit=config.max_request_limit,
+        min_request_pow=config.min_request_pow,
+        allow_clear=config.allow_clear_requests,
+        completion_format=CompletionFormat(config.completion_format),
+    )
