@@ -1,7 +1,7 @@
 """Token buckets, and what is kept by key: the arithmetic of every limit. Times are monotonic seconds, arguments.
 
-Who is limited by what is decided where the buckets are used: connections in `net.admission`, packets and requests in
-`services.limits`.
+Who is limited by what is decided where the buckets are used: connections in `net.admission`, packets in
+`services.rates`, history requests in `services.quotas`.
 """
 
 from collections import OrderedDict

@@ -12,12 +12,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from mailserver.codec.keys import Enode, NodeId, check_public_key
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.mail.completion import CompletionFormat
-from mailserver.services.limits import (
-    ADDRESS_REQUEST_LIMITS,
-    DEFAULT_BYTE_LIMITS,
-    DEFAULT_PACKET_LIMITS,
-    PEER_REQUEST_LIMITS,
-)
+from mailserver.services.quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS
+from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS, DEFAULT_TOLERANCE_S
 from mailserver.sync.catchup import MAX_SOURCES
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
@@ -31,6 +27,9 @@ MAX_LIMIT = 100_000
 
 MIN_RETENTION_BYTES = 1024 * 1024
 """Lowest `retention_bytes`, 64 pages: an empty store takes ten. Less is a slip of the unit, and would delete all."""
+
+MAX_DAYS = 36_500.0
+"""Highest `retention_days` and `sync_days`, a hundred years: times are computed from them."""
 
 MAX_RATE = 0xFFFF_FFFF
 """Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
@@ -80,7 +79,9 @@ class Config:
         100.0, "new connections per second of all together, after a burst of 5 s' worth; 0: any number", reloadable=True
     )
     connections_per_second_per_address: float = _setting(
-        10.0, "the same of one address, after a burst of 10 s' worth; 0: any number", reloadable=True
+        10.0,
+        "the same of one address, after a burst of 10 s' worth, and twice that of one subnet; 0: any number",
+        reloadable=True,
     )
     max_handshake_failures: int = _setting(
         50,
@@ -98,7 +99,7 @@ class Config:
         reloadable=True,
     )
     rate_limit_tolerance_s: float = _setting(
-        60.0,
+        DEFAULT_TOLERANCE_S,
         "how long a peer may stay at its limit, slowed, before it is disconnected; 0: at once, inf: ever",
         reloadable=True,
     )
@@ -115,7 +116,9 @@ class Config:
         "addresses or networks that are never limited; the defaults of all limits leave out loopback",
         reloadable=True,
     )
-    allowed_peers: tuple[str, ...] = _setting((), "enode URLs or node ids that are never limited", reloadable=True)
+    allowed_peers: tuple[str, ...] = _setting(
+        (), "enode URLs or node ids that may send and ask without limits", reloadable=True
+    )
     max_request_limit: int = _setting(1000, "most envelopes in the answer to one request; a cursor leads to the next")
     allow_clear_requests: bool = _setting(True, "answer history requests that come in the clear, without an envelope")
     completion_format: str = _setting(
@@ -340,6 +343,9 @@ def _check(config: Config) -> None:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"{name}: {value} is not a finite number from 0 on")
+    for name in ("retention_days", "sync_days"):
+        if getattr(config, name) > MAX_DAYS:
+            raise ConfigError(f"{name}: {getattr(config, name)} is more than {MAX_DAYS:.0f}")
     if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
         raise ConfigError(f"rate_limit_tolerance_s: {config.rate_limit_tolerance_s} is not a number from 0 on")
     for name in _COUNTS:
@@ -354,7 +360,8 @@ def _check(config: Config) -> None:
     for name in _LIMITS:
         limits = getattr(config, name)
         if len(limits) != 3 or not all(0 <= limit <= MAX_RATE for limit in limits):
-            raise ConfigError(f"{name}: {', '.join(map(str, limits))} is not three numbers from 0 to {MAX_RATE}")
+            shown = ", ".join(map(str, limits)) or "nothing"
+            raise ConfigError(f"{name}: {shown} is not three numbers from 0 to {MAX_RATE}")
     if len(config.archive_topics) > MAX_TOPIC_INTEREST:
         raise ConfigError(f"archive_topics: {len(config.archive_topics)} topics are more than {MAX_TOPIC_INTEREST}")
     if len(config.trusted_peers) > MAX_SOURCES:

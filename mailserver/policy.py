@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from mailserver.config import Config
 from mailserver.net.admission import AdmissionLimits, Allowed
-from mailserver.services.limits import RateLimitSettings, RequestLimits
+from mailserver.services.quotas import RequestLimits
+from mailserver.services.rates import RateLimitSettings
 from mailserver.waku.packets import RateLimits
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))

@@ -10,6 +10,7 @@ import pytest
 
 from mailserver.codec.keys import Enode
 from mailserver.config import (
+    MAX_DAYS,
     MAX_LIMIT,
     MAX_RATE,
     MIN_RETENTION_BYTES,
@@ -442,6 +443,7 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("retention_days", -0.5),
         ("retention_days", float("nan")),
         ("retention_days", float("inf")),
+        ("retention_days", MAX_DAYS + 1),
         ("retention_envelopes", -1),
         ("retention_bytes", -1),
         ("retention_bytes", 500),
@@ -453,6 +455,7 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("metrics", "::1:9090"),
         ("sync_days", -1.0),
         ("sync_days", float("inf")),
+        ("sync_days", MAX_DAYS + 1),
         ("max_peers_per_address", -1),
         ("max_peers_per_subnet", -1),
         ("connections_per_second", -0.5),
@@ -482,6 +485,7 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("max_request_limit", MAX_LIMIT),
         ("retention_days", 0.0),
         ("retention_days", 0.001),
+        ("retention_days", MAX_DAYS),
         ("retention_envelopes", 0),
         ("retention_bytes", 0),
         ("retention_bytes", MIN_RETENTION_BYTES),
@@ -492,6 +496,7 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("metrics", ""),
         ("metrics", ":9090"),
         ("sync_days", 0.0),
+        ("sync_days", MAX_DAYS),
         ("max_peers_per_address", 0),
         ("max_peers_per_subnet", 0),
         ("connections_per_second", 0.0),
@@ -516,7 +521,7 @@ LIMITS = ["packet_rate_limits", "byte_rate_limits", "peer_request_limits", "addr
 )
 def test_limits_are_three_numbers_that_peers_can_read(name: str, limits: tuple[int, ...]) -> None:
     assert refusal({name: limits}) == (
-        f"{name}: {', '.join(map(str, limits))} is not three numbers from 0 to {MAX_RATE}"
+        f"{name}: {', '.join(map(str, limits)) or 'nothing'} is not three numbers from 0 to {MAX_RATE}"
     )
 
 

@@ -9,12 +9,8 @@ from mailserver import policy
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.net.admission import AdmissionLimits, Allowed
-from mailserver.services.limits import (
-    ADDRESS_REQUEST_LIMITS,
-    PEER_REQUEST_LIMITS,
-    RateLimitSettings,
-    RequestLimits,
-)
+from mailserver.services.quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS, RequestLimits
+from mailserver.services.rates import RateLimitSettings
 from mailserver.waku.packets import RateLimits
 from tests.pairs import private_key
 
@@ -118,6 +114,19 @@ def test_who_is_allowed_by_name_is_left_out_of_every_limit(kind: str) -> None:
     assert not allowed.has_address("198.51.100.1")  # where a peer is said to be does not count
     assert not allowed.has_address("127.0.0.1")
     assert allowed.node_ids == {named, known}
+
+
+@pytest.mark.parametrize("kind", ["rates", "requests"])
+@pytest.mark.parametrize("name", ["static_peers", "trusted_peers"])
+def test_peers_that_the_operator_relies_on_are_left_out_wherever_they_are(name: str, kind: str) -> None:
+    peer = private_key("named").public_key
+
+    relied_on: dict[str, Any] = {name: (str(Enode(peer, "198.51.100.1", 1)),)}
+
+    allowed = allowed_by(kind, Config(**relied_on))
+
+    assert allowed.node_ids == {peer}
+    assert not allowed.has_address("198.51.100.1")
 
 
 @pytest.mark.parametrize("kind", KINDS)

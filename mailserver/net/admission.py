@@ -18,6 +18,10 @@ BURST_S = 5.0
 ADDRESS_BURST_S = 10.0
 """The same for one address: the phones behind it come back together, and there are fewer of them to even that out."""
 
+SUBNET_RATE = 2
+"""A subnet may open so many times the connections a second of one address: a line with IPv6 has up to 65,536 addresses
+(/64s), and could else take the connections of everybody, who then cannot connect. As `max_per_subnet` has it."""
+
 FAILURE_WINDOW_S = 60.0
 """Failed handshakes of an address are counted so long from the first of them; then the count begins anew."""
 
@@ -26,8 +30,9 @@ FORGIVEN_FAILURES = 10
 that is broken and tries again all the time is not the rule. More would let a flooder pay with few true handshakes."""
 
 MAX_ADDRESSES = 16_384
-"""Most addresses that are remembered for their connections per second, and for their failures; 250 bytes each. By the
-defaults 100 connections a second come in, and what they took is back after 10 s: 1,000 addresses matter at a time."""
+"""Most addresses, and subnets, that are remembered for their connections per second, and for their failures; 250 bytes
+each. By the defaults 100 connections a second come in, and what they took is back after 10 s: 1,000 addresses matter at
+a time."""
 
 _V6_ADDRESS_BYTES = 8  # a /64: what one customer has at least, with as many addresses in it as it likes
 _V6_SUBNET_BYTES = 6  # a /48: what one site has
@@ -101,7 +106,8 @@ class AdmissionLimits:
     `max_per_address`: connections at a time. 100, as hundreds of phones can share the address of a network operator,
     and few of them use one mailserver at a time; `max_per_subnet`: 200, so that no subnet takes half of 500 peers.
     `per_second`: new connections of everybody, with a burst of BURST_S. 100, as a handshake costs about 1 ms.
-    `per_second_per_address`: with a burst of ADDRESS_BURST_S. 10: the burst is all that one address may have.
+    `per_second_per_address`: with a burst of ADDRESS_BURST_S; a subnet has SUBNET_RATE times as many. 10: the bursts
+    are all that one address, and one subnet, may have.
     `max_failures`: failed handshakes of one address within FAILURE_WINDOW_S; with the last of them, the address is
     refused for `refused_s` seconds. 50: a broken client that tries each 2 s stays below, a scanner does not.
     """
@@ -122,6 +128,7 @@ class Refusal(Enum):
     SUBNET_FULL = "too many connections from its subnet"
     TOO_FAST = "too many connections a second"
     ADDRESS_TOO_FAST = "too many connections a second from its address"
+    SUBNET_TOO_FAST = "too many connections a second from its subnet"
 
 
 class _Failures:
@@ -166,14 +173,16 @@ class Admission:
         self._of_subnet: Counts[bytes] = Counts()
         self._failures: Ledger[bytes, _Failures] = Ledger(_Failures, _Failures.is_over, max_keys=MAX_ADDRESSES)
         self._everybody = _everybody(limits)
-        self._addresses = _addresses(limits)
+        self._addresses = _buckets(limits.per_second_per_address)
+        self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
 
     def change(self, limits: AdmissionLimits, allowed: Allowed) -> None:
         """Put other limits in force. Connections stay; a rate that changes starts with its whole burst."""
         if limits.per_second != self._limits.per_second:
             self._everybody = _everybody(limits)
         if limits.per_second_per_address != self._limits.per_second_per_address:
-            self._addresses = _addresses(limits)
+            self._addresses = _buckets(limits.per_second_per_address)
+            self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
         self._limits = limits
         self._allowed = allowed
 
@@ -181,7 +190,7 @@ class Admission:
         """Decide about a new connection. None: it is taken, and counted until `release`; else why it is refused."""
         groups = groups_of(address)
         if not self._allowed.has_address(address):
-            refusal = self._refusal(groups, now) or self._take_token(groups.address, now)
+            refusal = self._refusal(groups, now) or self._take_token(groups, now)
             if refusal is not None:
                 return refusal
         self._of_address.add(groups.address)
@@ -220,14 +229,17 @@ class Admission:
             return Refusal.SUBNET_FULL
         return None
 
-    def _take_token(self, address: bytes, now: float) -> Refusal | None:
-        """Take from both buckets, or, if one has too little, from none: an address that tries on takes from nobody."""
-        own = None if self._addresses is None else self._addresses.of(address, now)
+    def _take_token(self, groups: AddressGroups, now: float) -> Refusal | None:
+        """Take from all buckets, or, if one has too little, from none: an address that tries on takes from nobody."""
+        own = None if self._addresses is None else self._addresses.of(groups.address, now)
+        subnet = None if self._subnets is None else self._subnets.of(groups.subnet, now)
         if own is not None and own.wait(1, now):
             return Refusal.ADDRESS_TOO_FAST
+        if subnet is not None and subnet.wait(1, now):
+            return Refusal.SUBNET_TOO_FAST
         if self._everybody is not None and self._everybody.wait(1, now):
             return Refusal.TOO_FAST
-        for bucket in (own, self._everybody):
+        for bucket in (own, subnet, self._everybody):
             if bucket is not None:
                 bucket.take(1, now)
         return None
@@ -238,6 +250,5 @@ def _everybody(limits: AdmissionLimits) -> TokenBucket | None:
     return TokenBucket(limits.per_second, limits.per_second * BURST_S, 0.0) if limits.per_second else None
 
 
-def _addresses(limits: AdmissionLimits) -> Buckets[bytes] | None:
-    rate = limits.per_second_per_address
+def _buckets(rate: float) -> Buckets[bytes] | None:
     return Buckets(rate, rate * ADDRESS_BURST_S, max_keys=MAX_ADDRESSES) if rate else None

@@ -26,7 +26,7 @@ from mailserver.mail.request import (
     fallback_request_id,
 )
 from mailserver.services.archive import Clock
-from mailserver.services.limits import Requester
+from mailserver.services.quotas import Requester
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Page, Query
 from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_envelope, encode_envelopes
@@ -95,7 +95,7 @@ class Delivery:
             _admit(requester, request.cursor)
             outcome = await self._deliver(request, send, requester, max_packet_bytes)
         except RequestRejected as error:
-            log.debug("request rejected id=%s cause=%r", request_id.hex()[:8], str(error))
+            log.debug("request rejected peer=%s id=%s cause=%r", requester, request_id.hex()[:8], str(error))
             outcome = Failure(request_id, error.message)
         except StoreError as error:
             log.error("request failed id=%s cause=%r", request_id.hex()[:8], str(error))
@@ -187,7 +187,7 @@ def _decode(payload: bytes) -> SealedRequest | ClearRequest:
 def _admit(requester: Requester, cursor: Cursor | None) -> None:
     seconds = requester.admit(cursor, asyncio.get_running_loop().time())
     if seconds > 0:
-        raise RequestRejected(Rejection.RATE_LIMITED, retry_after_s=math.ceil(seconds))
+        raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
 
 
 def _cursor(page: Page, last_hash: EnvelopeHash) -> Cursor:

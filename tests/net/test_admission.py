@@ -15,6 +15,7 @@ from mailserver.net.admission import (
     FAILURE_WINDOW_S,
     FORGIVEN_FAILURES,
     NOBODY_ALLOWED,
+    SUBNET_RATE,
     UNKNOWN_GROUPS,
     Admission,
     AdmissionLimits,
@@ -140,6 +141,36 @@ def test_connections_per_second_of_an_address_are_limited_and_take_nothing_from_
     assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(others)] == [None] * others
     assert admission.admit(ELSEWHERE, 0.0) is Refusal.TOO_FAST
     assert admission.admit(PHONES, 1.0) is None
+
+
+def test_connections_per_second_of_a_subnet_are_limited_and_take_nothing_from_others() -> None:
+    admission = Admission(limits(per_second=8, per_second_per_address=1))
+    burst = int(SUBNET_RATE * ADDRESS_BURST_S)
+    assert [admission.admit(f"192.0.2.{host}", 0.0) for host in range(burst)] == [None] * burst
+
+    refusals = {admission.admit(f"192.0.2.{host}", 0.0) for host in range(burst, 256)}
+
+    assert refusals == {Refusal.SUBNET_TOO_FAST}
+    others = int(8 * BURST_S) - burst
+    assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(others)] == [None] * others
+    second = [admission.admit(PHONES, 1.0), admission.admit(NEIGHBOUR, 1.0), admission.admit("192.0.2.200", 1.0)]
+    assert second == [None, None, Refusal.SUBNET_TOO_FAST]
+
+
+def test_one_line_with_ipv6_does_not_lock_out_the_others() -> None:
+    """Five minutes of a line with a /48 that connects from another /64 each time, as fast as it can."""
+    admission = Admission(AdmissionLimits())
+
+    for tick in range(3000):
+        now = tick * 0.1
+        for number in range(10):
+            address = f"2001:db8:1:{(tick * 10 + number) % 65536:x}::1"
+            if admission.admit(address, now) is None:
+                admission.failed(address, now)
+                admission.release(address)
+        phone = f"10.{tick % 200}.{tick // 200}.1"
+        assert admission.admit(phone, now) is None
+        admission.release(phone)
 
 
 def test_whom_everybody_keeps_out_pays_nothing_for_it() -> None:
@@ -308,6 +339,15 @@ def test_change_keeps_what_it_does_not_change() -> None:
     assert admission.admit(NEIGHBOUR, 0.0) is Refusal.FAILED_TOO_OFTEN
 
 
+def test_rate_of_an_address_that_changes_is_that_of_its_subnet_too() -> None:
+    admission = Admission(limits(per_second_per_address=1))
+
+    admission.change(limits(per_second_per_address=0.1), NOBODY_ALLOWED)
+
+    admitted = [admission.admit(f"192.0.2.{host}", 0.0) is None for host in range(100)]
+    assert sum(admitted) == SUBNET_RATE * 0.1 * ADDRESS_BURST_S
+
+
 def test_change_keeps_the_rate_of_everybody() -> None:
     admission = Admission(limits(per_second=1))
     for _ in range(int(BURST_S)):
@@ -359,6 +399,29 @@ def test_addresses_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
     assert refusals == [None] + [Refusal.FAILED_TOO_OFTEN] * 3
 
 
+def test_addresses_whose_connections_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_module, "MAX_ADDRESSES", 3)
+    admission = Admission(limits(per_second_per_address=0.1))
+    for number in range(4):
+        assert admission.admit(f"10.0.{number}.1", 0.0) is None
+
+    refusals = [admission.admit(f"10.0.{number}.1", 0.0) for number in reversed(range(4))]
+
+    assert refusals == [Refusal.ADDRESS_TOO_FAST] * 3 + [None]
+
+
+def test_subnets_whose_connections_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_module, "MAX_ADDRESSES", 3)
+    admission = Admission(limits(per_second_per_address=0.1))
+    for number in range(4):
+        for host in range(SUBNET_RATE):
+            assert admission.admit(f"10.0.{number}.{host}", 0.0) is None
+
+    refusals = [admission.admit(f"10.0.{number}.99", 0.0) for number in reversed(range(4))]
+
+    assert refusals == [Refusal.SUBNET_TOO_FAST] * 3 + [None]
+
+
 class CountingModel:
     """The rules in the plainest words: what was admitted is written down, and counted again at each question."""
 
@@ -369,6 +432,7 @@ class CountingModel:
         self.open: list[str] = []
         self.everybody = given.per_second * BURST_S
         self.own: dict[str, float] = {}
+        self.subnets: dict[str, float] = {}
         self.failures: dict[str, list[float]] = {}
         self.refused_until: dict[str, float] = {}
 
@@ -378,6 +442,9 @@ class CountingModel:
         own_burst = self.limits.per_second_per_address * ADDRESS_BURST_S
         for address in self.own:
             self.own[address] = min(own_burst, self.own[address] + self.limits.per_second_per_address * seconds)
+        for subnet, left in self.subnets.items():
+            gained = SUBNET_RATE * self.limits.per_second_per_address * seconds
+            self.subnets[subnet] = min(SUBNET_RATE * own_burst, left + gained)
 
     def admit(self, address: str, now: float) -> Refusal | None:
         refusal = self.refusal(address, now)
@@ -385,11 +452,13 @@ class CountingModel:
             self.open.append(address)
             self.everybody -= 1
             self.own[address] -= 1
+            self.subnets[address.rpartition(".")[0]] -= 1
         return refusal
 
     def refusal(self, address: str, now: float) -> Refusal | None:
         subnet = address.rpartition(".")[0]
         own = self.own.setdefault(address, self.limits.per_second_per_address * ADDRESS_BURST_S)
+        of_subnet = self.subnets.setdefault(subnet, SUBNET_RATE * self.limits.per_second_per_address * ADDRESS_BURST_S)
         if now < self.refused_until.get(address, 0.0):
             return Refusal.FAILED_TOO_OFTEN
         if self.open.count(address) >= self.limits.max_per_address:
@@ -398,6 +467,8 @@ class CountingModel:
             return Refusal.SUBNET_FULL
         if own < 1:
             return Refusal.ADDRESS_TOO_FAST
+        if of_subnet < 1:
+            return Refusal.SUBNET_TOO_FAST
         return Refusal.TOO_FAST if self.everybody < 1 else None
 
     def failed(self, address: str, now: float) -> None:

@@ -21,7 +21,7 @@ from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, RequestId
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed
 from mailserver.services import delivery as delivery_module
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery, DeliverySettings
-from mailserver.services.limits import (
+from mailserver.services.quotas import (
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
     REQUEST_BURST_MINUTES,
@@ -665,7 +665,7 @@ async def test_refusal_carries_the_id_of_a_request_that_is_readable(desk: Desk) 
     ]
 
 
-# Limits. What they are is tested with `services.limits`; here, what they do to requests.
+# Limits. What they are is tested with `services.quotas`; here, what they do to requests.
 
 
 @dataclass
@@ -719,6 +719,20 @@ async def test_client_over_its_requests_is_told_when_to_come_back_and_answered_t
 
     assert isinstance(await desk.answer(request.raw, requester), Completion)
     assert len(desk.envelopes) == 2
+
+
+@pytest.mark.usefixtures("time")
+async def test_refusal_is_logged_with_who_asked_and_why(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, delivery_module.__name__)
+    requester = requester_of(SIX_A_MINUTE)
+
+    for _ in range(BURST + 1):
+        await desk.answer(clear_request(), requester)
+
+    (said,) = caplog.messages
+    assert f"peer={requester} " in said
+    assert "10 s too early" in said
+    assert private_key("client").public_key.hex()[:8] in str(requester)
 
 
 @pytest.mark.usefixtures("time")

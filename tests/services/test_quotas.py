@@ -1,9 +1,9 @@
-"""mailserver.services.limits: what slows and ends a peer, and what does not touch an honest one."""
+"""mailserver.services.quotas: who is sent away, until when, and that deployed clients never are."""
 
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 import pytest
@@ -12,34 +12,27 @@ from hypothesis import strategies as st
 
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import NodeId
-from mailserver.errors import DisconnectReason, LocalProtocolError, RemoteProtocolError
+from mailserver.errors import LocalProtocolError
 from mailserver.mail.request import Cursor
 from mailserver.net.admission import NOBODY_ALLOWED, AdmissionLimits, Allowed
-from mailserver.services import limits as limits_module
-from mailserver.services.limits import (
+from mailserver.services import quotas
+from mailserver.services.quotas import (
     ADDRESS_REQUEST_LIMITS,
-    BREAK_S,
     CURSORS_KEPT_S,
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
     MAX_CURSORS,
     MAX_FOLLOWED,
     PEER_REQUEST_LIMITS,
-    RATE_BURST_S,
     REQUEST_BURST_MINUTES,
-    Meter,
-    RateLimiter,
-    RateLimitSettings,
     Requester,
     RequestLimiter,
     RequestLimits,
 )
-from mailserver.waku.envelope import EnvelopeHash, Topic
-from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, NO_RATE_LIMITS, RateLimits
+from mailserver.waku.envelope import EnvelopeHash
 
 PHONES = "192.0.2.7"
 ELSEWHERE = "198.51.100.1"
-NEWS, SPORT = Topic(b"news"), Topic(b"spor")
 NO_REQUEST_LIMITS = RequestLimits()
 
 
@@ -48,280 +41,6 @@ def node_id(number: int) -> NodeId:
 
 
 ALICE, BOB = node_id(1), node_id(2)
-
-
-def rate_limiter(
-    packets: RateLimits = NO_RATE_LIMITS,
-    sizes: RateLimits = NO_RATE_LIMITS,
-    *,
-    tolerance_s: float = math.inf,
-    allowed: Allowed = NOBODY_ALLOWED,
-) -> RateLimiter:
-    return RateLimiter(RateLimitSettings(packets, sizes, tolerance_s, allowed))
-
-
-def flood(meter: Meter, seconds: float, now: float = 0.0, size: int = 100) -> float:
-    """Send packet after packet, each as soon as it is read; return when the first one is read after the time."""
-    until = now + seconds
-    while now < until:
-        now += meter.on_packet(size, now) + 0.0001
-    return now
-
-
-# Packets and bytes
-
-
-def test_peer_is_slowed_beyond_its_burst_of_packets() -> None:
-    meter = rate_limiter(RateLimits(peer=2)).meter(PHONES, ALICE)
-    burst = int(2 * RATE_BURST_S)
-
-    assert [meter.on_packet(100, 5.0) for _ in range(burst)] == [0.0] * burst
-    assert meter.on_packet(100, 5.0) == 0.5
-    assert meter.on_packet(100, 5.5) == 0.5
-    assert meter.on_packet(100, 8.0) == 0.0
-
-
-def test_peer_is_slowed_beyond_its_burst_of_bytes() -> None:
-    rate = 1024 * 1024
-    meter = rate_limiter(sizes=RateLimits(peer=rate)).meter(PHONES, ALICE)
-    assert meter.on_packet(int(rate * RATE_BURST_S), 0.0) == 0.0
-
-    assert meter.on_packet(rate // 4, 0.0) == 0.25
-
-
-def test_one_packet_of_any_size_is_never_too_many_bytes() -> None:
-    meter = rate_limiter(sizes=RateLimits(ip=1, peer=1, topic=1), tolerance_s=0.0).meter(PHONES, ALICE)
-
-    assert meter.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) == 0.0
-
-
-def test_longest_pause_counts() -> None:
-    limiter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(ip=1000, peer=100_000))
-    alice, bob = limiter.meter(PHONES, ALICE), limiter.meter(PHONES, BOB)
-    for meter in [alice] * 10 + [bob] * 10:
-        assert meter.on_packet(0, 0.0) == 0.0
-
-    assert alice.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) == 1.0  # packets of a peer; of the address it were 0.5
-    assert alice.on_packet(5000, 0.0) == 5.0  # bytes of the address
-
-
-def test_peers_of_one_address_share_its_limit_and_those_of_another_do_not() -> None:
-    limiter = rate_limiter(RateLimits(ip=1))
-    for number in range(int(RATE_BURST_S)):
-        assert limiter.meter(PHONES, node_id(number)).on_packet(1, 0.0) == 0.0
-
-    assert limiter.meter(f"::ffff:{PHONES}", ALICE).on_packet(1, 0.0) == 1.0
-    assert limiter.meter(ELSEWHERE, ALICE).on_packet(1, 0.0) == 0.0
-
-
-@pytest.mark.parametrize("address", [PHONES, ELSEWHERE])
-def test_peer_that_reconnects_is_where_it_was(address: str) -> None:
-    limiter = rate_limiter(RateLimits(peer=1))
-    flood(limiter.meter(PHONES, ALICE), 20.0)
-
-    assert limiter.meter(address, ALICE).on_packet(1, 20.0) > 0
-    assert limiter.meter(PHONES, BOB).on_packet(1, 20.0) == 0
-
-
-def test_without_limits_nobody_is_slowed() -> None:
-    meter = rate_limiter(tolerance_s=0.0).meter(PHONES, ALICE)
-
-    assert {meter.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) for _ in range(10_000)} == {0.0}
-
-
-@pytest.mark.parametrize(
-    "allowed", [Allowed(networks=(ip_network("192.0.2.0/24"),)), Allowed(node_ids=frozenset({ALICE}))]
-)
-def test_who_is_allowed_is_never_slowed(allowed: Allowed) -> None:
-    limiter = rate_limiter(RateLimits(1, 1, 1), RateLimits(1, 1, 1), tolerance_s=0.0, allowed=allowed)
-    meter, other = limiter.meter(PHONES, ALICE), limiter.meter(ELSEWHERE, BOB)
-
-    assert meter.is_allowed
-    assert {meter.on_packet(10_000, 0.0) for _ in range(1000)} == {0.0}
-    assert not other.is_allowed
-
-
-@settings(deadline=None)
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 64), st.integers(0, MAX_RECEIVED_PACKET_BYTES)), max_size=50),
-    rate=st.sampled_from([2**14, 2**18, 2**22]),
-)
-def test_whatever_a_peer_sends_no_more_is_read_than_its_limit(steps: list[tuple[int, int]], rate: int) -> None:
-    meter = rate_limiter(RateLimits(peer=4), RateLimits(peer=rate)).meter(PHONES, ALICE)
-    burst = max(rate * RATE_BURST_S, MAX_RECEIVED_PACKET_BYTES)
-    now, read_before = 0.0, 0
-
-    for number, (ticks, size) in enumerate(steps):
-        now += ticks / 64
-
-        # What came before this packet is within the limits: with it, it is beyond them by one packet at most.
-        assert read_before <= burst + rate * now + 1
-        assert number <= 4 * RATE_BURST_S + 4 * now + 0.001
-        now += meter.on_packet(size, now)
-        read_before += size
-
-
-# Tolerance
-
-
-def test_without_tolerance_a_peer_beyond_its_limit_is_disconnected_at_once() -> None:
-    meter = rate_limiter(RateLimits(peer=1), tolerance_s=0.0).meter(PHONES, ALICE)
-    for _ in range(int(RATE_BURST_S)):
-        meter.on_packet(1, 0.0)
-
-    with pytest.raises(RemoteProtocolError) as caught:
-        meter.on_packet(1, 0.0)
-
-    assert caught.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
-
-
-@pytest.mark.parametrize("rate", [1, 10])  # pauses of 1 s, as long as a break, and shorter ones
-def test_peer_that_floods_is_disconnected_after_the_tolerance(rate: int) -> None:
-    meter = rate_limiter(RateLimits(peer=rate), tolerance_s=30.0).meter(PHONES, ALICE)
-
-    now = flood(meter, 29.0)
-
-    with pytest.raises(RemoteProtocolError):
-        flood(meter, 3.0, now)
-
-
-def test_with_endless_tolerance_it_is_only_slowed() -> None:
-    meter = rate_limiter(RateLimits(peer=10)).meter(PHONES, ALICE)
-
-    flood(meter, 86_400.0)
-
-
-def test_packet_that_needs_no_pause_ends_the_time_at_the_limit() -> None:
-    meter = rate_limiter(RateLimits(peer=10), tolerance_s=5.0).meter(PHONES, ALICE)
-    now = 0.0
-
-    for _ in range(10):
-        now = flood(meter, 4.0, now)
-        now += 0.9 * BREAK_S
-        assert meter.on_packet(1, now) == 0.0
-
-
-def test_peer_that_is_silent_now_and_then_is_not_disconnected_for_its_neighbours() -> None:
-    """They use all of the address's limit, and connect anew whenever they are disconnected: it is slowed each time."""
-    limiter = rate_limiter(RateLimits(ip=10), tolerance_s=10.0)
-    quiet = limiter.meter(PHONES, BOB)
-    flood(limiter.meter(PHONES, ALICE), 5.0)
-    now = 5.0
-
-    for _ in range(50):
-        for _ in range(50):
-            limiter.meter(PHONES, ALICE).on_packet(1, now)
-        pause = quiet.on_packet(1, now)
-        assert pause > 0
-        now += pause + BREAK_S
-
-
-# Settings that change
-
-
-def test_other_limits_hold_for_connected_peers_at_once() -> None:
-    limiter = rate_limiter()
-    meter = limiter.meter(PHONES, ALICE)
-    meter.on_packet(1, 0.0)
-
-    limiter.change(RateLimitSettings(RateLimits(peer=1), NO_RATE_LIMITS, 0.0))
-    with pytest.raises(RemoteProtocolError):
-        flood(meter, 1.0)
-
-    limiter.change(RateLimitSettings(NO_RATE_LIMITS, NO_RATE_LIMITS))
-    assert meter.on_packet(1, 0.0) == 0.0
-
-
-def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
-    limiter = rate_limiter(RateLimits(peer=1), RateLimits(peer=1))
-    meter = limiter.meter(PHONES, ALICE)
-    flood(meter, 15.0)
-    strict = limiter.settings
-
-    limiter.change(replace(strict, allowed=Allowed(node_ids=frozenset({ALICE}))))
-    assert (meter.is_allowed, meter.on_packet(1, 15.0)) == (True, 0.0)
-
-    limiter.change(strict)
-    assert (meter.is_allowed, meter.on_packet(1, 15.0) > 0) == (False, True)
-
-
-def test_debts_stay_where_the_limit_does() -> None:
-    limiter = rate_limiter(RateLimits(peer=1), RateLimits(topic=1))
-    meter = limiter.meter(PHONES, ALICE)
-    flood(meter, 15.0)
-    limiter.take_topic(NEWS, MAX_RECEIVED_PACKET_BYTES, 15.0)
-
-    limiter.change(replace(limiter.settings, tolerance_s=20.0))
-    assert meter.on_packet(1, 15.0) > 0
-    assert not limiter.take_topic(NEWS, 1, 15.0)
-
-    limiter.change(replace(limiter.settings, bytes=RateLimits(topic=2)))
-    assert meter.on_packet(1, 15.0) > 0
-    assert limiter.take_topic(NEWS, 1, 15.0)
-
-
-# Topics
-
-
-def test_envelopes_of_a_topic_are_limited() -> None:
-    limiter = rate_limiter(RateLimits(topic=1))
-    burst = int(RATE_BURST_S)
-
-    assert [limiter.take_topic(NEWS, 100, 0.0) for _ in range(burst + 1)] == [True] * burst + [False]
-    assert limiter.take_topic(SPORT, 100, 0.0)
-    assert [limiter.take_topic(NEWS, 100, 1.0) for _ in range(2)] == [True, False]
-
-
-def test_bytes_of_a_topic_are_limited() -> None:
-    limiter = rate_limiter(sizes=RateLimits(topic=1000))
-    assert limiter.take_topic(NEWS, MAX_RECEIVED_PACKET_BYTES - 100, 0.0)
-
-    assert not limiter.take_topic(NEWS, 200, 0.0)
-    assert limiter.take_topic(NEWS, 100, 0.0)
-    assert limiter.take_topic(NEWS, 100, 0.1)
-
-
-def test_refused_envelope_takes_nothing_of_either_limit() -> None:
-    limiter = rate_limiter(RateLimits(topic=1), RateLimits(topic=1000))
-    limiter.take_topic(NEWS, MAX_RECEIVED_PACKET_BYTES, 0.0)
-
-    assert not any(limiter.take_topic(NEWS, 100_000, second) for second in range(1, 10))
-
-    assert [limiter.take_topic(NEWS, 1, 9.0) for _ in range(11)] == [True] * 10 + [False]
-
-
-def test_topics_without_a_limit_take_anything() -> None:
-    limiter = rate_limiter(RateLimits(1, 1, 0), RateLimits(1, 1, 0))
-
-    assert all(limiter.take_topic(NEWS, MAX_RECEIVED_PACKET_BYTES, 0.0) for _ in range(1000))
-
-
-# Defaults
-
-
-def test_defaults_do_not_slow_a_month_of_requests_as_fast_as_they_go() -> None:
-    meter = RateLimiter(RateLimitSettings()).meter(PHONES, ALICE)
-
-    assert {meter.on_packet(1500, request * 0.001) for request in range(4500)} == {0.0}
-
-
-def test_defaults_do_not_slow_a_node_that_relays_much() -> None:
-    """An hour of 500 envelopes a second of 1 kB, bundled each 300 ms, and two confirmations for each of our bundles."""
-    meter = RateLimiter(RateLimitSettings()).meter(PHONES, ALICE)
-
-    for bundle in range(12_000):
-        now = bundle * 0.3
-        assert [meter.on_packet(size, now) for size in (150_000, 100, 40)] == [0.0] * 3
-
-
-def test_defaults_slow_and_end_a_flood() -> None:
-    meter = RateLimiter(RateLimitSettings()).meter(PHONES, ALICE)
-
-    with pytest.raises(RemoteProtocolError):
-        flood(meter, 120.0, size=1000)
-
-
-# History requests
 
 
 def request_limiter(
@@ -359,6 +78,20 @@ def test_requests_of_an_address_are_counted_together() -> None:
     assert limiter.requester(ELSEWHERE, BOB).admit(None, 0.0) == 0.0
 
 
+def test_addresses_of_one_customer_have_the_limits_of_one() -> None:
+    limiter = request_limiter(address=RequestLimits(requests_per_minute=1, concurrent=1))
+    one, other, neighbour = (
+        limiter.requester(f"2001:db8:1:{net}::{host}", node_id(host)) for net, host in ((2, 1), (2, 2), (3, 3))
+    )
+
+    assert [one.enter(), other.enter(), neighbour.enter()] == [True, False, True]
+    assert [admitted(requester, 0.0) for requester in (one, other, neighbour)] == [
+        REQUEST_BURST_MINUTES,
+        0,
+        REQUEST_BURST_MINUTES,
+    ]
+
+
 def test_whom_its_address_keeps_out_pays_no_request_of_its_own() -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1), RequestLimits(requests_per_minute=1))
     burst = REQUEST_BURST_MINUTES
@@ -377,6 +110,28 @@ def test_longest_wait_counts() -> None:
     assert requester.admit(None, 0.0) == 2.0
     requester.delivered(6000 * ENVELOPE_BURST_MINUTES + 999, None, 0.0)
     assert requester.admit(None, 0.0) == 10.0
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 1000), st.booleans()), max_size=30),
+)
+def test_who_comes_back_when_it_was_told_is_admitted(
+    requests: int, envelopes: int, pages: list[tuple[bool, int, bool]]
+) -> None:
+    limits = RequestLimits(requests_per_minute=requests, envelopes_per_minute=envelopes)
+    requester = request_limiter(limits, RequestLimits(requests, envelopes)).requester(PHONES, ALICE)
+    requester.delivered(envelopes * ENVELOPE_BURST_MINUTES, cursor_of(0), 1000.0)
+    now = 1000.0
+
+    for follows, delivered, is_late in pages:
+        wait = math.ceil(requester.admit(cursor_of(0) if follows else None, now))
+        if wait:
+            now += wait + (0.7 if is_late else 0.0)
+            assert requester.admit(cursor_of(0) if follows else None, now) == 0.0
+        requester.delivered(delivered, cursor_of(0), now)
 
 
 def test_following_its_own_cursor_takes_no_request() -> None:
@@ -455,7 +210,7 @@ def test_cursors_of_who_has_given_up_are_forgotten(later: float, *, is_known: bo
 
 
 def test_peers_whose_cursors_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_module, "MAX_CURSOR_PEERS", 2)
+    monkeypatch.setattr(quotas, "MAX_CURSOR_PEERS", 2)
     limiter = request_limiter(RequestLimits(requests_per_minute=1))
 
     for number in range(3):
@@ -465,6 +220,20 @@ def test_peers_whose_cursors_are_remembered_are_bounded(monkeypatch: pytest.Monk
         requester = limiter.requester(PHONES, node_id(number))
         admitted(requester, 0.0)
         assert (requester.admit(cursor_of(number), 0.0) == 0.0) is known
+
+
+@pytest.mark.parametrize("limits", [RequestLimits(requests_per_minute=1), RequestLimits(envelopes_per_minute=1)])
+def test_peers_whose_requests_are_remembered_are_bounded(
+    limits: RequestLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "MAX_REQUEST_KEYS", 3)
+    limiter = request_limiter(limits)
+    requesters = [limiter.requester(PHONES, node_id(number)) for number in range(4)]
+    for requester in requesters:
+        while not requester.admit(None, 0.0):
+            requester.delivered(0, None, 0.0)
+
+    assert [requester.admit(None, 0.0) > 0 for requester in reversed(requesters)] == [True] * 3 + [False]
 
 
 def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:
@@ -615,7 +384,7 @@ class Phone:
     limiter: RequestLimiter
     peer: NodeId
     answers: deque[int]
-    address: str = PHONES
+    has_new_ids: bool = False
     under_way: list[tuple[int, Cursor | None]] = field(default_factory=list)
     pages: int = 0
 
@@ -623,14 +392,16 @@ class Phone:
         """Send what it has to ask now: next pages first, then next requests. It reconnects all the time."""
         while self.answers and len(self.under_way) < 3:
             self.under_way.append((self.answers.popleft(), None))
-        requester = self.limiter.requester(self.address, self.peer)
+        if self.has_new_ids:
+            self.peer = NodeId(keccak256(self.peer) * 2)
+        requester = self.limiter.requester(PHONES, self.peer)
         for _, cursor in self.under_way:
             assert requester.enter()
             assert requester.admit(cursor, now) == 0.0
 
     def receive(self, now: float) -> None:
         """All that it has asked is answered, up to 1,000 envelopes each."""
-        requester = self.limiter.requester(self.address, self.peer)
+        requester = self.limiter.requester(PHONES, self.peer)
         answered, self.under_way = self.under_way, []
         for envelopes, _ in answered:
             self.pages += 1
@@ -673,6 +444,22 @@ def test_ten_of_them_behind_one_address_are_not_either() -> None:
     limiter = RequestLimiter()
 
     catch_up([Phone(limiter, node_id(number), month()) for number in range(10)], 0.01)
+
+
+def test_client_with_a_new_node_id_at_each_connection_is_not_either() -> None:
+    """No cursor is its own then: each page is a new request."""
+    phone = Phone(RequestLimiter(), ALICE, month(), has_new_ids=True)
+
+    catch_up([phone], 0.01)
+
+    assert phone.pages == 30 * (10 * 6 + 90)
+
+
+def test_thousands_of_phones_behind_one_address_catch_up_on_a_day_one_after_another() -> None:
+    limiter = RequestLimiter()
+
+    for number in range(3000):
+        catch_up([Phone(limiter, node_id(number), deque([200, 1000] * 5))], 0.0)
 
 
 def test_as_many_phones_as_an_address_may_have_catch_up_on_a_day_together() -> None:

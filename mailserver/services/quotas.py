@@ -1,7 +1,7 @@
-"""What a peer may send and ask for: rate limits of packets, and limits of history requests.
+"""Quotas of history requests (8/WAKU-MAIL): how many requests and envelopes a peer may have, and how many at once.
 
-Both are kept by who it is, address and node id, and not by connection: who reconnects is where it was. Nothing here
-waits or sends; the caller does, as it is told. Times are monotonic seconds, arguments. An address is what
+Kept by who it is, address and node id, and not by connection: who reconnects is where it was. Nothing here waits or
+sends; the caller does, as it is told. Times are monotonic seconds, arguments. An address is what
 `net.admission.groups_of` makes of it: a /64 where it is IPv6.
 """
 
@@ -11,33 +11,8 @@ from dataclasses import dataclass
 
 from mailserver.buckets import Buckets, Counts, Ledger
 from mailserver.codec.keys import NodeId
-from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.mail.request import Cursor
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed, groups_of
-from mailserver.waku.envelope import Topic
-from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, RateLimits
-
-RATE_BURST_S = 10.0
-"""So many seconds' worth of packets or bytes may come at once: what a node has to tell when it connects."""
-
-BREAK_S = 1.0
-"""A peer that is read from again and is silent for so long has caught up with its limit."""
-
-MAX_RATE_KEYS = 16_384
-"""Most addresses, peers and topics whose rates are remembered, each; 300 bytes an entry. What is silent for
-RATE_BURST_S has a full bucket again: this bounds what is active within some seconds."""
-
-DEFAULT_PACKET_LIMITS = RateLimits(ip=2500, peer=500, topic=0)
-"""500 a second, 5,000 at once: a month's catch-up is 3,000 requests, and a node that relays to us and confirms what we
-relay sends some ten a second. Five times as much for an address, which many phones may share. None for topics: what
-exceeds a topic's limit is lost for all its readers, and a stranger could use that up to silence the others."""
-
-DEFAULT_BYTE_LIMITS = RateLimits(ip=10 * 1024 * 1024, peer=2 * 1024 * 1024, topic=0)
-"""2 MiB a second are some thousand envelopes; 20 MiB at once. No less than a packet (6/WAKU1 "Rate Limits Field")."""
-
-DEFAULT_TOLERANCE_S = 60.0
-"""What an honest peer has in store for us it has sent by then: envelopes expire. A flooder gets no more out of it than
-its limit allows."""
 
 REQUEST_BURST_MINUTES = 5
 """So many minutes' worth of requests may come at once: the first pages of a month (see `PEER_REQUEST_LIMITS`)."""
@@ -65,154 +40,6 @@ MAX_CURSOR_PEERS = 2048
 MAX_REQUEST_KEYS = 65_536
 """Most peers and addresses whose requests are remembered, each; 300 bytes an entry. Buckets are full again after
 ENVELOPE_BURST_MINUTES at most, and in these, 60,000 connections are admitted by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimitSettings:
-    """How much may come in a second (6/WAKU1 "Rate Limits Field", 10/WAKU-USAGE "Rate limiting"); 0 is no limit.
-
-    `packets`: by address and by peer, packets; by topic, envelopes. `bytes`: the payloads of packets, and envelopes.
-    `tolerance_s`: how long a peer may be at its limit without a break, slowed, before it is disconnected; 0: at
-    once, `math.inf`: never. `allowed`: who is never limited.
-    """
-
-    packets: RateLimits = DEFAULT_PACKET_LIMITS
-    bytes: RateLimits = DEFAULT_BYTE_LIMITS
-    tolerance_s: float = DEFAULT_TOLERANCE_S
-    allowed: Allowed = NOBODY_ALLOWED
-
-
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """The buckets of one kind of rate limits; None where there is no limit."""
-
-    ip: Buckets[bytes] | None
-    peer: Buckets[bytes] | None
-    topic: Buckets[bytes] | None
-
-    @classmethod
-    def of(cls, limits: RateLimits, least_burst: float) -> "_Rates":
-        buckets = (
-            Buckets[bytes](rate, max(rate * RATE_BURST_S, least_burst), max_keys=MAX_RATE_KEYS) if rate else None
-            for rate in limits
-        )
-        return cls(*buckets)
-
-
-class RateLimiter:
-    """The rates of all peers and topics."""
-
-    def __init__(self, settings: RateLimitSettings) -> None:
-        self.settings = settings
-        self._packets = _packet_rates(settings)
-        self._bytes = _byte_rates(settings)
-
-    def change(self, settings: RateLimitSettings) -> None:
-        """Put other limits in force, for connected peers, too. Limits that change start with their whole burst."""
-        before, self.settings = self.settings, settings
-        if settings.packets != before.packets:
-            self._packets = _packet_rates(settings)
-        if settings.bytes != before.bytes:
-            self._bytes = _byte_rates(settings)
-
-    def meter(self, address: str, node_id: NodeId) -> "Meter":
-        """Begin to measure a connection of this peer."""
-        return Meter(self, address, node_id)
-
-    def take_topic(self, topic: Topic, size: int, now: float) -> bool:
-        """Count an envelope of so many bytes against its topic's limits, unless that is too much now: then False.
-
-        All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
-        """
-        costs = [
-            (buckets.of(topic, now), cost)
-            for buckets, cost in ((self._packets.topic, 1), (self._bytes.topic, size))
-            if buckets is not None
-        ]
-        if any(bucket.wait(cost, now) for bucket, cost in costs):
-            return False
-        for bucket, cost in costs:
-            bucket.take(cost, now)
-        return True
-
-    def rules(self, address: str, node_id: NodeId) -> list[tuple[Buckets[bytes], bytes, bool]]:
-        """What a packet of this peer is counted by: the buckets, the key in them, whether its bytes are the cost."""
-        keys = groups_of(address).address, node_id
-        rates = (self._packets, False), (self._bytes, True)
-        return [
-            (buckets, key, by_bytes)
-            for kind, by_bytes in rates
-            for buckets, key in zip((kind.ip, kind.peer), keys, strict=True)
-            if buckets is not None
-        ]
-
-
-class Meter:
-    """Measures what comes by one connection."""
-
-    def __init__(self, limiter: RateLimiter, address: str, node_id: NodeId) -> None:
-        self._limiter = limiter
-        self._address = address
-        self._node_id = node_id
-        self._slowed_since = math.inf  # when its present time at the limit began
-        self._resumes_at = -math.inf  # when the last pause ends
-        self._follow_settings()
-
-    @property
-    def is_allowed(self) -> bool:
-        """Whether this peer is never limited."""
-        if self._settings is not self._limiter.settings:
-            self._follow_settings()
-        return self._is_allowed
-
-    def on_packet(self, size: int, now: float) -> float:
-        """Count a packet of so many bytes; return for how many seconds not to read from this peer, nearly always 0.0.
-
-        Then the limits are kept whatever it sends: its bytes wait in its own TCP window. A pause has no bound but
-        the debt: one packet of each connection that shares the limit.
-
-        Raises:
-            RemoteProtocolError: it has been at its limit for longer than is tolerated.
-        """
-        if self._settings is not self._limiter.settings:
-            self._follow_settings()
-        pause = 0.0
-        for buckets, key, by_bytes in self._rules:
-            wait = buckets.of(key, now).take(size if by_bytes else 1, now)
-            if wait > pause:  # noqa: PLR1730 - this is done for every packet, and a call takes longer
-                pause = wait
-        if pause:
-            self._slow(pause, now)
-        else:
-            self._slowed_since = math.inf
-        return pause
-
-    def _slow(self, pause: float, now: float) -> None:
-        """Note that it is at its limit.
-
-        A limit may be shared: a peer that does little is slowed, too, where its neighbours use all up. But it is
-        silent now and then, and so is not at its limit without a break.
-        """
-        if now >= self._resumes_at + BREAK_S:
-            self._slowed_since = math.inf
-        self._slowed_since = min(self._slowed_since, now)
-        self._resumes_at = now + pause
-        if now - self._slowed_since >= self._settings.tolerance_s:
-            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, "peer does not keep to our rate limits")
-
-    def _follow_settings(self) -> None:
-        self._settings = self._limiter.settings
-        allowed = self._settings.allowed
-        self._is_allowed = allowed.has_address(self._address) or allowed.has_peer(self._node_id)
-        self._rules = [] if self._is_allowed else self._limiter.rules(self._address, self._node_id)
-
-
-def _packet_rates(settings: RateLimitSettings) -> _Rates:
-    return _Rates.of(settings.packets, 1)
-
-
-def _byte_rates(settings: RateLimitSettings) -> _Rates:
-    return _Rates.of(settings.bytes, MAX_RECEIVED_PACKET_BYTES)  # no single packet is too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +177,9 @@ class Requester:
             (limiter.peers, node_id),
             (limiter.addresses, groups_of(address).address),
         )
+
+    def __str__(self) -> str:
+        return f"{self._node_id.hex()[:8]}@{self._address}"
 
     @property
     def is_allowed(self) -> bool:
