@@ -17,6 +17,7 @@ from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
 from mailserver.net.connection import Connection, random_key, session_config
 from mailserver.net.dialer import dial
+from mailserver.net.pace import Pace
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
@@ -128,12 +129,13 @@ async def work(
     while True:
         async with turn or contextlib.nullcontext():
             nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
+            # Pings are answered meanwhile; and who shares the turn gets it after that, not at once.
+            await asyncio.sleep(0)
         if nonce is not None:
             return encode_envelope(expiry, ttl, topic, data, nonce)
         if time.monotonic() > deadline:
             raise TooMuchWork(min(ttl, limit_s))
         at += _ATTEMPTS
-        await asyncio.sleep(0)  # pings are answered meanwhile
 
 
 async def seal_envelope(
@@ -198,6 +200,7 @@ class MailClient:
         self._connection = connection
         self.settings = settings
         self._answer: _Answer | None = None
+        self._pace = Pace()
         self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
         self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
         self._responses: dict[bytes, MessageResponse] = {}
@@ -215,8 +218,7 @@ class MailClient:
         if future is None:
             future = self._confirmations[batch_hash] = asyncio.get_running_loop().create_future()
         try:
-            self._connection.send(PacketCode.MESSAGES, payload)
-            await self._connection.drain()
+            await self._send(PacketCode.MESSAGES, payload)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.shield(future)
         except TimeoutError as error:
@@ -240,7 +242,7 @@ class MailClient:
             answer = _Answer(RequestId(envelope.hash()), on_envelopes, asyncio.Event())
             self._answer = answer
             try:
-                self._connection.send(PacketCode.P2P_REQUEST, envelope.raw)
+                await self._send(PacketCode.P2P_REQUEST, envelope.raw)
                 while answer.completion is None:
                     answer.progressed.clear()
                     async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -268,6 +270,19 @@ class MailClient:
             if completion.cursor == request.cursor:
                 raise RequestFailed(Failure(completion.request_id, "the mailserver's cursor does not advance"))
             request = replace(request, cursor=completion.cursor)
+
+    async def _send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet, no faster than the node has said that it takes them.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+            TimeoutError: it may not be sent, or could not be, within ANSWER_TIMEOUT_S.
+        """
+        self._pace.follow(self._connection.settings)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await self._pace.take(len(payload))
+            self._connection.send(code, payload)
+            await self._connection.drain()
 
     def _check_open(self) -> None:
         closed = self._connection.closed

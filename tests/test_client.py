@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,13 @@ from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedReques
 from mailserver.net.admission import NOBODY_ALLOWED, Admission, AdmissionLimits
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
+from mailserver.net.pace import BURST_S, SHARE
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
-from mailserver.services.limits import RateLimiter, RequestLimiter
 from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.quotas import RequestLimiter
+from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
@@ -50,6 +53,7 @@ from mailserver.waku.packets import (
     PacketCode,
     RateLimits,
     StatusOptions,
+    encode_batch_acknowledged,
 )
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived, StatusReceived
@@ -658,3 +662,33 @@ async def test_limits_of_the_node_are_known_to_the_client() -> None:
     async with node(silent, status) as client:
         assert client.settings.pow_requirement == 0.5
         assert client.settings.packet_rate_limits == RateLimits(1, 2, 3)
+
+
+async def test_requests_and_posts_keep_to_the_limits_of_the_node() -> None:
+    rate, times = 40, []
+
+    async def behave(connection: Connection, event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            times.append(asyncio.get_running_loop().time())
+            connection.send(PacketCode.P2P_REQUEST_COMPLETE, done(decode_request(event.payload).request_id))
+        elif isinstance(event, MessagesReceived):
+            times.append(asyncio.get_running_loop().time())
+            connection.send(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
+
+    async with node(behave, replace(STATUS, packet_rate_limits=RateLimits(peer=rate))) as client:
+        for number in range(16):
+            await client.request(ASK, PASSWORD_KEY, Taken())
+            await client.post([make_envelope(number)])
+
+    assert len(times) == 32
+    allowed = rate * BURST_S * SHARE
+    assert times[-1] - times[0] >= (len(times) - 1 - allowed) / (rate * SHARE) - 0.05
+
+
+async def test_node_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.5)
+    async with node(silent, replace(STATUS, byte_rate_limits=RateLimits(peer=1))) as client:
+        with pytest.raises(NoAnswer, match=r"no answer within 0\.5 s"):
+            await client.request(ASK, PASSWORD_KEY, Taken())
+        with pytest.raises(NoAnswer, match=r"no confirmation within 0\.5 s"):
+            await client.post([make_envelope(1)])

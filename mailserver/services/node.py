@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
-from mailserver.errors import DisconnectReason
 from mailserver.net.dialer import StaticPeers
 from mailserver.services.archive import Archive, Clock
 from mailserver.services.feed import Feed
@@ -130,9 +129,7 @@ class Node:
             PeerNotConnected: there is no such peer.
             ConnectionLost: it is going away.
         """
-        connection = self._peers.get(node_id).connection
-        connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
-        await connection.drain()
+        await self._peers.get(node_id).send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
 
     async def request_history(self, node_id: NodeId, envelope: Envelope) -> None:
         """Send a history request to a trusted peer; what it answers comes by the feed.
@@ -142,11 +139,10 @@ class Node:
             PeerNotTrusted: we would not take its answer.
             ConnectionLost: it is going away.
         """
-        connection = self._peers.get(node_id).connection
+        peer = self._peers.get(node_id)
         if node_id not in self._peers.trusted:
             raise PeerNotTrusted(f"peer {node_id.hex()[:8]} is not trusted")
-        connection.send(PacketCode.P2P_REQUEST, envelope.raw)
-        await connection.drain()
+        await peer.send(PacketCode.P2P_REQUEST, envelope.raw)
 
     # Peers.
 
@@ -169,14 +165,10 @@ class Node:
         self._static_peers.add(enode)
 
     def remove_peer(self, node_id: NodeId) -> bool:
-        """Stay connected to this peer no longer, and disconnect; return whether it was connected."""
+        """Stay connected to this peer no longer, and disconnect; return whether there was a connection."""
         self._peers.static.discard(node_id)
         self._static_peers.remove(node_id)
-        peer = self._peers.find(node_id)
-        if peer is None:
-            return False
-        peer.connection.disconnect(DisconnectReason.REQUESTED, "removed by the operator")
-        return True
+        return self._peers.disconnect(node_id, "removed by the operator")
 
     def set_static(self, enodes: Iterable[Enode]) -> None:
         """Stay connected to these peers and no others."""

@@ -16,15 +16,23 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.net.connection import Connection
+from mailserver.net.pace import Pace
 from mailserver.services.archive import Archive, Clock
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.services.limits import Meter, RateLimiter, Requester, RequestLimiter
-from mailserver.services.pace import Pace
+from mailserver.services.quotas import Requester, RequestLimiter
+from mailserver.services.rates import Meter, RateLimiter
 from mailserver.services.relay import PeerRelay, Relay
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PacketCode, encode_batch_acknowledged
-from mailserver.waku.peer import Event, MessagesReceived, P2PMessagesReceived, P2PRequestReceived, StatusReceived
+from mailserver.waku.peer import (
+    Event,
+    MessagesReceived,
+    P2PMessagesReceived,
+    P2PRequestReceived,
+    SettingsChanged,
+    StatusReceived,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +101,16 @@ class ServedPeer:
         closed = self.connection.closed
         log.debug("peer left peer=%s cause=%r", self.connection, closed.cause if closed else "")
 
+    async def send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet, no faster than the peer has said that it takes them, and wait while it does not read.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        await self._pace.take(len(payload))
+        self.connection.send(code, payload)
+        await self.connection.drain()
+
     async def stop(self) -> None:
         """Confirm what was received, then disconnect: we are quitting."""
         self._stopping = True
@@ -113,10 +131,13 @@ class ServedPeer:
                 await self._on_request(payload)
             case P2PMessagesReceived(envelopes=envelopes):
                 self._on_p2p_messages(envelopes)
-            case StatusReceived():
+            case StatusReceived(settings=settings):
+                self._pace.follow(settings)
                 log.debug("peer connected peer=%s client=%r", self.connection, self.connection.client_id)
+            case SettingsChanged(settings=settings):
+                self._pace.follow(settings)
             case _:
-                pass  # settings are the connection's; nobody waits for confirmations or completions here
+                pass  # nobody waits for confirmations or completions here
 
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
@@ -145,8 +166,8 @@ class ServedPeer:
                     len(response.errors),
                     response.errors[0].description,
                 )
-            self.connection.send(PacketCode.MESSAGE_RESPONSE, response.encode())
-            self.connection.send(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
+            self._send_at_once(PacketCode.MESSAGE_RESPONSE, response.encode())
+            self._send_at_once(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:
@@ -175,7 +196,7 @@ class ServedPeer:
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                await self._services.delivery.refuse(payload, refused, self._send)
+                await self._services.delivery.refuse(payload, refused, self.send)
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
@@ -186,10 +207,9 @@ class ServedPeer:
                 continue
             payload = self._requests.popleft()
             try:
-                self._pace.follow(self.connection.settings)
                 await self._services.delivery.answer(
                     payload,
-                    self._send,
+                    self.send,
                     self._known_requester,
                     max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
                 )
@@ -205,12 +225,10 @@ class ServedPeer:
             services = self._services
             await PeerRelay(services.relay, self.connection, self._number, self._pace, services.clock).run()
 
-    async def _send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet of an answer, no faster than the client has said that it takes them."""
-        self._pace.follow(self.connection.settings)
-        await self._pace.take(len(payload))
+    def _send_at_once(self, code: PacketCode, payload: bytes) -> None:
+        """Send a confirmation: as many come as the peer sends packets."""
+        self._pace.count(len(payload))
         self.connection.send(code, payload)
-        await self.connection.drain()
 
     def _throttle(self, size: int, now: float) -> float:
         return self._known_meter.on_packet(size, now)

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from mailserver.errors import ConnectionLost
 from mailserver.mail.pages import cut
 from mailserver.net.connection import Connection
+from mailserver.net.pace import Pace
 from mailserver.rlpx.session import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.services.pace import Pace
 from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode, PeerSettings
 
@@ -42,8 +42,8 @@ COLLECT_INTERVAL_S = 0.03
 PURGE_INTERVAL_S = 10.0
 """How often to look for expired envelopes while none come in."""
 
-MAX_SHARED_BYTES = 4 * 1024 * 1024
-"""Encoded packets that are kept for peers that want the same. They are wanted within moments of each other."""
+MAX_SHARED_BYTES = 8 * 1024 * 1024
+"""Memory for encoded packets that are kept for peers that want the same, which is within moments of each other."""
 
 MAX_HELD_BYTES = 256 * 1024
 """Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
@@ -151,10 +151,9 @@ class Relay:
         if payload is None:
             payload = SharedPayload(encode_envelopes([live.envelope.raw for live in envelopes]))
             self._shared[key] = payload
-            self._shared_bytes += len(payload.raw)
+            self._shared_bytes += _shared_memory(key, payload)
             while self._shared_bytes > MAX_SHARED_BYTES and len(self._shared) > 1:
-                _, oldest = self._shared.popitem(last=False)
-                self._shared_bytes -= len(oldest.raw)
+                self._shared_bytes -= _shared_memory(*self._shared.popitem(last=False))
         return payload
 
     def _bundle(self, envelopes: Sequence[LiveEnvelope]) -> None:
@@ -189,6 +188,12 @@ class PeerRelay:
     """What one peer gets of the pool."""
 
     def __init__(self, relay: Relay, connection: Connection, number: int, pace: Pace, clock: Clock) -> None:
+        """Describe the peer; `run` does the rest.
+
+        Args:
+            number: of the connection.
+            pace: follows what the peer announces; others who send to it share it.
+        """
         self._relay = relay
         self._connection = connection
         self._number = number
@@ -215,7 +220,6 @@ class PeerRelay:
             async with asyncio.timeout(BUNDLE_INTERVAL_S if self._held else None):
                 bundle, self._position = await self._relay.next(self._position)
         now, settings = self._clock(), self._connection.settings
-        self._pace.follow(settings)
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
         self._held.clear()
         self._held_bytes = 0
@@ -248,6 +252,11 @@ class PeerRelay:
 
 def _memory(live: LiveEnvelope) -> int:
     return len(live.envelope.raw) + ENVELOPE_OVERHEAD_BYTES
+
+
+def _shared_memory(envelopes: Sequence[LiveEnvelope], payload: SharedPayload) -> int:
+    # As it is and compressed: what is sealed gets no shorter by that. The envelopes may have left the pool.
+    return 2 * len(payload.raw) + ENVELOPE_OVERHEAD_BYTES * len(envelopes)
 
 
 def _cut(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:

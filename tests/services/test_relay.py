@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
@@ -18,15 +19,16 @@ from hypothesis import strategies as st
 
 from mailserver.codec import snappy
 from mailserver.net.connection import Connection, session_config
+from mailserver.net.pace import BURST_S, SHARE, Pace
 from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
 from mailserver.services import relay as relay_module
 from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
-from mailserver.services.pace import Pace
 from mailserver.services.relay import (
     BUNDLE_INTERVAL_S,
     ENVELOPE_OVERHEAD_BYTES,
     MAX_BUNDLE_BYTES,
     MAX_HELD_BYTES,
+    MAX_SHARED_BYTES,
     PURGE_INTERVAL_S,
     Bundle,
     PeerRelay,
@@ -44,7 +46,7 @@ from mailserver.waku.packets import (
     RateLimits,
     StatusOptions,
 )
-from mailserver.waku.peer import Event
+from mailserver.waku.peer import Event, SettingsChanged, StatusReceived
 from tests.mailservers import NEWS, NOW, SPORT, STATUS, make_envelope
 from tests.pairs import private_key
 from tests.raw_peer import Hangup, RawPeer, stream_pair
@@ -122,11 +124,17 @@ class Hub:
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
         connection = Connection(pipe, session_config(KEY, "hub/1"), STATUS)
         number = len(self.neighbours) + 1
-        self.tasks.append(asyncio.create_task(connection.run(_let_pass)))
+        pace = Pace()
+
+        async def on_event(event: Event) -> None:
+            if isinstance(event, StatusReceived | SettingsChanged):
+                pace.follow(event.settings)
+
+        self.tasks.append(asyncio.create_task(connection.run(on_event)))
         raw = await RawPeer.dial(theirs, KEY.public_key, name=f"peer {number}")
         await raw.greet(status=status.encode())
         await connection.ready()
-        sending = PeerRelay(self.relay, connection, number, Pace(), self.clock)
+        sending = PeerRelay(self.relay, connection, number, pace, self.clock)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)
         self.neighbours.append(neighbour)
@@ -154,10 +162,6 @@ class Hub:
             if is_new:
                 live = LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=is_own, is_p2p=is_p2p)
                 self.feed.publish(live)
-
-
-async def _let_pass(event: Event) -> None:
-    pass
 
 
 @contextlib.asynccontextmanager
@@ -391,13 +395,13 @@ ONE = len(make_envelope(0).raw)
 @pytest.mark.parametrize(
     "limits",
     [
-        StatusOptions(pow_requirement=0.0, byte_rate_limits=RateLimits(peer=ONE + 10)),
+        StatusOptions(pow_requirement=0.0, byte_rate_limits=RateLimits(peer=3 * ONE)),
         StatusOptions(pow_requirement=0.0, packet_rate_limits=RateLimits(topic=1)),
     ],
 )
 @in_simulated_time
 async def test_envelope_that_expires_while_a_limit_holds_it_back_is_not_relayed(limits: StatusOptions) -> None:
-    # One goes out each second; they expire at NOW, NOW, NOW + 2, NOW + 2, NOW + 4...
+    # One goes out at a time, after a while; they expire at NOW, NOW, NOW + 2, NOW + 2, NOW + 4...
     envelopes = [make_envelope(number, created=NOW - 50 + number // 2 * 2, ttl=50) for number in range(8)]
     async with running_hub() as hub:
         peer, unlimited = await hub.join(limits), await hub.join()
@@ -514,6 +518,20 @@ async def test_same_envelopes_have_the_same_payload_as_long_as_it_is_wanted(enco
         encoded.clear()
         assert relay.share(lives[:1]) is not first
         assert encoded["encoded"] == 1
+
+
+@in_simulated_time
+async def test_packets_of_the_tiniest_envelopes_take_no_more_memory_than_any() -> None:
+    count = 20_000
+    lives = [LiveEnvelope(envelope, envelope.hash()) for envelope in new_envelopes(count, data_bytes=10)]
+    async with running_hub() as hub:
+        tracemalloc.start()
+        for live in lives:
+            hub.relay.share([live])
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert taken < 1.5 * MAX_SHARED_BYTES
 
 
 # The pool
@@ -728,7 +746,9 @@ async def test_packets_per_second_are_kept(limits: RateLimits) -> None:
 
         assert peer.heard == envelopes
         assert_within(peer, [1] * 30, rate=2)
-        assert peer.times[-1] == pytest.approx((30 - 2) / 2, abs=BUNDLE_INTERVAL_S)  # nor slower than it must be
+        assert peer.times[-1] == pytest.approx(
+            (30 - 1) / (2 * SHARE), abs=BUNDLE_INTERVAL_S
+        )  # nor slower than it must be
 
 
 @in_simulated_time
@@ -743,11 +763,11 @@ async def test_bytes_per_second_are_kept_and_no_packet_is_longer() -> None:
         assert peer.heard == envelopes
         assert max(peer.sizes) <= 5000
         assert_within(peer, peer.sizes, rate=5000)
-        assert peer.times[-1] == pytest.approx(sum(peer.sizes) / 5000 - 1, abs=0.1)
+        assert peer.times[-1] == pytest.approx(sum(peer.sizes) / (5000 * SHARE) - BURST_S, abs=0.1)
 
 
 @in_simulated_time
-async def test_envelope_longer_than_a_seconds_worth_goes_when_as_much_time_has_passed() -> None:
+async def test_envelope_longer_than_may_go_at_once_goes_when_as_much_time_has_passed() -> None:
     small, large = large_envelopes(2, 10_000)[0], make_envelope(5, data_bytes=35_000)
     async with running_hub() as hub:
         peer = await hub.join(StatusOptions(0.0, byte_rate_limits=RateLimits(peer=10_000)))
@@ -756,14 +776,14 @@ async def test_envelope_longer_than_a_seconds_worth_goes_when_as_much_time_has_p
         await pass_time(30.0)
 
         assert peer.heard == [large, small]
-        assert peer.times == pytest.approx([2.5, 3.5], abs=0.1)
+        assert peer.times == pytest.approx([3.9, 5.1], abs=0.1)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        StatusOptions(0.0, packet_rate_limits=RateLimits(topic=3)),
-        StatusOptions(0.0, byte_rate_limits=RateLimits(topic=3 * ONE)),
+        StatusOptions(0.0, packet_rate_limits=RateLimits(topic=10)),
+        StatusOptions(0.0, byte_rate_limits=RateLimits(topic=10 * ONE)),
     ],
 )
 @in_simulated_time
@@ -777,9 +797,9 @@ async def test_limits_of_topics_are_kept_and_other_topics_do_not_wait(options: S
 
         assert [envelope for envelope in peer.heard if envelope.topic == SPORT] == sport
         assert [envelope for envelope in peer.heard if envelope.topic == NEWS] == news
-        assert peer.packets[0][1] == news[:3] + sport
-        assert_within(peer, [sum(envelope.topic == NEWS for envelope in heard) for _, heard in peer.packets], rate=3)
-        assert peer.times[-1] == pytest.approx((20 - 3) / 3, abs=2 * BUNDLE_INTERVAL_S)
+        assert peer.packets[0][1] == news[:4] + sport
+        assert_within(peer, [sum(envelope.topic == NEWS for envelope in heard) for _, heard in peer.packets], rate=10)
+        assert peer.times[-1] == pytest.approx((20 - 4) / (10 * SHARE), abs=2 * BUNDLE_INTERVAL_S)
 
 
 @in_simulated_time
@@ -934,6 +954,20 @@ async def updates_against_model(status: StatusOptions, steps: list[StatusOptions
                 expected.append(envelope)
         assert peer.heard == expected
         assert peer.connection.settings.pow_requirement == min_pow
+
+
+@in_simulated_time
+async def test_peer_that_lifts_its_limit_gets_at_once_what_waited_for_it() -> None:
+    envelopes = new_envelopes(3, data_bytes=1000)
+    async with running_hub() as hub:
+        peer = await hub.join(replace(ALL, byte_rate_limits=RateLimits(peer=100)))
+        hub.publish(*envelopes[:2])
+        await pass_time(1.0)  # the first takes 10 seconds
+        peer.update(StatusOptions(byte_rate_limits=NO_RATE_LIMITS))
+        hub.publish(envelopes[2])
+        await pass_time(1.0)
+
+        assert peer.heard == envelopes
 
 
 # Whatever else

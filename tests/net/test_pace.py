@@ -1,10 +1,10 @@
-"""mailserver.services.pace, in simulated time: how long a packet waits is what is tested."""
+"""mailserver.net.pace, in simulated time: how long a packet waits is what is tested."""
 
 import asyncio
 
 import pytest
 
-from mailserver.services.pace import MAX_TOPICS, Pace
+from mailserver.net.pace import MAX_DEBT_S, MAX_TOPICS, Pace
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
 from tests.mailservers import NEWS, SPORT
@@ -48,8 +48,8 @@ async def test_nothing_waits_without_limits() -> None:
 async def test_packets_keep_to_the_lower_limit_of_address_and_peer(limits: RateLimits) -> None:
     times = await times_of(pace_of(packets=limits), [1_000_000] * 30)
 
-    # A second's worth at once, then one each tenth of a second.
-    assert times == pytest.approx([0.0] * 10 + [number / 10 for number in range(1, 21)], abs=1e-4)
+    # Of eight a second, half a second's worth at once, then one each eighth of a second.
+    assert times == pytest.approx([0.0] * 4 + [number / 8 for number in range(1, 27)], abs=1e-4)
 
 
 @pytest.mark.parametrize("limits", [RateLimits(1000, 0, 0), RateLimits(0, 1000, 0), RateLimits(2000, 1000, 1)])
@@ -57,22 +57,22 @@ async def test_packets_keep_to_the_lower_limit_of_address_and_peer(limits: RateL
 async def test_bytes_keep_to_the_lower_limit_of_address_and_peer(limits: RateLimits) -> None:
     times = await times_of(pace_of(sizes=limits), [400] * 7)
 
-    assert times == pytest.approx([0.0, 0.0, 0.2, 0.6, 1.0, 1.4, 1.8], abs=1e-4)
+    assert times == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0], abs=1e-4)
 
 
 @in_simulated_time
 async def test_slower_of_packets_and_bytes_decides() -> None:
-    by_bytes = await times_of(pace_of(packets=RateLimits(peer=10), sizes=RateLimits(peer=100)), [100] * 3)
+    by_bytes = await times_of(pace_of(packets=RateLimits(peer=100), sizes=RateLimits(peer=250)), [100] * 3)
     started = now()
     by_packets = await times_of(pace_of(packets=RateLimits(peer=1), sizes=RateLimits(peer=10_000)), [100] * 3)
 
-    assert by_bytes == pytest.approx([0.0, 1.0, 2.0], abs=1e-4)
-    assert by_packets == pytest.approx([started, started + 1.0, started + 2.0], abs=1e-4)
+    assert by_bytes == pytest.approx([0.0, 0.5, 1.0], abs=1e-4)
+    assert by_packets == pytest.approx([started, started + 1.25, started + 2.5], abs=1e-4)
 
 
 @in_simulated_time
-async def test_packet_longer_than_a_seconds_worth_waits_as_long_as_its_bytes_take() -> None:
-    assert await times_of(pace_of(sizes=RateLimits(peer=100)), [450, 10]) == pytest.approx([3.5, 3.6], abs=1e-4)
+async def test_packet_longer_than_may_go_at_once_waits_as_long_as_its_bytes_take() -> None:
+    assert await times_of(pace_of(sizes=RateLimits(peer=250)), [800, 10]) == pytest.approx([3.5, 3.55], abs=1e-4)
 
 
 @in_simulated_time
@@ -86,18 +86,18 @@ async def test_several_who_send_wait_in_turn() -> None:
 
     await asyncio.gather(*(send(name) for name in "abcd"))
 
-    assert order == [("a", 0.0), ("b", 1.0), ("c", 2.0), ("d", 3.0)]
+    assert order == [("a", 0.0), ("b", 1.25), ("c", 2.5), ("d", 3.75)]
 
 
 @in_simulated_time
-async def test_pause_gives_back_a_seconds_worth_and_no_more() -> None:
-    pace = pace_of(packets=RateLimits(peer=5))
-    await times_of(pace, [1] * 5)
+async def test_pause_gives_back_half_a_seconds_worth_and_no_more() -> None:
+    pace = pace_of(packets=RateLimits(peer=10))
+    await times_of(pace, [1] * 4)
 
     await pass_time(100.0)
-    times = await times_of(pace, [1] * 6)
+    times = await times_of(pace, [1] * 5)
 
-    assert times == pytest.approx([100.0] * 5 + [100.2], abs=1e-4)
+    assert times == pytest.approx([100.0] * 4 + [100.125], abs=1e-4)
 
 
 @in_simulated_time
@@ -107,58 +107,88 @@ async def test_same_settings_again_change_nothing_and_others_begin_anew() -> Non
     await times_of(pace, [1, 1])
 
     pace.follow(PeerSettings(pow_requirement=3.0, packet_rate_limits=RateLimits(peer=2)))
-    assert await times_of(pace, [1]) == pytest.approx([0.5], abs=1e-4)
+    assert await times_of(pace, [1]) == pytest.approx([1.25], abs=1e-4)
     pace.follow(PeerSettings(packet_rate_limits=RateLimits(peer=1)))
-    assert await times_of(pace, [1, 1]) == pytest.approx([0.5, 1.5], abs=1e-4)
+    assert await times_of(pace, [1, 1]) == pytest.approx([1.25, 2.5], abs=1e-4)
     pace.follow(PeerSettings())
 
-    assert await times_of(pace, [1] * 50) == pytest.approx([1.5] * 50, abs=1e-4)
+    assert await times_of(pace, [1] * 50) == pytest.approx([2.5] * 50, abs=1e-4)
+
+
+@in_simulated_time
+async def test_who_waits_goes_by_the_new_limits_as_soon_as_they_are_announced() -> None:
+    pace = pace_of(sizes=RateLimits(peer=1))
+    order: list[tuple[str, float]] = []
+
+    async def send(name: str) -> None:
+        await pace.take(1000)
+        order.append((name, round(now(), 3)))
+
+    waiting = [asyncio.create_task(send(name)) for name in "abc"]
+    await pass_time(10.0)
+    pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))
+    await asyncio.wait(waiting)
+
+    assert order == [("a", 10.75), ("b", 12.0), ("c", 13.25)]
+
+
+@in_simulated_time
+async def test_who_waits_goes_at_once_when_there_are_no_limits_any_more() -> None:
+    pace = pace_of(sizes=RateLimits(peer=1))
+    waiting = asyncio.create_task(pace.take(1_000_000))
+    await pass_time(10.0)
+
+    pace.follow(PeerSettings())
+    await waiting
+
+    assert now() == pytest.approx(10.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
         (RateLimits(), MAX_PACKET_BYTES),
-        (RateLimits(peer=1000), 1000),
-        (RateLimits(ip=700, peer=1000), 700),
+        (RateLimits(peer=1000), 400),
+        (RateLimits(peer=1), 1),
+        (RateLimits(ip=700, peer=1000), 280),
         (RateLimits(topic=10), MAX_PACKET_BYTES),
         (RateLimits(peer=1 << 63), MAX_PACKET_BYTES),
     ],
 )
 @in_simulated_time
-async def test_no_packet_is_to_be_longer_than_a_seconds_worth(limits: RateLimits, expected: int) -> None:
+async def test_no_packet_is_to_be_longer_than_may_go_at_once(limits: RateLimits, expected: int) -> None:
     assert pace_of(sizes=limits).max_packet_bytes == expected
 
 
 @in_simulated_time
 async def test_each_topic_has_its_own_limit_of_envelopes() -> None:
-    pace = pace_of(packets=RateLimits(topic=3))
+    pace = pace_of(packets=RateLimits(topic=10))
 
     assert pace.limits_topics
-    assert [pace.take_topic(NEWS, 100) for _ in range(5)] == [True, True, True, False, False]
+    assert [pace.take_topic(NEWS, 100) for _ in range(6)] == [True, True, True, True, False, False]
     assert pace.take_topic(SPORT, 100)
-    await pass_time(0.34)
+    await pass_time(0.13)
     assert [pace.take_topic(NEWS, 100) for _ in range(2)] == [True, False]
 
 
 @in_simulated_time
 async def test_each_topic_has_its_own_limit_of_bytes() -> None:
-    pace = pace_of(sizes=RateLimits(topic=1000))
+    pace = pace_of(sizes=RateLimits(topic=2500))
 
     assert pace.limits_topics
     assert [pace.take_topic(NEWS, 400) for _ in range(3)] == [True, True, False]
     assert pace.take_topic(NEWS, 200)
     assert pace.take_topic(SPORT, 1000)
-    await pass_time(0.5)
+    await pass_time(0.21)
     assert [pace.take_topic(NEWS, 400) for _ in range(2)] == [True, False]
 
 
 @in_simulated_time
-async def test_envelope_longer_than_a_seconds_worth_of_its_topic_goes_when_that_is_there() -> None:
-    pace = pace_of(sizes=RateLimits(topic=100))
+async def test_envelope_longer_than_may_go_at_once_of_its_topic_goes_when_that_is_there() -> None:
+    pace = pace_of(sizes=RateLimits(topic=250))
 
     assert pace.take_topic(NEWS, 250)
-    await pass_time(2.4)
+    await pass_time(1.2)
     assert not pace.take_topic(NEWS, 250)
     await pass_time(0.2)
     assert pace.take_topic(NEWS, 250)
@@ -169,7 +199,7 @@ async def test_envelope_refused_by_one_limit_uses_up_nothing_of_the_other() -> N
     pace = pace_of(packets=RateLimits(topic=1), sizes=RateLimits(topic=1000))
 
     assert [pace.take_topic(NEWS, 10) for _ in range(500)] == [True] + [False] * 499
-    await pass_time(1.0)
+    await pass_time(1.3)
 
     assert pace.take_topic(NEWS, 1000)
 
@@ -190,3 +220,35 @@ async def test_limits_of_topics_alone_make_no_packet_wait() -> None:
     pace = pace_of(packets=RateLimits(topic=1), sizes=RateLimits(topic=1))
 
     assert await times_of(pace, [1000] * 5) == [0.0] * 5
+
+
+@in_simulated_time
+async def test_what_goes_at_once_is_made_up_for_by_what_can_wait() -> None:
+    pace = pace_of(packets=RateLimits(peer=10))
+
+    for _ in range(6):
+        pace.count(100)  # four may go at once: two too many
+
+    assert now() == 0.0
+    assert await times_of(pace, [1, 1]) == pytest.approx([3 / 8, 4 / 8], abs=1e-4)
+
+
+@pytest.mark.parametrize("limits", [{"packets": RateLimits(peer=10)}, {"sizes": RateLimits(peer=1000)}])
+@in_simulated_time
+async def test_what_can_wait_goes_however_much_goes_at_once(limits: dict[str, RateLimits]) -> None:
+    pace = pace_of(**limits)
+
+    for _ in range(100_000):
+        pace.count(100)
+    await pace.take(100)
+
+    assert MAX_DEBT_S < now() <= MAX_DEBT_S + 0.3
+
+
+@in_simulated_time
+async def test_what_goes_at_once_counts_nothing_without_limits() -> None:
+    pace = pace_of()
+
+    pace.count(1_000_000)
+
+    assert await times_of(pace, [1_000_000]) == [0.0]
