@@ -20,8 +20,9 @@ from mailserver.rpc.dispatch import Dispatcher, Method
 from mailserver.rpc.errors import ErrorCode, Known
 from mailserver.rpc.params import Fields, Json, enode, list_of, whole
 from mailserver.sync.catchup import MAX_SOURCES, Catchup
-from mailserver.sync.command import SHOW_INTERVAL_S
+from mailserver.sync.command import ATTEMPTS, SHOW_INTERVAL_S
 from mailserver.sync.ledger import SyncError
+from mailserver.sync.source import Progress, State
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class SyncMethods:
     async def _sync(self, params: Fields, call: Call) -> Json:
         """Have sources asked for a range; notify of the progress until it is all there; return how it ended.
 
-        It goes on when the caller goes away.
+        It goes on when the caller goes away, or has waited for so long as a command by itself tries a source.
         """
         sources = params.required("sources", list_of(enode, MAX_SOURCES))
         since, until = (params.required(name, whole(0, MAX_U32)) for name in ("since", "until"))
@@ -68,15 +69,22 @@ class SyncMethods:
             raise params.wrong("since", str(error)) from error
         settled = asyncio.create_task(self._catchup.settled(sources))
         try:
-            while not settled.done():
-                await call.caller.notify(SYNC_PROGRESS, self._shown(sources))
+            waiting = True
+            while waiting:
+                await call.caller.notify(SYNC_PROGRESS, lambda: self._shown(sources))
                 await asyncio.wait([settled], timeout=SHOW_INTERVAL_S)
+                waiting = not settled.done() and any(map(_is_at_it, self._catchup.snapshot(sources)))
         finally:
             settled.cancel()
         return self._shown(sources)
 
     def _shown(self, sources: list[Any]) -> Json:
         return [progress.as_json() for progress in self._catchup.snapshot(sources)]
+
+
+def _is_at_it(source: Progress) -> bool:
+    """Whether there is something to wait for."""
+    return source.state is State.FETCHING or (source.state is State.WAITING and source.failures < ATTEMPTS)
 
 
 CONTROL_ERRORS: Known = {

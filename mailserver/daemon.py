@@ -34,7 +34,6 @@ from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.catchup import Catchup
-from mailserver.sync.ranges import missing_range
 from mailserver.sync.source import Progress, State, SyncSettings
 from mailserver.waku.payload import key_from_password
 
@@ -61,8 +60,8 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         async with (
             open_store(config.data_dir / STORE_FILE) as store,
             _prune(config, store),
+            _catch_up(config, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, failed=stop.set) as server,
-            _catch_up(config, store, failed=stop.set) as catchup,
             _serve_metrics(config, catchup),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
@@ -109,9 +108,7 @@ async def _serve(
 async def _catch_up(config: Config, store: EnvelopeStore, failed: Callable[[], None]) -> AsyncIterator[Catchup]:
     """Fetch what was missed, and what commands ask for, as long as the context is entered."""
     catchup = Catchup(store, config.data_dir, sync_settings(config), time.time)
-    missing = missing_range(await store.newest_reception(), int(time.time()), config.sync_days)
-    if missing is not None and config.trusted_enodes:
-        await catchup.add(*missing)
+    await catchup.add_missed(config.sync_days)
     control = ControlSocket(Dispatcher(SyncMethods(catchup).table(), CONTROL_ERRORS))
     await control.start(config.data_dir)
     try:

@@ -92,14 +92,19 @@ def read_token(path: Path) -> str:
 
 
 def _read_secret(path: Path) -> bytes:
-    """Read a file that nobody else may read, its first 1,024 bytes.
+    """Read a file that nobody else may read, its first 1,024 bytes. Root may read whatever there is, and so may own it.
 
     Raises:
         StartupError: others may.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (os.geteuid(), 0):
+            raise StartupError(
+                f"{path} belongs to another user (uid {status.st_uid}); run: chown {os.geteuid()} {path}"
+            )
+        mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise StartupError(f"{path} is readable by others (mode {mode:04o}); run: chmod 600 {path}")
         return file.read(1024)

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keys import Enode
-from mailserver.datadir import load_or_make_key, locked, read_enode, write_enode
+from mailserver.datadir import (
+    MAX_TOKEN_CHARS,
+    MIN_TOKEN_CHARS,
+    load_or_make_key,
+    locked,
+    read_enode,
+    read_token,
+    write_enode,
+)
 from mailserver.errors import StartupError
 from tests.pairs import private_key
 
@@ -236,6 +244,20 @@ def test_key_that_cannot_be_read_is_refused(made: Path) -> None:
         load_or_make_key(made)
 
 
+def test_key_of_another_user_is_refused_with_advice(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_or_make_key(made)
+    path = made / "nodekey"
+    if os.geteuid() == 0:  # what is root's is fine for everybody who can read it
+        os.chown(path, 12_345, -1)
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(StartupError) as refused:
+        load_or_make_key(made)
+
+    assert str(refused.value) == f"{path} belongs to another user (uid {owner}); run: chown {owner + 1} {path}"
+
+
 def test_key_that_cannot_be_written_is_refused(made: Path) -> None:
     (made / "nodekey.tmp").mkdir()
 
@@ -319,3 +341,72 @@ def test_enode_that_cannot_be_read_is_refused(made: Path) -> None:
 
     with pytest.raises(StartupError, match=f"cannot read {made}/enode: "):
         read_enode(made)
+
+
+# The token of JSON-RPC
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "token"),
+    [
+        (b"correct-horse-battery", "correct-horse-battery"),
+        (b"correct-horse-battery\n", "correct-horse-battery"),
+        (b"  correct-horse-battery \r\nanother line\n", "correct-horse-battery"),
+        (b"Az09._~+/=-Az09._~+/=-", "Az09._~+/=-Az09._~+/=-"),
+        (b"x" * MIN_TOKEN_CHARS, "x" * MIN_TOKEN_CHARS),
+        (b"x" * MAX_TOKEN_CHARS, "x" * MAX_TOKEN_CHARS),
+    ],
+)
+def test_token_is_the_first_line(token_file: Path, content: bytes, token: str) -> None:
+    token_file.write_bytes(content)
+
+    assert read_token(token_file) == token
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"\ncorrect-horse-battery\n",
+        b"x" * (MIN_TOKEN_CHARS - 1),
+        b"x" * (MAX_TOKEN_CHARS + 1),
+        b"x" * 1_000_000,
+        b"correct horse battery",
+        b"correct\x00horse\x00battery",
+        b"correct:horse:battery",
+        "korrektes-pferd-batterie-\u00e4".encode(),
+        b"\xff" * 20,
+    ],
+)
+def test_file_without_a_token_is_refused_and_its_content_not_told(token_file: Path, content: bytes) -> None:
+    token_file.write_bytes(content)
+
+    with pytest.raises(StartupError) as refused:
+        read_token(token_file)
+
+    what = "16 to 512 letters, digits or -._~+/="
+    assert str(refused.value) == f"{token_file} holds no token in its first line: {what}"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o601])
+def test_token_that_others_may_touch_is_refused_with_advice(token_file: Path, mode: int) -> None:
+    token_file.write_bytes(b"correct-horse-battery")
+    token_file.chmod(mode)
+
+    with pytest.raises(StartupError) as refused:
+        read_token(token_file)
+
+    assert str(refused.value) == f"{token_file} is readable by others (mode {mode:04o}); run: chmod 600 {token_file}"
+
+
+def test_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=f"cannot read {tmp_path}/token: No such file"):
+        read_token(tmp_path / "token")

@@ -133,14 +133,16 @@ class EnvelopeStore:
         ((oldest,),) = await self._readers.run("SELECT min(received) FROM envelopes", ())
         return None if oldest is None else int(oldest)
 
-    async def newest_reception(self) -> int | None:
-        """When the last was received, in Unix seconds; None in an empty store.
+    async def last_reception(self, until: int) -> int | None:
+        """When the last was received that was received by `until`, in Unix seconds; None if there is none.
+
+        Rows from the future, of a clock that was ahead, tell nothing of when we were last there.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        ((newest,),) = await self._readers.run("SELECT max(received) FROM envelopes", ())
-        return None if newest is None else int(newest)
+        ((last,),) = await self._readers.run("SELECT max(received) FROM envelopes WHERE received <= ?", (until,))
+        return None if last is None else int(last)
 
     async def identity(self) -> str:
         """What tells this store from every other.

@@ -7,6 +7,7 @@ the one has given is skipped when the other gives it, too.
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.ledger import SyncError, open_ledger
-from mailserver.sync.ranges import Range
+from mailserver.sync.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
 from mailserver.sync.source import Clock, Progress, Source, State, SyncSettings
 from mailserver.waku.acceptance import MAX_AHEAD_S
 from mailserver.waku.envelope import MAX_U32
@@ -27,7 +28,11 @@ MAX_SOURCES = 16
 SAVE_INTERVAL_S = 1.0
 """How far the progress file may lag behind: after a kill, what it does not know of is fetched again."""
 
-LOG_INTERVAL_S = 10.0
+LOG_INTERVAL_S = 60.0
+
+ASK_AGAIN_S = 600
+"""How long after the start what was created meanwhile is asked for, too: until then our peers have found us again.
+Those that we dial are tried every 5 minutes."""
 
 STOP_PATIENCE_S = 0.5
 """How long sources have to say goodbye when stopped, before their connections are cut."""
@@ -52,6 +57,9 @@ class Catchup:
         self._problem: str | None = None
         self._running = False
         self._stopping = asyncio.Event()
+        self._asks_for_missed = False
+        self._ask_again_at = math.inf  # by the loop's clock
+        self._rest: list[Range] = []  # what of the missed is to be asked for then
         for enode in settings.sources:
             self._source(enode, settings.sources)
 
@@ -79,6 +87,40 @@ class Catchup:
         for source in asked:
             source.rouse()
 
+    async def note_missed(self) -> None:
+        """Take down that everything since the last reception may be missing here; to be saved by who calls this.
+
+        It must be known before anything is stored: the last reception is a recent one then, also if it was fetched.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        now = int(self._clock())
+        self._ledger.note_missed(missed_range(await self._store.last_reception(now), now, ASK_AGAIN_S))
+
+    async def add_missed(self, max_days: float) -> None:
+        """Have the sources of the settings asked for what was missed, now and formerly; call it before any reception.
+
+        It is on disk when this returns, and stays there until one of these sources has given all of it: sources may be
+        wrong or missing in the settings, and named later.
+
+        Args:
+            max_days: how far to go back at most; 0: ask for nothing.
+        Raises:
+            StoreError: the store cannot be read.
+            SyncError: the progress file cannot be written.
+        """
+        await self.note_missed()
+        now = int(self._clock())
+        since = max(now - round(max_days * SECONDS_PER_DAY), 0)
+        if since < now and self._settings.sources:
+            for part in self._ledger.missed:
+                self._owe(max(part.lower, since), min(part.upper, now))
+            self._asks_for_missed = True
+            self._rest = [Range(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
+            self._ask_again_at = asyncio.get_running_loop().time() + ASK_AGAIN_S
+        await self._ledger.save()
+
     async def settled(self, sources: Iterable[Enode] | None = None) -> None:
         """Wait until no source owes anything but those that were given up.
 
@@ -103,6 +145,8 @@ class Catchup:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SAVE_INTERVAL_S):
                         await self._stopping.wait()
+                if self._asks_for_missed:
+                    self._see_to_missed(loop.time())
                 await self._save()
                 if loop.time() >= log_at:
                     self._log_progress()
@@ -115,6 +159,23 @@ class Catchup:
     def stop(self) -> None:
         """Let `run` return soon. What is not finished goes on where it was with the next start."""
         self._stopping.set()
+
+    def _see_to_missed(self, now: float) -> None:
+        if now >= self._ask_again_at:
+            self._ask_again_at = math.inf
+            self._owe(self._rest.pop().lower, int(self._clock()))
+        given = any(not source.account.pending for source in self._these(self._settings.sources))
+        if given and self._ledger.missed != self._rest:
+            self._ledger.missed = list(self._rest)
+            self._ledger.note_change()
+
+    def _owe(self, since: int, until: int) -> None:
+        """All sources of the settings owe this; nothing if it is the wrong way round."""
+        if since <= until:
+            for source in self._these(self._settings.sources):
+                source.account.add(Range(since, until))
+                source.rouse()
+            self._ledger.note_change()
 
     def _these(self, sources: Iterable[Enode] | None) -> list[Source]:
         if sources is None:
@@ -141,6 +202,7 @@ class Catchup:
         for node_id, source in self._sources.items():
             if node_id not in kept and not source.account.pending:
                 del self._sources[node_id]
+                self._ledger.forget(node_id)
                 self._logged_pages.pop(node_id, None)
                 task = self._tasks.pop(node_id, None)
                 if task is not None:

@@ -45,8 +45,10 @@ async def run_once(
         show: called with the progress every SHOW_INTERVAL_S.
     Raises:
         SyncError: the progress file is damaged, or cannot be written; or there are too many sources.
+        StoreError: the store cannot be read.
     """
     catchup = Catchup(store, folder, replace(settings, give_up_after=ATTEMPTS), clock)
+    await catchup.note_missed()  # for the daemon: to it, what comes now looks as if we had not been away
     await catchup.add(since, until)
     running = asyncio.create_task(catchup.run())
     settled = asyncio.create_task(catchup.settled())

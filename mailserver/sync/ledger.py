@@ -1,4 +1,4 @@
-"""What each source still owes us, in a file that survives a kill at any moment.
+"""What this store misses and what each source still owes us, in a file that survives a kill at any moment.
 
 The file, `sync.json` in the data folder, is written as a whole and only ever lags behind: a range leaves it after its
 envelopes are on disk. What it lists once too often is asked for again, and found to be there.
@@ -63,6 +63,14 @@ class Account:
         assert self._current is not None
         self._current = Range(self._current.lower, self._current.upper, cursor)
 
+    def postpone(self) -> None:
+        """Ask for the current window last, and then from its beginning."""
+        assert self._current is not None
+        self._waiting.append(Range(self._current.lower, self._current.upper))
+        self._current = None
+        if len(self._waiting) > MAX_RANGES:
+            self._waiting = unite(self._waiting)
+
     def finish(self) -> None:
         """The current window is paid."""
         self._current = None
@@ -71,9 +79,14 @@ class Account:
 
 
 class Ledger:
-    """The accounts of all sources, and their file. Made by `open_ledger`."""
+    """The accounts of all sources, and their file. Made by `open_ledger`.
 
-    def __init__(self, path: Path, accounts: dict[NodeId, Account]) -> None:
+    `missed`: the creation times at which this store received nothing, and of which no source has given all yet,
+    whoever is asked now. At most MAX_RANGES, without cursors.
+    """
+
+    def __init__(self, path: Path, accounts: dict[NodeId, Account], missed: list[Range]) -> None:
+        self.missed = missed
         self._path = path
         self._accounts = accounts
         self._turn = asyncio.Lock()
@@ -87,8 +100,17 @@ class Ledger:
             del self._accounts[next(iter(self._accounts))]
         return account
 
+    def forget(self, source: NodeId) -> None:
+        """Drop the account of a source that owes nothing and is not asked any more."""
+        self._accounts.pop(source, None)
+
+    def note_missed(self, missed: Range) -> None:
+        """These creation times are missed, too."""
+        self.missed = unite([*self.missed, missed])
+        self.note_change()
+
     def note_change(self) -> None:
-        """An account has changed: the next `save` writes."""
+        """Something has changed: the next `save` writes."""
         self._changed = True
 
     async def save(self) -> None:
@@ -118,7 +140,8 @@ class Ledger:
             for source, account in self._accounts.items()
             if (pending := account.pending)
         }
-        return json.dumps({"version": _VERSION, "sources": sources}, indent=1) + "\n"
+        record = {"version": _VERSION, "missed": [*map(_encode, self.missed)], "sources": sources}
+        return json.dumps(record, indent=1) + "\n"
 
 
 def open_ledger(folder: Path) -> Ledger:
@@ -132,15 +155,16 @@ def open_ledger(folder: Path) -> Ledger:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        return Ledger(path, {})
+        return Ledger(path, {}, [])
     except OSError as error:
         raise SyncError(f"cannot read {path}: {error.strerror}") from error
     try:
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-        return Ledger(path, _decode(json.loads(data)))
+        return Ledger(path, *_decode(json.loads(data)))
     except (ValueError, RecursionError, DecodeError) as error:
-        raise SyncError(f"{path} is damaged: {error}; without it, nothing is known of what is missing here") from error
+        advice = "delete it, and fetch what may be missing here with waku-mailserver sync --since"
+        raise SyncError(f"{path} is damaged: {error}; {advice}") from error
 
 
 def _encode(part: Range) -> dict[str, int | str]:
@@ -148,7 +172,7 @@ def _encode(part: Range) -> dict[str, int | str]:
     return fields if part.cursor is None else {**fields, "cursor": part.cursor.encode().hex()}
 
 
-def _decode(record: Any) -> dict[NodeId, Account]:
+def _decode(record: Any) -> tuple[dict[NodeId, Account], list[Range]]:
     if not isinstance(record, dict):
         raise ValueError("not an object")
     version = record.get("version")
@@ -157,7 +181,8 @@ def _decode(record: Any) -> dict[NodeId, Account]:
     sources = record.get("sources")
     if not isinstance(sources, dict) or len(sources) > MAX_ACCOUNTS:
         raise ValueError("sources are not what they should be")
-    return {_decode_source(text): _decode_account(account) for text, account in sources.items()}
+    accounts = {_decode_source(text): _decode_account(account) for text, account in sources.items()}
+    return accounts, merge(_decode_ranges(record.get("missed")))
 
 
 def _decode_source(text: str) -> NodeId:

@@ -97,15 +97,13 @@ def not_yet_asked(wanted: Range, asked: Iterable[Range]) -> list[Range]:
     return parts
 
 
-def missing_range(last_received: int | None, now: int, max_days: float) -> tuple[int, int] | None:
-    """Which creation times to ask for after a downtime: (since, until), None for nothing.
+def missed_range(last_received: int | None, now: int, silent_s: int) -> Range:
+    """Which creation times may be missing after a downtime.
 
     Args:
         last_received: when the store took its last envelope, by our clock; None for an empty store.
         now: Unix seconds.
-        max_days: how far to go back at most; 0: do not catch up.
+        silent_s: for how long from now on not everybody sends us what is new yet.
     """
-    since = max(now - round(max_days * SECONDS_PER_DAY), 0)
-    if last_received is not None:
-        since = max(since, min(last_received, now) - LATE_S)
-    return (since, now) if since < now else None
+    since = 0 if last_received is None else max(last_received - LATE_S, 0)
+    return Range(min(since, now), now + silent_s)

@@ -42,7 +42,7 @@ MAX_WRONG = 100
 """How many wrong envelopes a source may give before it counts as lying: another clock or setting explains some."""
 
 MAX_REFUSALS = 3
-"""So often in a row a source may refuse to go on behind a cursor; then its window is begun again without."""
+"""So often in a row a source may refuse to answer for a window; then that is begun again, after all others."""
 
 MAX_REQUEST_POW = 1.0
 """Most proof of work that is done for a request, 50 ms of it; deployed mailservers ask for 0.002."""
@@ -102,7 +102,8 @@ class Progress:
 
     `ranges` and `left_s`: how many ranges of creation times are to be asked for, and how many seconds they span.
     `fetched`: envelopes that came; `stored`: those that were missing here; `wrong`: those that were dropped.
-    `seconds`: how long the source was connected, or dialled. `problem`: what went wrong last, if it is not over.
+    `seconds`: how long the source was connected, or dialled. `problem`: what went wrong last, if it is not over;
+    `failures`: how often in a row.
     """
 
     source: str
@@ -115,6 +116,7 @@ class Progress:
     wrong: Mapping[Wrong, int]
     seconds: float
     problem: str
+    failures: int
 
     def __str__(self) -> str:
         wrong = sum(self.wrong.values())
@@ -173,6 +175,8 @@ class Source:
         self._state = State.WAITING
         self._problem = ""
         self._failures = 0
+        self._postponed = 0  # windows since the last one that came to its end
+        self._is_sent_away = False
         self._lies = 0
         self._pages = self._fetched = self._stored = 0
         self._wrong: Counter[Wrong] = Counter()
@@ -183,7 +187,7 @@ class Source:
         return f"{self.enode.node_id.hex()[:8]}@{self.enode.host}:{self.enode.port}"
 
     def rouse(self) -> None:
-        """There is something to ask for. One that was given up is tried again."""
+        """There is something to ask for: it is tried now, unless the source has asked us to come back later."""
         if self._state is State.GIVEN_UP:
             self._failures = 0
         self._settled.clear()
@@ -211,6 +215,7 @@ class Source:
             wrong=dict(self._wrong),
             seconds=self._seconds + (0.0 if self._visit_began is None else now - self._visit_began),
             problem=self._problem,
+            failures=self._failures,
         )
 
     async def run(self) -> None:
@@ -229,12 +234,22 @@ class Source:
                 self._settled.set()
                 await self._roused.wait()
             else:
-                await asyncio.sleep(pause_s)
+                await self._stay_away(pause_s)
+
+    async def _stay_away(self, pause_s: float) -> None:
+        self._roused.clear()
+        if self._is_sent_away:
+            await asyncio.sleep(pause_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._roused.wait()
 
     async def _visit(self) -> float:
         """Connect and ask until nothing is owed; return for how many seconds to stay away if something still is."""
         loop = asyncio.get_running_loop()
         self._state = State.FETCHING
+        self._is_sent_away = False
         self._visit_began = loop.time()
         try:
             async with connect(self.enode, self._settings.client_id, self._key) as client:
@@ -282,6 +297,7 @@ class Source:
             page = following
         await self._take(client, passage, page)
         self._passage = None
+        self._failures = self._postponed = 0
         self.account.finish()
         self._on_change()
 
@@ -331,7 +347,8 @@ class Source:
             passage.note(places)
             self.account.advance(page.cursor)
             self._on_change()
-        passage.refusals = self._failures = 0
+        passage.refusals = 0
+        self._failures = self._postponed  # to fetch the same pages again and again is no success
         self._problem = ""
 
     def _count_wrong(self, wrong: Wrong, announced_pow: float) -> None:
@@ -354,33 +371,37 @@ class Source:
     def _on_refusal(self, error: RequestFailed) -> float:
         again = _COME_BACK.search(error.failure.message)
         if again is not None:
-            self._wait_for(str(error), State.WAITING)
+            self._is_sent_away = True
             # Not all who were sent away come back in the same second.
-            return max(min(float(again[1]), MAX_COME_BACK_S), MIN_BACKOFF_S) + _chance(0.0, MIN_BACKOFF_S)
+            pause_s = max(min(float(again[1]), MAX_COME_BACK_S), MIN_BACKOFF_S) + _chance(0.0, MIN_BACKOFF_S)
+            return self._wait_for(str(error), State.WAITING, pause_s)
         assert self._passage is not None
         self._passage.refusals += 1
         if self._passage.refusals >= MAX_REFUSALS:
-            self._begin_again()
+            self._passage = None
+            self._postponed += 1
+            self.account.postpone()
+            self._on_change()
         return self._fail(str(error))
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
         self._begin_again()  # wherever it had led us
         self._lies = 0
-        self._wait_for(lie.value, State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE)
+        self._problem = lie.value
+        self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
         return SET_ASIDE_S + _chance(0.0, MIN_BACKOFF_S)
 
     def _fail(self, problem: str) -> float:
         self._failures += 1
         given_up = 0 < self._settings.give_up_after <= self._failures
-        self._wait_for(problem, State.GIVEN_UP if given_up else State.WAITING)
-        pause_s = backoff_s(self._failures)
-        log.info("catch-up waits source=%s cause=%r seconds=%.1f", self, self._problem, pause_s)
-        return pause_s
+        return self._wait_for(problem, State.GIVEN_UP if given_up else State.WAITING, backoff_s(self._failures))
 
-    def _wait_for(self, problem: str, state: State) -> None:
+    def _wait_for(self, problem: str, state: State, pause_s: float) -> float:
         self._problem = problem[:MAX_PROBLEM_CHARS]
         self._state = state
+        log.info("catch-up waits source=%s cause=%r seconds=%.1f", self, self._problem, pause_s)
+        return pause_s
 
     def _begin_again(self) -> None:
         """Forget how far the current window was."""

@@ -361,7 +361,7 @@ async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
         with pytest.raises(StoreError):
             await store.missing(new_envelopes(1))
         with pytest.raises(StoreError):
-            await store.newest_reception()
+            await store.last_reception(RECEIVED)
         with pytest.raises(StoreError):
             await store.stats()
 
@@ -611,13 +611,16 @@ async def test_oldest_reception_is_not_the_first_row(path: Path) -> None:
         assert await store.oldest_reception() == RECEIVED - 100
 
 
-async def test_newest_reception_is_not_the_last_row(path: Path) -> None:
+async def test_last_reception_is_not_the_last_row_nor_in_the_future(path: Path) -> None:
     async with open_store(path) as store:
-        assert await store.newest_reception() is None
+        assert await store.last_reception(RECEIVED) is None
         for number, received in enumerate((RECEIVED, RECEIVED + 100, RECEIVED - 100)):
             await store.put([new_envelope(number)._replace(received=received)])
 
-        assert await store.newest_reception() == RECEIVED + 100
+        assert await store.last_reception(RECEIVED + 200) == RECEIVED + 100
+        assert await store.last_reception(RECEIVED + 100) == RECEIVED + 100
+        assert await store.last_reception(RECEIVED + 99) == RECEIVED
+        assert await store.last_reception(RECEIVED - 101) is None
 
 
 async def test_empty_store_has_no_oldest(path: Path) -> None:

@@ -145,6 +145,11 @@ class Archive:
         self._like_go = like_go
         self._max_limit = max_limit
 
+    def add(self, newest: Envelope) -> None:
+        """Have one more, newer than all others."""
+        self.envelopes.insert(0, newest)
+        self._places[newest.raw] = place(newest)
+
     async def __call__(self, asked: Asked) -> None:
         """Answer one request."""
         request = asked.request

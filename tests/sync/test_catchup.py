@@ -12,14 +12,28 @@ from mailserver.codec.keys import Enode
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
-from mailserver.sync.catchup import MAX_SOURCES, Catchup
+from mailserver.sync import ledger as ledger_module
+from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, Catchup
+from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
-from mailserver.sync.ranges import LATE_S, Range
+from mailserver.sync.ranges import LATE_S, OVERLAP_S, Range
 from mailserver.sync.source import State
 from tests.pairs import private_key
 from tests.store.samples import read, write
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
-from tests.sync.servers import DAY, NOW, Archive, Asked, make_envelopes, serving, settings_for
+from tests.sync.servers import (
+    DAY,
+    NOW,
+    Archive,
+    Asked,
+    Clock,
+    Server,
+    make_envelope,
+    make_envelopes,
+    row,
+    serving,
+    settings_for,
+)
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
@@ -124,6 +138,21 @@ async def test_source_that_was_asked_by_the_way_makes_room_when_it_owes_nothing(
         assert_stored(tmp_path, THREE_DAYS)
 
 
+async def test_sources_that_were_asked_by_the_way_push_no_other_out_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_ACCOUNTS", MAX_SOURCES)
+
+    async with catching_up(tmp_path, nobody(1), wanted=None) as catchup:
+        for number in range(MAX_SOURCES + 2):
+            async with serving(Archive([]), name=f"source {number}") as server:
+                await catchup.add(NOW - DAY, NOW, [server.enode])
+                await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
+        await catchup.add(*WHOLE)
+
+        assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
+
+
 async def test_more_sources_than_there_may_be_are_an_error(tmp_path: Path) -> None:
     async with open_store(tmp_path / STORE_FILE) as store:
         some = [nobody(number) for number in range(MAX_SOURCES)]
@@ -203,6 +232,138 @@ async def test_nothing_to_do_is_settled_at_once_and_leaves_no_file(tmp_path: Pat
 
     assert progress.state is State.DONE
     assert not (tmp_path / PROGRESS_FILE).exists()
+
+
+# What was missed
+
+
+def asked_since(server: Server) -> int:
+    return min(request.lower for request in server.requests)
+
+
+async def start(folder: Path, *sources: Enode, days: float = 30.0) -> Catchup:
+    """What a daemon does first; it is killed before it does more."""
+    async with open_store(folder / STORE_FILE) as store:
+        catchup = Catchup(store, folder, settings_for(*sources), Clock())
+        await catchup.add_missed(days)
+    return catchup
+
+
+async def receive_live(folder: Path) -> None:
+    async with open_store(folder / STORE_FILE) as store:
+        await store.put([row(THREE_DAYS[0])])
+
+
+async def test_all_since_the_last_reception_is_asked_for(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, held=THREE_DAYS[88:], wanted=None) as catchup,
+    ):
+        await catchup.add_missed(30)
+        await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert asked_since(server) == NOW - DAY - LATE_S
+
+
+async def test_rows_from_the_future_hide_no_downtime(tmp_path: Path) -> None:
+    """Our clock was ahead once."""
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await store.put([row(THREE_DAYS[200], NOW - 2 * DAY), row(THREE_DAYS[0], NOW + 1000 * DAY)])
+
+    await start(tmp_path, nobody(1))
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 2 * DAY - LATE_S, NOW)]
+
+
+@pytest.mark.parametrize(("days", "since"), [(0.5, NOW - DAY // 2), (1e6, 0)])
+async def test_empty_store_asks_for_as_many_days_as_it_may(tmp_path: Path, days: float, since: int) -> None:
+    await start(tmp_path, nobody(1), days=days)
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(since, NOW)]
+
+
+async def test_no_days_are_asked_for_if_that_is_wanted(tmp_path: Path) -> None:
+    catchup = await start(tmp_path, nobody(1), days=0)
+
+    assert catchup.snapshot()[0].ranges == 0
+
+
+async def test_start_that_is_killed_before_anything_was_given_hides_no_downtime(tmp_path: Path) -> None:
+    await start(tmp_path, nobody(1))
+    await receive_live(tmp_path)
+
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(3)  # of another source than the first time: that one's address was wrong
+        await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_start_without_sources_hides_no_downtime(tmp_path: Path) -> None:
+    await start(tmp_path)
+    await receive_live(tmp_path)
+    await start(tmp_path, nobody(1))
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 30 * DAY, NOW)]
+
+
+async def test_command_between_hides_no_downtime(tmp_path: Path) -> None:
+    async with serving(Archive(THREE_DAYS)) as server:
+        async with open_store(tmp_path / STORE_FILE) as store:
+            await store.put([row(THREE_DAYS[200], NOW - 2 * DAY)])
+            await run_once(store, tmp_path, settings_for(server.enode), NOW - 5000, NOW, clock=Clock())
+            assert (await store.stats()).envelopes == 7
+        await start(tmp_path, nobody(1))
+
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 2 * DAY - LATE_S, NOW)]
+
+
+async def test_what_one_source_has_given_is_missed_no_more(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, nobody(1), server.enode, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(3)
+        await state_of(catchup, State.DONE, 1)
+        await until(lambda: open_ledger(tmp_path).missed != [Range(0, NOW + ASK_AGAIN_S)])
+
+    assert open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 3 * DAY, NOW)]
+
+
+async def test_what_no_source_has_given_stays_missed(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, nobody(1), wanted=None) as catchup:
+        await catchup.add_missed(3)
+        await until(lambda: catchup.snapshot()[0].failures > 10)
+
+    assert open_ledger(tmp_path).missed == [Range(0, NOW + ASK_AGAIN_S)]
+
+
+async def test_what_was_sent_until_our_peers_were_back_is_asked_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup_module, "ASK_AGAIN_S", 1)
+    archive, clock = Archive(THREE_DAYS), Clock()
+    late = make_envelope(1000, created=NOW + 300)
+
+    async with (
+        serving(archive) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        await catchup.add_missed(3)
+        await settled(catchup)
+        archive.add(late)
+        clock.now = NOW + 600
+        await until(lambda: catchup.snapshot()[0].fetched > len(THREE_DAYS))
+        await settled(catchup)
+        await until(lambda: open_ledger(tmp_path).missed == [])
+
+    assert_stored(tmp_path, [late, *THREE_DAYS])
+    assert (server.requests[-1].lower, server.requests[-1].upper) == (NOW - LATE_S, NOW + 600 + OVERLAP_S)
 
 
 # Over restarts

@@ -21,8 +21,8 @@ from tests.waiting import DEADLINE_S, until
 
 THREE_DAYS = make_envelopes(250, step_s=1000)
 
-DONE = Progress("abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "")
-DOWN = Progress("ef567890@192.0.2.2:30303", State.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer")
+DONE = Progress("abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "", 0)
+DOWN = Progress("ef567890@192.0.2.2:30303", State.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer", 6)
 
 
 class Terminal(io.StringIO):
@@ -143,5 +143,6 @@ def test_report_for_programs_has_all_that_is_known() -> None:
         "wrong": {"low_pow": 7},
         "seconds": 1.5,
         "problem": "",
+        "failures": 0,
     }
     assert [Progress.from_json(fields) for fields in objects] == [DONE, DOWN]

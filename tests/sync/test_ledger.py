@@ -69,6 +69,36 @@ def test_window_can_be_begun_again() -> None:
     assert account.window() == Range(0, 10)
 
 
+def test_postponed_window_is_asked_for_last_and_from_its_beginning() -> None:
+    account = Account()
+    account.add(Range(NOW - 2 * WINDOW_S, NOW))
+    postponed = window_of(account)
+    account.advance(CURSOR)
+
+    account.postpone()
+    windows = []
+    while account.window() is not None:
+        windows.append(window_of(account))
+        account.finish()
+
+    assert len(windows) == 3
+    assert windows[-1] == postponed
+
+
+def test_account_stays_small_whatever_is_postponed() -> None:
+    account = Account()
+    account.add(Range(NOW - 100 * WINDOW_S, NOW))
+
+    for _ in range(500):
+        account.window()
+        account.postpone()
+        assert len(account.pending) <= MAX_RANGES
+    account.window()
+
+    assert len(account.pending) <= MAX_RANGES + 1  # as many as a file may have
+    assert sum(part.seconds for part in account.pending) == 100 * WINDOW_S + 1
+
+
 def test_what_is_asked_for_twice_is_owed_once() -> None:
     account = Account()
     account.add(Range(0, NOW))
@@ -102,7 +132,8 @@ def test_account_stays_small_whatever_is_added(starts: list[int]) -> None:
 
         assert len(account.asked) <= MAX_RANGES
         assert len(account.pending) <= MAX_RANGES + 1
-        assert any(part.lower <= start and start + 5 <= part.upper for part in account.pending)
+        for moment in range(start, start + 6):
+            assert any(part.lower <= moment <= part.upper for part in account.pending)
 
 
 # The file
@@ -144,7 +175,7 @@ async def test_source_that_owes_nothing_is_not_in_the_file(tmp_path: Path) -> No
 
     await ledger.save()
 
-    assert json.loads((tmp_path / PROGRESS_FILE).read_text()) == {"version": 1, "sources": {}}
+    assert json.loads((tmp_path / PROGRESS_FILE).read_text()) == {"version": 1, "missed": [], "sources": {}}
 
 
 async def test_source_that_is_not_asked_now_is_kept_until_there_are_too_many(tmp_path: Path) -> None:
@@ -160,6 +191,42 @@ async def test_source_that_is_not_asked_now_is_kept_until_there_are_too_many(tmp
     assert len(sources) == MAX_ACCOUNTS
     assert ONE.hex() in sources
     assert bytes(64).hex() not in sources
+
+
+async def test_source_that_is_asked_is_kept_however_many_were_asked_by_the_way(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    account = ledger.account(ONE)
+    for number in range(MAX_ACCOUNTS + 2):
+        by_the_way = NodeId(number.to_bytes(64, "big"))
+        ledger.account(by_the_way)
+        ledger.forget(by_the_way)
+    account.add(Range(5, 6))
+    ledger.note_change()
+
+    await ledger.save()
+
+    assert open_ledger(tmp_path).account(ONE).pending == [Range(5, 6)]
+
+
+async def test_what_is_missed_is_in_the_file_whoever_is_asked(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.note_missed(Range(50, 60))
+    ledger.note_missed(Range(5, 6))
+    ledger.note_missed(Range(55, 70))
+    await ledger.save()
+
+    assert open_ledger(tmp_path).missed == [Range(50, 70), Range(5, 6)]
+
+
+def test_what_is_missed_stays_small(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+
+    for at in range(0, 1000 * MAX_RANGES, 1000):
+        ledger.note_missed(Range(at, at + 5))
+    assert len(ledger.missed) == MAX_RANGES
+    ledger.note_missed(Range(NOW, NOW))
+
+    assert ledger.missed == [Range(0, NOW)]
 
 
 async def test_file_with_as_much_as_there_may_be_is_read(tmp_path: Path) -> None:
@@ -225,7 +292,7 @@ async def test_saves_at_once_follow_each_other(tmp_path: Path) -> None:
 def record(**changes: Any) -> dict[str, Any]:
     """A good file's content, with changes to its one pending range."""
     fields = {"lower": 5, "upper": 6, **changes}
-    return {"version": 1, "sources": {ONE.hex(): {"asked": [], "pending": [fields]}}}
+    return {"version": 1, "missed": [], "sources": {ONE.hex(): {"asked": [], "pending": [fields]}}}
 
 
 def test_good_file_is_read(tmp_path: Path) -> None:
@@ -245,7 +312,10 @@ def test_good_file_is_read(tmp_path: Path) -> None:
         '"\udcff"',
         json.dumps(record())[:-1],
         json.dumps({"version": 1}),
-        json.dumps({"version": 2, "sources": {}}),
+        json.dumps({**record(), "version": 2}),
+        json.dumps({"version": 1, "sources": {}}),
+        json.dumps({**record(), "missed": {}}),
+        json.dumps({**record(), "missed": [{"lower": 7, "upper": 6}]}),
         json.dumps({"version": 1, "sources": []}),
         json.dumps({"version": 1, "sources": {"00": {"asked": [], "pending": []}}}),
         json.dumps({"version": 1, "sources": {"g" * 128: {"asked": [], "pending": []}}}),
@@ -276,6 +346,9 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: str) ->
         open_ledger(tmp_path)
 
     assert str(caught.value).startswith(f"{path} is damaged: ")
+    assert str(caught.value).endswith(
+        "; delete it, and fetch what may be missing here with waku-mailserver sync --since"
+    )
     assert path.read_bytes() == content.encode(errors="surrogateescape")
 
 

@@ -15,7 +15,7 @@ from mailserver.sync.ranges import (
     Range,
     cut_window,
     merge,
-    missing_range,
+    missed_range,
     not_yet_asked,
     unite,
 )
@@ -120,24 +120,7 @@ def test_what_is_not_yet_asked_and_what_was_is_all_that_is_wanted(at: tuple[int,
 # After a downtime
 
 
-def test_after_a_downtime_all_since_the_last_reception_is_missing_and_what_was_on_its_way_then() -> None:
-    assert missing_range(NOW - 5000, NOW, 30) == (NOW - 5000 - LATE_S, NOW)
-
-
-def test_empty_store_misses_as_many_days_as_may_be_asked_for() -> None:
-    assert missing_range(None, NOW, 30) == (NOW - 30 * DAY, NOW)
-    assert missing_range(None, NOW, 0.5) == (NOW - DAY // 2, NOW)
-    assert missing_range(None, NOW, 1e6) == (0, NOW)
-
-
-def test_long_downtime_is_bounded_by_days_too() -> None:
-    assert missing_range(NOW - 40 * DAY, NOW, 30) == (NOW - 30 * DAY, NOW)
-
-
-def test_reception_in_the_future_counts_as_now() -> None:
-    assert missing_range(NOW + DAY, NOW, 30) == (NOW - LATE_S, NOW)
-
-
-def test_no_days_are_no_range() -> None:
-    assert missing_range(None, NOW, 0) is None
-    assert missing_range(NOW - DAY, NOW, 0) is None
+def test_missed_is_what_came_since_the_last_reception_was_on_its_way_then_and_comes_soon() -> None:
+    assert missed_range(NOW - 5000, NOW, 60) == Range(NOW - 5000 - LATE_S, NOW + 60)
+    assert missed_range(5, NOW, 60) == Range(0, NOW + 60)
+    assert missed_range(None, NOW, 60) == Range(0, NOW + 60)

@@ -596,6 +596,63 @@ async def test_window_is_begun_again_when_its_cursor_is_refused_again_and_again(
     assert_stored(tmp_path, THREE_DAYS)
     assert cursors[1 : MAX_REFUSALS + 1] == [cursors[1]] * MAX_REFUSALS
     assert cursors[MAX_REFUSALS + 1] is None
+    assert catchup.snapshot()[0].failures == 0
+
+
+@pytest.mark.parametrize("behind_a_cursor", [True, False])
+async def test_window_that_is_always_refused_does_not_keep_back_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind_a_cursor: bool
+) -> None:
+    """As where a source's disk is damaged: what lies around that is fetched, and then it is asked less and less."""
+    monkeypatch.setattr(source_module, "MAX_BACKOFF_S", 3600.0)
+    broken = NOW - DAY
+
+    async def answer(asked: Asked) -> None:
+        request = asked.request
+        if request.lower <= broken <= request.upper and (request.cursor is not None or not behind_a_cursor):
+            asked.fail("internal error")
+        else:
+            await HONEST(asked)
+
+    async with serving(answer) as server, catching_up(tmp_path, server.enode) as catchup:
+        await until(lambda: catchup.snapshot()[0].failures > 8)
+        (progress,) = catchup.snapshot()
+
+    assert progress.ranges == 1
+    assert progress.left_s <= DAY
+    assert progress.stored > len(THREE_DAYS) * 0.6
+
+
+async def test_source_that_waits_after_a_failure_is_tried_at_once_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "backoff_s", lambda failures: 3600.0)
+
+    async def send_away(asked: Asked) -> None:
+        asked.fail("come back in 0 s")
+
+    async with (
+        serving(by_turns(send_away, cut_at_once, HONEST)) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        await until(lambda: catchup.snapshot()[0].failures == 1)
+        await catchup.add(*WHOLE)
+        await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_source_that_has_asked_to_come_back_is_not_tried_sooner_whoever_asks(tmp_path: Path) -> None:
+    async def send_away(asked: Asked) -> None:
+        asked.fail("too many requests, come back in 3600 s")
+
+    async with serving(send_away) as server, catching_up(tmp_path, server.enode) as catchup:
+        await until(lambda: bool(catchup.snapshot()[0].problem))
+        await catchup.add(*WHOLE)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(catchup.settled(), 0.1)
+
+    assert server.visits == 1
 
 
 async def test_request_that_takes_too_much_work_is_not_made(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""mailserver.monitor: the metrics over real sockets, asked for by aiohttp's client and by worse."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from mailserver import monitor as monitor_module
+from mailserver.metrics import SyncCollector, SyncFigures, new_registry
+from mailserver.monitor import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from tests.raw_peer import close_stream
+from tests.waiting import DEADLINE_S, until
+
+pytestmark = pytest.mark.integration
+
+FIGURES = SyncFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow": 7}, False)
+LINE = 'mailserver_sync_fetched_envelopes_total{source="abcd1234@192.0.2.1:30303"} 250.0'
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    registry = new_registry()
+    registry.register(SyncCollector(lambda: [FIGURES]))
+    monitor = Monitor(registry)
+    yield await monitor.start("127.0.0.1", 0)
+    await asyncio.wait_for(monitor.stop(), DEADLINE_S)
+
+
+async def say(port: int, *texts: bytes) -> bytes:
+    """Say this on a connection of its own; return all of what comes until the other side hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        with contextlib.suppress(ConnectionError):
+            for text in texts:
+                writer.write(text)
+                await writer.drain()
+        return await asyncio.wait_for(reader.read(), DEADLINE_S)
+    finally:
+        await close_stream(writer)
+
+
+async def test_metrics_are_given_in_prometheus_text_format(port: int) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as response,
+    ):
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain; version=")
+        assert LINE in (await response.text()).split("\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET / HTTP/1.1", 404),
+        (b"GET /metrics/../secret HTTP/1.1", 404),
+        (b"POST /metrics HTTP/1.1", 405),
+        (b"DELETE /metrics HTTP/1.1", 405),
+        (b"nonsense", 400),
+    ],
+)
+async def test_there_is_nothing_else(port: int, request_line: bytes, status: int) -> None:
+    answer = await say(port, request_line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+    assert int(answer.split()[1]) == status
+    assert b"mailserver_" not in answer
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X: " + b"x" * (MAX_HEADER_BYTES + 1) + b"\r\n",
+        b"".join(b"X-%d: x\r\n" % number for number in range(MAX_HEADERS + 1)),
+    ],
+)
+async def test_headers_have_bounds(port: int, headers: bytes) -> None:
+    answer = await say(port, GET + headers + b"Connection: close\r\n\r\n")
+
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
+
+
+async def test_long_body_is_not_read_to_its_end(port: int) -> None:
+    body = [bytes(65536)] * 16
+    async with asyncio.timeout(5 * LINGER_S):
+        answer = await say(port, GET + b"Content-Length: 1000000000000\r\n\r\n", *body)
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_connects_and_says_nothing_keeps_nobody_out(port: int) -> None:
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MAX_CONNECTIONS)]
+    try:
+        answer = await say(port, GET + b"Connection: close\r\n\r\n")
+        assert LINE.encode() in answer
+        await until(lambda: sum(not reader.at_eof() for reader, _ in silent) <= MAX_CONNECTIONS)
+    finally:
+        for _, writer in silent:
+            await close_stream(writer)
+
+
+async def test_connection_is_kept_for_the_next_time_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "KEEPALIVE_S", 0.05)
+    monitor = Monitor(new_registry())
+    port = await monitor.start("127.0.0.1", 0)
+
+    answer = await say(port, GET + b"\r\n" + GET + b"\r\n")
+    await monitor.stop()
+
+    assert answer.count(b"HTTP/1.1 200") == 2
+
+
+async def test_address_that_is_taken_is_an_error_and_leaves_nothing() -> None:
+    monitor = Monitor(new_registry())
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="address already in use"):
+        await monitor.start("127.0.0.1", taken.getsockname()[1])
+    await monitor.stop()
+
+
+async def test_stop_ends_connections_and_frees_the_port() -> None:
+    monitor = Monitor(new_registry())
+    port = await monitor.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET + b"\r\n")
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
+
+    await asyncio.wait_for(monitor.stop(), DEADLINE_S)
+
+    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+    await close_stream(writer)
+    with socket.create_server(("127.0.0.1", port), reuse_port=False):
+        pass
