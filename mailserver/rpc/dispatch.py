@@ -23,13 +23,20 @@ MAX_TEXT_BYTES = 2 * MAX_ENVELOPE_BYTES + 4096
 """Longest text that a transport takes: the longest envelope's payload in hex, and what stands around it."""
 
 MAX_BATCH = 100
-MAX_RESPONSE_CHARS = 16 * 1024 * 1024
-"""When a batch's answers are longer, what follows in it is not called: a hundred full filters would be half a GB."""
+MAX_RESPONSE_CHARS = 4 * 1024 * 1024
+"""When a batch's answers are longer, what follows in it is not called: a hundred full filters would be half a GB. One
+alone takes 4 MB."""
 
 MAX_CONTAINERS = 512
 """Most `[` and `{` of a text, counted before it is parsed; a batch of MAX_BATCH has four for each call. It bounds the
 depth, so that the parser, which recurses, stays far from Python's 1,000 frames, and the memory: 2 MB of `[],` are
 700,000 lists."""
+
+MAX_VALUES = 16_384
+"""Most `,` of a text, counted like these: 2 MB of `1e5,` take 140 ms to parse, so many of them 5."""
+
+MAX_NUMBER_CHARS = 512
+"""Longest number. The largest float has 309 digits; Python's time for an integer grows with their square."""
 
 MAX_REQUEST_ID_CHARS = 256
 """Longest id of a request, as JSON: the answer repeats it. A UUID has 38."""
@@ -37,6 +44,12 @@ MAX_REQUEST_ID_CHARS = 256
 CALL_TIMEOUT_S = 90.0
 """How long a call may take that does not say otherwise: longer than any proof of work may be sought, and its turn
 waited for."""
+
+BATCH_TIMEOUT_S = 90.0
+"""No call of a batch is begun later: a hundred proofs of work would keep one of a few places for hours."""
+
+ENCODED_TOGETHER_CHARS = 128 * 1024
+"""So much of a result is encoded before others have their turn: it takes some 2 ms."""
 
 Run = Callable[[Fields, Call], Awaitable[Json]]
 
@@ -67,6 +80,7 @@ class Dispatcher:
         """
         try:
             parsed = _parse(text)
+            await asyncio.sleep(0)  # 2 MB have taken 5 ms, and the call may take as long before it waits for anything
             if isinstance(parsed, list):
                 return await self._answer_batch(parsed, call)
         except RpcError as error:
@@ -80,19 +94,26 @@ class Dispatcher:
             raise RpcError(ErrorCode.INVALID_REQUEST, f"a batch of {len(requests)} requests, at most {MAX_BATCH}")
         answers: list[str] = []
         length = 0
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BATCH_TIMEOUT_S
         for request in requests:
-            full = length > MAX_RESPONSE_CHARS
-            answer = await self._answer_one(request, call, full=full)
+            refusal = None
+            if length > MAX_RESPONSE_CHARS:
+                refusal = RpcError(ErrorCode.RESPONSE_TOO_LARGE, "the response is full; call again")
+            elif loop.time() > deadline:
+                refusal = RpcError(ErrorCode.TIMED_OUT, f"the batch has taken {BATCH_TIMEOUT_S:g} s; call again")
+            answer = await self._answer_one(request, call, refusal=refusal)
             if answer is not None:
                 answers.append(answer)
                 length += len(answer)
+            await asyncio.sleep(0)  # most calls wait for nothing, and 100 of them take a while
         return f"[{','.join(answers)}]" if answers else None
 
-    async def _answer_one(self, request: Json, call: Call, *, full: bool = False) -> str | None:
+    async def _answer_one(self, request: Json, call: Call, *, refusal: RpcError | None = None) -> str | None:
         """Make one call.
 
         Args:
-            full: do not; there is no room for its result.
+            refusal: do not; this is why.
         """
         try:
             fields, request_id = _identified(request)
@@ -103,8 +124,8 @@ class Dispatcher:
             method = self._methods.get(name)
             if method is None:
                 raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"no method {shown(name)}")
-            if full:
-                raise RpcError(ErrorCode.RESPONSE_TOO_LARGE, "the response is full; call again")
+            if refusal is not None:
+                raise refusal
             answer = _success(request_id, await self._run(name, method, params, call))
         except RpcError as error:
             answer = _failure(request_id, error)
@@ -118,7 +139,7 @@ class Dispatcher:
         limit = asyncio.timeout(method.timeout_s)
         try:
             async with limit:
-                return json.dumps(await method.run(fields, call), allow_nan=False)
+                return await _encode(await method.run(fields, call))
         except RpcError:
             raise
         except Exception as error:
@@ -138,10 +159,16 @@ def _parse(text: str | bytes) -> Json:
             text = text.decode()
         if text.count("[") + text.count("{") > MAX_CONTAINERS:
             raise RpcError(ErrorCode.INVALID_REQUEST, f"more than {MAX_CONTAINERS} arrays and objects")
+        if text.count(",") > MAX_VALUES:
+            raise RpcError(ErrorCode.INVALID_REQUEST, f"more than {MAX_VALUES} values")
         parsed: Json = json.loads(
-            text, object_pairs_hook=_object, parse_float=_finite_float, parse_constant=_refuse_constant
+            text,
+            object_pairs_hook=_object,
+            parse_float=_finite_float,
+            parse_int=_short_int,
+            parse_constant=_refuse_constant,
         )
-    except ValueError as error:  # not UTF-8, not JSON, an integer of thousands of digits, or refused below
+    except ValueError as error:  # not UTF-8, not JSON, or refused below
         raise RpcError(ErrorCode.PARSE_ERROR, f"not JSON: {error}") from error
     return parsed
 
@@ -154,10 +181,21 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _finite_float(digits: str) -> float:
+    _check_length(digits)
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError("a number is out of range")
     return value
+
+
+def _short_int(digits: str) -> int:
+    _check_length(digits)
+    return int(digits)
+
+
+def _check_length(digits: str) -> None:
+    if len(digits) > MAX_NUMBER_CHARS:
+        raise ValueError(f"a number has more than {MAX_NUMBER_CHARS} characters")
 
 
 def _refuse_constant(name: str) -> float:
@@ -199,6 +237,21 @@ def _named(method: Method, params: list[Json] | dict[str, Json]) -> Fields:
     if len(params) > len(method.params):
         raise RpcError(ErrorCode.INVALID_PARAMS, f"{len(params)} parameters, at most {len(method.params)}")
     return Fields(dict(zip(method.params, params, strict=False)), method.params)
+
+
+async def _encode(result: Json) -> str:
+    """A result as JSON; an array in parts between which others have their turn: a full filter takes 4 MB."""
+    if not isinstance(result, list):
+        return json.dumps(result, allow_nan=False)
+    parts: list[str] = []
+    chars = 0
+    for item in result:
+        parts.append(json.dumps(item, allow_nan=False))
+        chars += len(parts[-1])
+        if chars >= ENCODED_TOGETHER_CHARS:
+            chars = 0
+            await asyncio.sleep(0)
+    return f"[{', '.join(parts)}]"
 
 
 def _success(request_id: str, result: str) -> str:

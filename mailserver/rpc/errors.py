@@ -22,7 +22,7 @@ class ErrorCode(IntEnum):
     NOT_FOUND = -32001
     """No key, filter or subscription has this id."""
     TOO_MANY = -32002
-    """As many keys, filters, subscriptions or posts as there may be."""
+    """As many keys, filters, subscriptions or proofs of work as there may be."""
     TOO_MUCH_WORK = -32003
     """The proof of work was not found in the time given."""
     PEER_UNAVAILABLE = -32004
@@ -32,7 +32,7 @@ class ErrorCode(IntEnum):
     NO_NOTIFICATIONS = -32006
     """Subscriptions need a connection that stays: a WebSocket."""
     TIMED_OUT = -32007
-    """The call took longer than it may."""
+    """The call, or its batch, took longer than it may."""
     RESPONSE_TOO_LARGE = -32008
     """Earlier calls of the batch have filled the response; this one was not made."""
 

@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mailserver.errors import ConnectionLost, StartupError
 from mailserver.rpc.caller import Call, Caller
-from mailserver.rpc.dispatch import MAX_TEXT_BYTES, Dispatcher
+from mailserver.rpc.dispatch import BATCH_TIMEOUT_S, CALL_TIMEOUT_S, MAX_TEXT_BYTES, Dispatcher
 
 MAX_CONNECTIONS = 64
 """Most connections, WebSockets included: each may hold a text on its way in and answers on their way out."""
@@ -42,7 +42,14 @@ WRITE_TIMEOUT_S = 20.0
 """How long a caller may take to read what it is sent before its connection is cut."""
 
 IDLE_TIMEOUT_S = 30.0
-"""How long a connection may be open without a whole request; a WebSocket is asked for a sign of life as often."""
+"""How long a connection may be open without a whole request."""
+
+PING_INTERVAL_S = 30.0
+"""How often a WebSocket is pinged: proxies close what is silent for a minute."""
+
+SILENCE_TIMEOUT_S = BATCH_TIMEOUT_S + CALL_TIMEOUT_S
+"""How long nothing may come from a WebSocket before it is asked for a sign of life, and has half as long to give it.
+While MAX_CALLS_AT_ONCE texts are worked on and more wait, nothing is read, not even a pong."""
 
 LINGER_S = 1.0
 """How long the body of a refused request is read and dropped, so that the refusal arrives."""
@@ -222,7 +229,7 @@ class RpcServer:
 
     async def _on_get(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
-            timeout=STOP_TIMEOUT_S, heartbeat=IDLE_TIMEOUT_S, compress=False, max_msg_size=MAX_TEXT_BYTES
+            timeout=STOP_TIMEOUT_S, heartbeat=SILENCE_TIMEOUT_S, compress=False, max_msg_size=MAX_TEXT_BYTES
         )
         if not socket.can_prepare(request):
             raise web.HTTPUpgradeRequired(text="POST calls here, or open a WebSocket")
@@ -240,7 +247,7 @@ class RpcServer:
     async def _receive(self, socket: web.WebSocketResponse, caller: Caller, calls: asyncio.TaskGroup) -> None:
         """Read texts and answer each in a task of its own, until the WebSocket closes."""
         room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks = {calls.create_task(self._ping(socket))}
 
         async def answer(text: str) -> None:
             call = Call(caller)
@@ -265,6 +272,12 @@ class RpcServer:
         finally:
             for task in tasks:  # nobody is there any more to take the answers
                 task.cancel()
+
+    async def _ping(self, socket: web.WebSocketResponse) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await asyncio.sleep(PING_INTERVAL_S)
+                await socket.ping()
 
     async def _send(self, socket: web.WebSocketResponse, text: str) -> None:
         """Send a text; wait while the caller does not read, and cut it when that takes too long.

@@ -67,13 +67,13 @@ class HistoryMethods:
 
     async def _request_messages(self, params: Fields, call: Call) -> Json:
         fields = params.object("request", _REQUEST)
-        peer = self._mailserver(fields.required("mailServerPeer", enode).node_id)
-        key = self._keys.symmetric(fields.required("symKeyID", identifier))
+        node_id = fields.required("mailServerPeer", enode).node_id
+        key_id = fields.required("symKeyID", identifier)
         now = int(self._clock())
+        request = _request(fields, now)
+        peer, key = self._mailserver(node_id), self._keys.symmetric(key_id)
         with self._works.place() as turn:
-            envelope = await seal_request(
-                _request(fields, now), key, min_pow=peer.settings.pow_requirement, now=now, turn=turn
-            )
+            envelope = await seal_request(request, key, min_pow=peer.settings.pow_requirement, now=now, turn=turn)
         await self._node.request_history(peer.node_id, envelope)
         return sent(self._dialect, envelope.hash())
 

@@ -5,6 +5,9 @@ message is sealed to a public key (it is 0x00000000 then), powTime may be absent
 what this node asks for.
 """
 
+import asyncio
+from functools import partial
+
 from mailserver.client import seal_to_key, seal_to_node, work
 from mailserver.codec.keys import PrivateKey
 from mailserver.rpc.caller import Call
@@ -75,6 +78,7 @@ class PostMethods:
         pow_target = message.optional("powTarget", number(0, MAX_FLOAT), min_pow)
         message_topic = message.maybe("topic", topic)
         data = self._seal(message, has_topic=message_topic is not None)
+        await asyncio.sleep(0)  # a megabyte has taken 10 ms so far, and takes as long again to be judged and stored
 
         if pow_target < min_pow:
             raise RpcError(ErrorCode.REFUSED, f"message rejected, PoW too low: this node asks for {min_pow:g}")
@@ -187,7 +191,11 @@ async def _follow(filter_: Filter, call: Call) -> None:
     await call.answered.wait()
     while messages := await filter_.next():
         for message in messages:
-            await call.caller.notify("waku_subscription", {"subscription": filter_.id, "result": _shown(message)})
+            await call.caller.notify("waku_subscription", partial(_notification, filter_.id, message))
+
+
+def _notification(subscription: str, message: Message) -> Json:
+    return {"subscription": subscription, "result": _shown(message)}
 
 
 def _shown(message: Message) -> Json:

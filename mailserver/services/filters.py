@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, MailserverError
@@ -49,6 +50,9 @@ not see it."""
 
 FILTER_IDLE_S = 300.0
 """After so long without a poll a filter is removed, as by deployed nodes; 9/WAKU-RPC is silent."""
+
+MAX_EXPIRED_TOGETHER = 10
+"""So many are removed at a time, 0.3 ms each with 1,000 topics. Polls and envelopes come often; the rest goes then."""
 
 FILTER_ID_BYTES = 32
 """An id is so many random bytes, as hex digits in lower case."""
@@ -346,10 +350,9 @@ class Filters:
             max(self._filters.values(), key=lambda filter_: filter_.queued_bytes).drop()
 
     def _expire(self) -> None:
-        """Remove the filters that nobody has polled for too long."""
+        """Remove filters that nobody has polled for too long, the longest first."""
         now = self._clock()
-        while self._polled:
-            filter_id, polled = next(iter(self._polled.items()))
+        for filter_id, polled in list(islice(self._polled.items(), MAX_EXPIRED_TOGETHER)):
             if now - polled < FILTER_IDLE_S:
                 return
             self.uninstall(filter_id)

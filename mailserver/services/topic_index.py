@@ -1,21 +1,22 @@
 """Who wants a topic: looked up at the cost of those who are found, however many others there are."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 
 
 class TopicIndex(Generic[T]):
     """Things by the topics that they want: whole ones, beginnings of 1 to 3 bytes, or, if they name none, any.
 
-    There are many lookups and few changes, hence tuples; and what was found stays as it is while others come and go.
+    What was found stays as it is while others come and go. Coming and going costs nothing for the others, either, many
+    as may want the same topics: hence dicts, used as sets that keep their order.
     """
 
     def __init__(self) -> None:
-        self._wanting: dict[bytes, tuple[T, ...]] = {}
+        self._wanting: dict[bytes, dict[T, None]] = {}
 
     def __len__(self) -> int:
         return len(self._wanting)
@@ -23,23 +24,22 @@ class TopicIndex(Generic[T]):
     def add(self, item: T, topics: Iterable[bytes]) -> None:
         """Enter a thing under its topics."""
         for beginning in _beginnings(topics):
-            self._wanting[beginning] = (*self._wanting.get(beginning, ()), item)
+            self._wanting.setdefault(beginning, {})[item] = None
 
     def remove(self, item: T, topics: Iterable[bytes]) -> None:
         """Remove a thing from under the topics that it was entered with."""
         for beginning in _beginnings(topics):
-            others = tuple(other for other in self._wanting[beginning] if other is not item)
-            if others:
-                self._wanting[beginning] = others
-            else:
+            wanting = self._wanting[beginning]
+            del wanting[item]
+            if not wanting:
                 del self._wanting[beginning]
 
     def find(self, topic: Topic) -> tuple[T, ...]:
         """All that want a topic, each once."""
-        found: tuple[T, ...] = ()
+        found: list[T] = []
         for length in range(TOPIC_BYTES + 1):
-            found += self._wanting.get(topic[:length], ())
-        return found
+            found.extend(self._wanting.get(topic[:length], ()))
+        return tuple(found)
 
 
 def _beginnings(topics: Iterable[bytes]) -> set[bytes]:

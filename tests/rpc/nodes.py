@@ -23,10 +23,11 @@ from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
 from mailserver.services.filters import Filters
 from mailserver.services.keys import KeyStore
-from mailserver.services.limits import RateLimiter, RequestLimiter
 from mailserver.services.node import Node
 from mailserver.services.peer import ServedPeer, Services
 from mailserver.services.peers import Peers
+from mailserver.services.quotas import RequestLimiter
+from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
@@ -63,6 +64,10 @@ class RunningNode:
     raw_peers: list[RawPeer]
 
     async def call(self, method: str, *params: Json, caller: Caller | None = None) -> Any:
+        """Call a method with parameters by position; otherwise as `call_with`."""
+        return await self.call_with(method, params, caller=caller)
+
+    async def call_with(self, method: str, params: Json, *, caller: Caller | None = None) -> Any:
         """Call a method as a client does; return the result.
 
         Raises:

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from mailserver.errors import MailserverError, StoreError
 from mailserver.rpc import dispatch
 from mailserver.rpc.caller import Call, Caller
-from mailserver.rpc.dispatch import MAX_BATCH, MAX_CONTAINERS, MAX_REQUEST_ID_CHARS, Dispatcher, Method
-from mailserver.rpc.errors import ErrorCode, RpcError
+from mailserver.rpc.dispatch import (
+    MAX_BATCH,
+    MAX_CONTAINERS,
+    MAX_NUMBER_CHARS,
+    MAX_REQUEST_ID_CHARS,
+    MAX_VALUES,
+    Dispatcher,
+    Method,
+)
+from mailserver.rpc.errors import ErrorCode
 from mailserver.rpc.params import Fields, Json, text, whole
 
 
@@ -213,7 +221,8 @@ async def test_call_that_takes_too_long_is_ended(caplog: pytest.LogCaptureFixtur
         '{"id": Infinity}',
         '{"id": -Infinity}',
         '{"id": 1e400}',
-        '{"id": %s}' % ("9" * 5000),
+        '{"id": %s}' % ("9" * (MAX_NUMBER_CHARS + 1)),
+        '{"id": 0.%s}' % ("9" * MAX_NUMBER_CHARS),
         '{"id": 1, "id": 2}',
         '{"id": 1, "params": {"a": 1, "a": 1}}',
         '"' + "\ud800" + "",
@@ -262,6 +271,17 @@ async def test_wrong_request_is_answered_with_its_id_where_it_has_one() -> None:
 )
 async def test_too_many_arrays_and_objects_are_not_parsed(text: str) -> None:
     assert await answer_to(text) == failure(ErrorCode.INVALID_REQUEST, "more than 512 arrays and objects")
+
+
+@pytest.mark.parametrize("text", [f"[{'1e5,' * 500_000}1]", '{"a":1' + ',"b":1' * (MAX_VALUES + 1)])
+async def test_too_many_values_are_not_parsed(text: str) -> None:
+    assert await answer_to(text) == failure(ErrorCode.INVALID_REQUEST, f"more than {MAX_VALUES} values")
+
+
+async def test_values_at_the_limit_are_parsed() -> None:
+    answer = await answer_to(request("echo", [[0] * (MAX_VALUES - 2)]).replace(", ", ","))
+
+    assert len(answer["result"]) == MAX_VALUES - 2
 
 
 async def test_nesting_at_the_limit_is_parsed() -> None:
@@ -322,22 +342,46 @@ async def test_batch_whose_answers_are_too_long_is_not_worked_off(monkeypatch: p
     assert calls.made == ["echo", "echo"]
 
 
-# Notifications and subscriptions
+async def test_batch_that_takes_too_long_is_not_worked_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "BATCH_TIMEOUT_S", 0.0005)
+    calls = Calls()
+
+    answers = await answer_to(f"[{request('hang')}, {request('echo')}, {request('none')}]", calls)
+
+    assert [answer["error"]["code"] for answer in answers] == [
+        ErrorCode.TIMED_OUT,
+        ErrorCode.TIMED_OUT,
+        ErrorCode.METHOD_NOT_FOUND,
+    ]
+    assert answers[1]["error"]["message"] == "the batch has taken 0.0005 s; call again"
+    assert calls.made == []
 
 
-async def test_caller_without_a_connection_is_not_notified() -> None:
-    with pytest.raises(RpcError) as refused:
-        await Caller().notify("news", {})
-
-    assert refused.value.code is ErrorCode.NO_NOTIFICATIONS
+# The turn of others
 
 
-async def test_notification_is_one_text() -> None:
-    sent: list[str] = []
+async def turns_during(text: str) -> int:
+    """How often others have had their turn while a text was answered."""
+    ticks = 0
 
-    async def send(text: str) -> None:
-        sent.append(text)
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
 
-    await Caller(send).notify("news", {"number": 1})
+    ticking = asyncio.create_task(tick())
+    await answer_to(text)
+    ticking.cancel()
+    return ticks
 
-    assert [json.loads(text) for text in sent] == [{"jsonrpc": "2.0", "method": "news", "params": {"number": 1}}]
+
+async def test_others_have_their_turn_between_the_calls_of_a_batch() -> None:
+    assert await turns_during(f"[{','.join([request('echo')] * MAX_BATCH)}]") >= MAX_BATCH
+
+
+async def test_others_have_their_turn_while_a_long_array_is_encoded() -> None:
+    parts = 5
+    texts = ["x" * dispatch.ENCODED_TOGETHER_CHARS] * parts
+
+    assert await turns_during(request("echo", [texts])) >= parts

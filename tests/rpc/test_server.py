@@ -15,7 +15,7 @@ from aiohttp import WSMsgType
 from mailserver.errors import StartupError
 from mailserver.rpc import server as server_module
 from mailserver.rpc.caller import Call
-from mailserver.rpc.dispatch import MAX_TEXT_BYTES, Dispatcher, Method
+from mailserver.rpc.dispatch import BATCH_TIMEOUT_S, CALL_TIMEOUT_S, MAX_TEXT_BYTES, Dispatcher, Method
 from mailserver.rpc.errors import ErrorCode
 from mailserver.rpc.params import Fields, Json, text, whole
 from mailserver.rpc.server import MAX_CALLS_AT_ONCE, MAX_HEADER_BYTES, MAX_HEADERS, RpcServer
@@ -63,7 +63,7 @@ class Calls:
         async def tick() -> None:
             await call.answered.wait()
             while True:
-                await call.caller.notify("tick", "x" * length)
+                await call.caller.notify("tick", lambda: "x" * length)
                 self.ticks += 1
                 await asyncio.sleep(0)
 
@@ -331,7 +331,8 @@ async def test_without_the_token_nobody_gets_in(authorization: str | None) -> No
         assert running.calls.made == 0
 
 
-async def test_token_is_asked_before_the_body_is_read() -> None:
+async def test_token_is_asked_before_the_body_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LINGER_S", 0.05)
     async with running_server(token=TOKEN) as running:
         heard = await answered_by_hand(running, request("Host: localhost").replace(ECHO.encode(), b""))
 
@@ -375,6 +376,7 @@ async def test_long_body_is_answered(running: Running) -> None:
 
 async def test_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server_module, "LINGER_S", 0.05)
     async with running_server() as running:
         heard = await answered_by_hand(running, request("Host: localhost")[:-10])
 
@@ -578,7 +580,7 @@ async def test_websocket_that_breaks_the_rules_is_closed_with_a_reason(
 
 
 async def test_websocket_that_gives_no_sign_of_life_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server_module, "SILENCE_TIMEOUT_S", 0.05)
     async with running_server() as running:
         websocket = await running.client.ws_connect(running.url, autoping=False)
         await websocket.send_str('{"jsonrpc": "2.0", "method": "hang"}')
@@ -587,6 +589,20 @@ async def test_websocket_that_gives_no_sign_of_life_is_closed(monkeypatch: pytes
         await until(lambda: running.calls.hanging == 0)  # the pings stay unanswered
 
         await websocket.close()
+
+
+async def test_websocket_is_pinged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "PING_INTERVAL_S", 0.02)
+    async with running_server() as running, asyncio.timeout(DEADLINE_S):
+        websocket = await running.client.ws_connect(running.url, autoping=False)
+
+        assert [(await websocket.receive()).type for _ in range(2)] == [WSMsgType.PING] * 2
+
+        await websocket.close()
+
+
+def test_silence_lasts_longer_than_calls_during_which_nothing_is_read() -> None:
+    assert server_module.SILENCE_TIMEOUT_S >= BATCH_TIMEOUT_S + CALL_TIMEOUT_S
 
 
 async def test_nothing_is_compressed(running: Running) -> None:

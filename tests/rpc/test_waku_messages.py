@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from mailserver import client
 from mailserver.rpc import waku_messages, work
 from mailserver.rpc.caller import MAX_SUBSCRIPTIONS, Call, Caller
 from mailserver.rpc.errors import ErrorCode
 from mailserver.rpc.params import Json
 from mailserver.rpc.waku import Dialect
 from mailserver.services.filters import MAX_FILTERS
-from mailserver.waku.envelope import Envelope, decode_envelopes
+from mailserver.waku.envelope import Envelope, decode_envelopes, find_nonce
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 from tests.mailservers import NEWS, NOW
@@ -196,6 +197,27 @@ async def test_only_so_many_works_are_sought_at_once_and_others_have_their_turn(
     assert await post(running, symKeyID=key_id) is True  # there is room again
 
 
+async def test_works_take_one_share_of_the_time_together(running: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    key_id, tries = await sym_key(running), 0
+
+    def tried(*args: Any, **named: Any) -> int | None:
+        nonlocal tries
+        tries += 1
+        return find_nonce(*args, **named)
+
+    monkeypatch.setattr(client, "find_nonce", tried)
+    works = [asyncio.create_task(post(running, symKeyID=key_id, powTarget=1e300, powTime=60)) for _ in range(5)]
+    await until(lambda: tries >= 5)
+
+    before = tries
+    await turns(20)
+
+    assert 0 < tries - before <= 20
+    for task in works:
+        task.cancel()
+    await asyncio.wait(works)
+
+
 async def test_message_to_one_peer_goes_to_nobody_else_and_needs_no_work(tmp_path: Path) -> None:
     async with running_node(tmp_path, min_pow=1e30) as running:
         peers = [await running.dial("other"), await running.dial("target")]
@@ -222,12 +244,25 @@ async def test_message_to_a_peer_that_is_not_connected(running: RunningNode) -> 
     assert failed.value.code == ErrorCode.PEER_UNAVAILABLE
 
 
-@pytest.mark.parametrize("length", [1000, 700])  # sealed too long at once; too long only as an envelope
-async def test_message_that_is_too_long_is_refused(running: RunningNode, length: int) -> None:
-    await running.call("waku_setMaxEnvelopeSize", 790)
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize(
+    ("length", "pow_target"),
+    [
+        pytest.param(1000, 1e300, id="when it is sealed, before any work"),
+        pytest.param(700, 0.0, id="only as an envelope"),
+    ],
+)
+async def test_message_that_is_too_long_is_refused(
+    running: RunningNode, length: int, pow_target: float, is_direct: bool
+) -> None:
+    await running.call("waku_setMaxEnvelopeSize", 800)  # 700 bytes take 796 sealed, and some more as an envelope
+    key_id = await sym_key(running)
+    target = f"enode://{(await running.dial('target')).key.public_key.hex()}@127.0.0.1:30303" if is_direct else None
 
     with pytest.raises(CallFailed) as failed:
-        await post(running, symKeyID=await sym_key(running), payload=f"0x{'00' * length}")
+        await post(
+            running, symKeyID=key_id, payload=f"0x{'00' * length}", powTarget=pow_target, powTime=0, targetPeer=target
+        )
 
     assert (failed.value.code, failed.value.message) == (ErrorCode.REFUSED, "envelope is too long")
 

@@ -14,6 +14,7 @@ from mailserver.services import filters as module
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.filters import (
     FILTER_IDLE_S,
+    MAX_EXPIRED_TOGETHER,
     MAX_FILTER_TOPICS,
     MAX_FILTERS,
     MESSAGE_OVERHEAD_BYTES,
@@ -688,6 +689,29 @@ def test_idle_filter_makes_room_for_a_new_one() -> None:
 
     assert world.filters.get(new.id) is new
     assert len(world.filters) == 1
+
+
+def test_idle_filters_are_removed_a_few_at_a_time() -> None:
+    world = World()
+    for _ in range(2 * MAX_EXPIRED_TOGETHER):
+        world.filters.install(ANY_NEWS)
+    world.clock.now += FILTER_IDLE_S
+
+    new = [world.filters.install(ANY_NEWS) for _ in range(3)]
+
+    assert len(world.filters) == len(new)
+    assert [world.filters.get(one.id) for one in new] == new
+
+
+def test_removing_idle_filters_never_takes_long() -> None:
+    world = World()
+    for _ in range(2 * MAX_EXPIRED_TOGETHER):
+        world.filters.install(ANY_NEWS)
+    world.clock.now += FILTER_IDLE_S
+
+    world.filters.install(ANY_NEWS)
+
+    assert len(world.filters) == MAX_EXPIRED_TOGETHER + 1
 
 
 async def test_idle_filter_takes_nothing_any_more_and_leaves_its_bytes() -> None:

@@ -66,19 +66,6 @@ def test_what_was_found_stays_while_items_come_and_go() -> None:
     assert index.find(TOPIC) == ("second", "third")
 
 
-def test_equal_items_are_told_apart() -> None:
-    index = TopicIndex[list[int]]()
-    one: list[int] = []
-    other: list[int] = []
-    index.add(one, [TOPIC])
-    index.add(other, [TOPIC])
-
-    index.remove(one, [TOPIC])
-
-    (left,) = index.find(TOPIC)
-    assert left is other
-
-
 def test_nothing_is_left_of_items_that_are_removed() -> None:
     index = TopicIndex[int]()
 
