@@ -19,7 +19,7 @@ from bench.wire import Wire, connect
 from mailserver.config import Config
 from mailserver.errors import ConnectionLost
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.services.limits import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
+from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import encode_envelopes
 from mailserver.waku.packets import PacketCode

@@ -18,10 +18,11 @@ from mailserver.net.dialer import dial
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
-from mailserver.services.limits import RateLimiter, RequestLimiter
 from mailserver.services.node import Node
 from mailserver.services.peer import ServedPeer, Services
 from mailserver.services.peers import Peers
+from mailserver.services.quotas import RequestLimiter
+from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.waku.acceptance import Acceptance, Requirements

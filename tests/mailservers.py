@@ -23,10 +23,11 @@ from mailserver.net.pipe import Pipe
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
-from mailserver.services.limits import RateLimiter, RateLimitSettings, RequestLimiter, RequestLimits
 from mailserver.services.node import Node
 from mailserver.services.peer import ServedPeer, Services
 from mailserver.services.peers import Peers
+from mailserver.services.quotas import RequestLimiter, RequestLimits
+from mailserver.services.rates import RateLimiter, RateLimitSettings
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
@@ -177,7 +178,7 @@ class Mailserver:
 
     async def take(self, end: socket.socket) -> None:
         """Serve who is at the other end of a socket."""
-        self._start(await self._connection(end))
+        self.start(await self.connection(end))
 
     async def dial(self, *, status: bytes = DEPLOYED_STATUS, name: str | None = None) -> RawPeer:
         """Join a peer that has exchanged Hello and Status; its key is that of the name."""
@@ -194,7 +195,7 @@ class Mailserver:
 
     async def join(self, other: "Mailserver") -> None:
         """Dial another mailserver; wait until each has the other's Status."""
-        self._start(await self._dial(other))
+        self.start(await self._dial(other))
         await asyncio.gather(self.connections[-1].ready(), other.connections[-1].ready())
 
     async def dial_neighbour(self, enode: Enode) -> Connection:
@@ -220,14 +221,16 @@ class Mailserver:
     async def _dial(self, other: "Mailserver") -> Connection:
         ours, theirs = stream_pair()
         await other.take(theirs)
-        return await self._connection(ours, other.key.public_key)
+        return await self.connection(ours, other.key.public_key)
 
-    async def _connection(self, end: socket.socket, remote_id: NodeId | None = None) -> Connection:
+    async def connection(self, end: socket.socket, remote_id: NodeId | None = None) -> Connection:
+        """Our side of a socket; `remote_id` is whom we dialled, if we did."""
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=end)
         config = session_config(self.key, self.node.client_id, refuse=self.connected.refuse)
         return Connection(pipe, config, self.status, remote_id=remote_id)
 
-    def _start(self, connection: Connection) -> None:
+    def start(self, connection: Connection) -> None:
+        """Begin to serve a connection."""
         self.connections.append(connection)
         self.tasks.append(asyncio.create_task(self.serve(connection)))
 

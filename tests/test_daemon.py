@@ -27,8 +27,8 @@ from mailserver.errors import ConfigError, DisconnectReason, Rejection, StartupE
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
-from mailserver.services.limits import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.services.peer import ServedPeer
+from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE

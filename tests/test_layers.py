@@ -192,7 +192,7 @@ def test_imports_point_down() -> None:
         ("mailserver/services/relay.py", "from mailserver import logs"),
         ("mailserver/services/relay.py", "from mailserver.rpc.server import Server"),
         ("mailserver/services/relay.py", "from mailserver import sync"),
-        ("mailserver/client.py", "from mailserver.services import limits"),
+        ("mailserver/client.py", "from mailserver.services import quotas"),
         ("mailserver/client.py", "from mailserver.sync.ranges import Ranges"),
         ("mailserver/store/reader.py", "from mailserver.sync import ranges"),
         ("mailserver/sync/catchup.py", "from mailserver.config import Config"),
@@ -201,7 +201,7 @@ def test_imports_point_down() -> None:
         ("mailserver/rpc/admin.py", "from mailserver.sync.catchup import Catchup"),
         ("mailserver/rpc/server.py", "from mailserver.config import Config"),
         ("mailserver/rpc/server.py", "import mailserver.daemon"),
-        ("mailserver/net/admission.py", "from mailserver.services.limits import RateLimits"),
+        ("mailserver/net/admission.py", "from mailserver.services.rates import RateLimiter"),
         ("mailserver/net/admission.py", "from mailserver.store import reader"),
         ("mailserver/daemon.py", "import spark_export"),
         ("spark_export/source.py", "from mailserver.store.reader import find"),
@@ -259,7 +259,7 @@ def test_import_against_the_layers_is_found(path: str, source: str) -> None:
         ),
         ("mailserver/net/admission.py", "from mailserver.buckets import Buckets\nimport ipaddress"),
         (
-            "mailserver/services/limits.py",
+            "mailserver/services/quotas.py",
             "from mailserver import buckets\nfrom mailserver.net import admission\nfrom mailserver.mail import request",
         ),
         (

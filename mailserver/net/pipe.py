@@ -13,6 +13,9 @@ from typing import cast
 READ_HIGH_BYTES = 128 * 1024
 """When this much waits to be read, nothing more is taken from the socket."""
 
+CHUNK_BYTES = 64 * 1024
+"""No longer chunk is read at once: it may inflate to 20 times as much, which stays in memory while it is acted on."""
+
 WRITE_HIGH_BYTES = 256 * 1024
 """When this much waits to be sent, `drain` waits."""
 
@@ -52,8 +55,8 @@ class Pipe(asyncio.Protocol):
             self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep a chunk; pause the socket when too much is waiting."""
-        self._chunks.append(data)
+        """Keep what came; pause the socket when too much is waiting."""
+        self._chunks.extend(data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
         self.received_bytes += len(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= READ_HIGH_BYTES and not self._paused:
@@ -91,7 +94,7 @@ class Pipe(asyncio.Protocol):
         return not self._writable.is_set()
 
     async def read(self) -> bytes | None:
-        """Wait for a chunk; b"" at the peer's end, None after `wake`."""
+        """Wait for a chunk, of at most CHUNK_BYTES; b"" at the peer's end, None after `wake`."""
         while True:
             if self._chunks:
                 data = self._chunks.popleft()

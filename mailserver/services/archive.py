@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from mailserver.errors import MailserverError
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.services.limits import RateLimiter
+from mailserver.services.rates import RateLimiter
 from mailserver.services.seen import Seen, Sighting
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.writer import NewEnvelope

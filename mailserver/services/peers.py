@@ -41,6 +41,7 @@ class Peers:
         self.static = set(static)
         self._peers: set[ServedPeer] = set()
         self._numbers = itertools.count(1)
+        self._announced: StatusOptions | None = None
 
     def __iter__(self) -> Iterator[ServedPeer]:
         return iter(tuple(self._peers))
@@ -52,6 +53,8 @@ class Peers:
     def add(self, peer: ServedPeer) -> None:
         """A connection begins to be served; its peer counts once the handshake is over."""
         self._peers.add(peer)
+        if self._announced is not None:  # our settings may have changed while the peer was dialled
+            peer.connection.announce(self._announced)
 
     def discard(self, peer: ServedPeer) -> None:
         """It has ended."""
@@ -75,6 +78,13 @@ class Peers:
             raise PeerNotConnected(f"peer {node_id.hex()[:8]} is not connected")
         return peer
 
+    def disconnect(self, node_id: NodeId, cause: str) -> bool:
+        """End every connection to this peer, also before its handshake is over; return whether there was one."""
+        ended = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
+        for connection in ended:
+            connection.disconnect(DisconnectReason.REQUESTED, cause)
+        return bool(ended)
+
     def refuse(self, node_id: NodeId) -> DisconnectReason | None:
         """Why one more connection to this peer is not wanted; None if it is. It has shown that it is the peer.
 
@@ -91,7 +101,8 @@ class Peers:
         return DisconnectReason.TOO_MANY_PEERS if count >= self.max_peers else None
 
     def announce(self, status: StatusOptions) -> None:
-        """Tell every peer what has changed of what we announce."""
+        """Tell every peer, now and as it comes, what has changed of what we announce."""
+        self._announced = status
         for peer in self._peers:
             peer.connection.announce(status)
 

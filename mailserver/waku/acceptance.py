@@ -1,5 +1,6 @@
 """Which received envelopes are taken: time, size, proof of work, topic (6/WAKU1, as the deployed node does it)."""
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,9 @@ MAX_EXPIRED_S = 20
 
 GRACE_PERIOD_S = 10.0
 """How long the previous requirement is tolerated after a change: peers learn of it late."""
+
+MAX_FORMER = 16
+"""Most former requirements that are tolerated at a time: who changes them more often cuts the grace of the first."""
 
 MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - 4
 """Longest envelope: alone in a packet, whose list header takes 4 bytes, it just fits. A longer one could not be
@@ -65,7 +69,7 @@ class Requirements:
 
 
 class Acceptance:
-    """Judges envelopes by the requirements in force and, for GRACE_PERIOD_S after a change, the previous ones.
+    """Judges envelopes by the requirements in force and those that were in force in the last GRACE_PERIOD_S.
 
     The length has no grace period: peers cannot know of it, early or late.
     Times are Unix seconds: they are compared with what envelopes claim.
@@ -73,9 +77,7 @@ class Acceptance:
 
     def __init__(self, requirements: Requirements) -> None:
         self._current = requirements
-        # Each requirement has its own grace period: a change of the one does not end that of the other.
-        self._previous_pow, self._pow_grace_until = requirements.min_pow, 0.0
-        self._previous_interest, self._interest_grace_until = requirements.interest, 0.0
+        self._former: deque[tuple[Requirements, float]] = deque(maxlen=MAX_FORMER)  # and until when they are tolerated
 
     @property
     def requirements(self) -> Requirements:
@@ -84,10 +86,8 @@ class Acceptance:
 
     def change(self, requirements: Requirements, now: float) -> None:
         """Put other requirements in force."""
-        if requirements.min_pow != self._current.min_pow:
-            self._previous_pow, self._pow_grace_until = self._current.min_pow, now + GRACE_PERIOD_S
-        if requirements.interest != self._current.interest:
-            self._previous_interest, self._interest_grace_until = self._current.interest, now + GRACE_PERIOD_S
+        if requirements != self._current:
+            self._former.append((self._current, now + GRACE_PERIOD_S))
         self._current = requirements
 
     def judge(self, envelope: Envelope, now: float) -> Verdict:
@@ -104,12 +104,13 @@ class Acceptance:
         current, topic = self._current, envelope.topic
         if len(envelope.raw) > current.max_envelope_bytes:
             return Verdict.OVERSIZE
-        wanted = current.interest.wants(topic)
-        if not wanted and now < self._interest_grace_until:
-            wanted = self._previous_interest.wants(topic)
-        if not wanted:
+        while self._former and now >= self._former[0][1]:
+            self._former.popleft()
+        if not current.interest.wants(topic) and not any(former.interest.wants(topic) for former, _ in self._former):
             return Verdict.UNWANTED_TOPIC
-        min_pow = min(current.min_pow, self._previous_pow) if now < self._pow_grace_until else current.min_pow
+        min_pow = current.min_pow
+        for former, _ in self._former:
+            min_pow = min(min_pow, former.min_pow)
         # Without one leading zero bit the proof of work is 1 / (size * ttl). Where that is enough, and for most
         # envelopes of a short ttl it is, no hash can fail. This is below it: the whole is longer than its size.
         least_pow = 1 / len(envelope.raw) / (envelope.ttl + max(ahead, 0) + 1)

@@ -42,7 +42,7 @@ from bench.results import (
 )
 from bench.store import StoreSpec, StoreUnusable, prepare_store
 from mailserver.config import Config
-from mailserver.services.limits import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
+from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
 from mailserver.waku.envelope import decode_envelope, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import PacketCode

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
-from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
+from mailserver.net.pipe import CHUNK_BYTES, READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from tests.raw_peer import stream_pair
 from tests.waiting import DEADLINE_S, until
 
@@ -95,6 +96,15 @@ async def test_chunk_is_read_as_it_came(joined: tuple[Pipe, socket.socket]) -> N
     second = await pipe.read()
 
     assert (first, second) == (b"one", b"two")
+
+
+async def test_long_chunk_is_read_in_pieces(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, _ = joined
+    data = random.randbytes(2 * CHUNK_BYTES + 1)
+
+    pipe.data_received(data)  # as asyncio and uvloop may call it
+
+    assert [await pipe.read() for _ in range(3)] == [data[:CHUNK_BYTES], data[CHUNK_BYTES:-1], data[-1:]]
 
 
 async def test_what_came_before_the_end_is_read_before_the_end(joined: tuple[Pipe, socket.socket]) -> None:

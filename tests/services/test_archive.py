@@ -12,7 +12,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.services.archive import Archive, EnvelopeRefused
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.services.limits import RATE_BURST_S, RateLimiter, RateLimitSettings
+from mailserver.services.rates import RATE_BURST_S, RateLimiter, RateLimitSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.reader import Query
 from mailserver.store.writer import NewEnvelope

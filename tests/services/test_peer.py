@@ -23,8 +23,9 @@ from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.services import peer as peer_module
 from mailserver.services.delivery import MAX_REQUEST_BYTES, DeliverySettings
-from mailserver.services.limits import RateLimitSettings, RequestLimits
 from mailserver.services.peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
+from mailserver.services.quotas import RequestLimits
+from mailserver.services.rates import RateLimitSettings
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import (
@@ -399,9 +400,12 @@ async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
     assert len(await everything(mailserver)) == 2000
 
 
-async def test_packets_of_one_peer_that_wait_for_the_disk_are_bounded_in_bytes(mailserver: Mailserver) -> None:
+async def test_packets_of_one_peer_that_wait_for_the_disk_are_bounded_in_bytes(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_BYTES", 400_000)
     raw = await mailserver.dial()
-    payloads = [messages(envelope) for envelope in make_large_envelopes(40, 1_000_000)]
+    payloads = [messages(envelope) for envelope in make_large_envelopes(40, 100_000)]
     taken: list[bytes] = []
 
     async def flood_and_count() -> None:

@@ -1,12 +1,14 @@
 """mailserver.waku.acceptance: every rule at its boundary, then all of them at once."""
 
 import math
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Acceptance, Requirements, Verdict
+from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, MAX_FORMER, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 
@@ -339,6 +341,82 @@ def test_change_of_interest_does_not_cut_short_the_grace_of_the_proof_of_work() 
 
     assert acceptance.judge(envelope, NOW + 9.99) is Verdict.ACCEPTED
     assert acceptance.judge(envelope, NOW + 10) is Verdict.LOW_POW
+
+
+def test_second_change_does_not_cut_short_the_grace_of_the_first() -> None:
+    envelope = envelope_of(ttl=LONG_TTL, topic=NEWS)
+    low, high = envelope.pow(), envelope.pow() * 2
+    acceptance = Acceptance(Requirements(low, ONLY_NEWS))
+
+    acceptance.change(Requirements(high, ONLY_SPORT), NOW)
+    acceptance.change(Requirements(high * 2, Interest(topics=frozenset())), NOW + 1)
+
+    assert acceptance.judge(envelope, NOW + 9.99) is Verdict.ACCEPTED
+    assert acceptance.judge(envelope, NOW + 10) is Verdict.UNWANTED_TOPIC
+
+
+def test_former_requirements_are_bounded() -> None:
+    envelope = envelope_of(ttl=LONG_TTL)
+    acceptance = Acceptance(Requirements(envelope.pow()))
+
+    for number in range(1, MAX_FORMER + 1):
+        acceptance.change(Requirements(envelope.pow() * (number + 1)), NOW)
+    still = acceptance.judge(envelope, NOW)
+    acceptance.change(Requirements(1000.0), NOW)
+
+    assert still is Verdict.ACCEPTED
+    assert acceptance.judge(envelope, NOW) is Verdict.LOW_POW
+
+
+class Change(NamedTuple):
+    """One of our requirements becomes another."""
+
+    field: str
+    value: Any
+
+
+ENVELOPES = {topic: envelope_of(ttl=LONG_TTL, topic=topic) for topic in (NEWS, SPORT)}
+STEPS = st.one_of(
+    st.builds(Change, st.just("min_pow"), st.sampled_from([0.0, 0.0001, 1.0])),
+    st.builds(
+        Change, st.just("interest"), st.sampled_from([FULL_INTEREST, ONLY_NEWS, Interest(bloom=bloom_of([SPORT]))])
+    ),
+    st.builds(Change, st.just("max_envelope_bytes"), st.sampled_from([1, MAX_ENVELOPE_BYTES])),
+    st.sampled_from([0.5, 3.0, 9.5, 10.0]),  # seconds that pass
+    st.sampled_from([NEWS, SPORT]),  # an envelope comes
+)
+
+
+@given(steps=st.lists(STEPS, min_size=10, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_changes_accept_what_a_plain_model_accepts(steps: list[Change | float | Topic]) -> None:
+    # In force is the last one; a value of the last 10 seconds is enough, each requirement by itself.
+    now = float(NOW)
+    acceptance = Acceptance(Requirements(0.001))
+    history = [(now, 0.001, FULL_INTEREST)]  # since when, what
+    max_bytes = MAX_ENVELOPE_BYTES
+
+    for step in steps:
+        if isinstance(step, Change):
+            before = acceptance.requirements
+            acceptance.change(replace(before, **{step.field: step.value}), now)
+            in_force = acceptance.requirements
+            max_bytes = in_force.max_envelope_bytes
+            if in_force != before:
+                history.append((now, in_force.min_pow, in_force.interest))
+        elif isinstance(step, float):
+            now += step
+        else:
+            envelope = ENVELOPES[step]
+            ends = [since for since, _, _ in history[1:]] + [math.inf]
+            # Those at the end of whose time less than 10 seconds have passed.
+            valid = [entry for entry, end in zip(history, ends, strict=True) if now - end < 10.0][-MAX_FORMER - 1 :]
+            accepted = (
+                len(envelope.raw) <= max_bytes
+                and any(interest.wants(step) for _, _, interest in valid)
+                and envelope.pow() >= min(min_pow for _, min_pow, _ in valid)
+            )
+            assert (acceptance.judge(envelope, now) is Verdict.ACCEPTED) == accepted
 
 
 # All rules together
