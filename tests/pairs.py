@@ -14,9 +14,10 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.events import Closed, Event, MessageReceived
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, FrameEncoder, padded
 from mailserver.rlpx.handshake import Entropy, Initiator, Recipient, Secrets, packet_length
-from mailserver.rlpx.session import Closed, Event, MessageReceived, Refuse, Session, SessionConfig
+from mailserver.rlpx.session import Refuse, Session, SessionConfig
 
 START = 1000.0
 """When every session starts, in monotonic seconds."""

@@ -18,16 +18,8 @@ from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolEr
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.session import (
-    Closed,
-    MessageReceived,
-    Opened,
-    Refuse,
-    Session,
-    SessionConfig,
-    SessionState,
-    SharedPayload,
-)
+from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
+from mailserver.rlpx.session import Refuse, Session, SessionConfig, SessionState, SharedPayload
 from mailserver.waku.packets import (
     MAX_RECEIVED_PACKET_BYTES,
     PACKET_CODE_COUNT,
@@ -172,7 +164,7 @@ class Connection:
 
         Args:
             handler: awaited for each event of the peer.
-            throttle: asked for each packet; None: no limit.
+            throttle: asked for each packet and each message of the base protocol; None: no limit.
         """
         self._throttle = throttle
         try:
@@ -279,6 +271,8 @@ class Connection:
             match event:
                 case MessageReceived(code=code, payload=payload):
                     await self._on_packet(code, payload, handler)
+                case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
+                    await self._pause(size)
                 case Opened(client_id=client_id):
                     self.client_id = client_id
                     self.was_open = True
@@ -303,20 +297,22 @@ class Connection:
         self._flush()  # what the handler awaits may take a while
         self._session.pause_reading()
         await handler(event)
-        await self._pause(len(payload))
         self._session.resume_reading(self._loop.time())
+        await self._pause(len(payload))
 
-    async def _pause(self, packet_bytes: int) -> None:
-        """Read nothing while the peer is over its limit: TCP then slows it down."""
+    async def _pause(self, size: int) -> None:
+        """Count a message of so many bytes; read nothing while the peer is over its limit: TCP then slows it down."""
         if self._throttle is None:
             return
         try:
-            seconds = self._throttle(packet_bytes, self._loop.time())
+            seconds = self._throttle(size, self._loop.time())
         except RemoteProtocolError as error:
             self.disconnect(error.reason, error.cause)
             return
         if seconds > 0 and self._closed is None:
+            self._session.pause_reading()
             await self._pipe.rest(seconds)
+            self._session.resume_reading(self._loop.time())
 
     def _lost(self) -> ConnectionLost:
         if self._closed is None:  # the end has been read, but not yet acted on

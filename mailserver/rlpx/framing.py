@@ -101,3 +101,26 @@ class FrameDecoder:
         if not hmac.compare_digest(data[-MAC_BYTES:], self._mac.of_body(ciphertext)):
             raise DecodeError("frame body MAC differs")
         return self._decrypt(ciphertext)[:size]
+
+
+def encode_message_id(message_id: int) -> bytes:
+    """Encode the message id, below 256, that a frame body begins with: an RLP integer (rlpx.md "Framing")."""
+    if message_id == 0:
+        return b"\x80"
+    return bytes([message_id]) if message_id < 0x80 else bytes([0x81, message_id])
+
+
+def split_message(body: bytes) -> tuple[int, bytes]:
+    """Split a frame body of a byte or more into message id and data (rlpx.md "Framing").
+
+    Raises:
+        DecodeError: the message id is not an RLP integer below 256.
+    """
+    first = body[0]
+    if first < 0x80:
+        return first, body[1:]
+    if first == 0x80:
+        return 0, body[1:]
+    if first == 0x81 and len(body) > 1 and body[1] >= 0x80:
+        return body[1], body[2:]
+    raise DecodeError("message id is not an RLP integer below 256", got=body[:3].hex())

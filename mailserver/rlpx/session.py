@@ -20,7 +20,16 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, SharedCapability, locate, share
-from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, FrameEncoder, padded
+from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
+from mailserver.rlpx.framing import (
+    HEADER_BYTES,
+    MAC_BYTES,
+    FrameDecoder,
+    FrameEncoder,
+    encode_message_id,
+    padded,
+    split_message,
+)
 from mailserver.rlpx.handshake import (
     PLAIN_AUTH_BYTES,
     SIZE_PREFIX_BYTES,
@@ -57,36 +66,6 @@ class SessionState(Enum):
     HELLO = auto()
     OPEN = auto()
     CLOSED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Both Hellos are in; messages may flow."""
-
-    node_id: NodeId
-    client_id: str
-    shared: tuple[SharedCapability, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
-    """A message of a shared capability; `payload` is inflated."""
-
-    capability: Capability
-    code: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The session ended. `reason` is what was sent, or received if `by_peer`; None if nothing was said."""
-
-    reason: DisconnectReason | None
-    by_peer: bool
-    cause: str
-
-
-Event: TypeAlias = Opened | MessageReceived | Closed
 
 
 Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | None]
@@ -336,7 +315,7 @@ class Session:
             raise RemoteProtocolError(refused, "not wanted here")
 
     def _on_message(self, body: bytes, now: float) -> None:
-        message_id, data = _split_message(body)
+        message_id, data = split_message(body)
         if self._state is SessionState.HELLO:
             self._on_first_message(message_id, data, now)
             return
@@ -344,6 +323,8 @@ class Session:
         payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES if is_p2p else self._config.max_message_bytes)
         if is_p2p:
             self._on_p2p_message(message_id, payload)
+            if self._state is SessionState.OPEN:
+                self._events.append(BaseMessageReceived(len(payload)))
             return
         located = locate(self._shared, message_id)
         if located is None:
@@ -397,7 +378,7 @@ class Session:
             data = payload.compressed if self._compressed else payload.raw
         else:
             data = snappy.compress(payload) if self._compressed else payload
-        self._out.append(self._encoder.encode(_encode_message_id(message_id) + data))
+        self._out.append(self._encoder.encode(encode_message_id(message_id) + data))
 
     def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:
         self._state = SessionState.CLOSED
@@ -408,22 +389,3 @@ class Session:
         taken = bytes(self._buffer[:size])
         del self._buffer[:size]
         return taken
-
-
-def _encode_message_id(message_id: int) -> bytes:
-    # msg-id is an RLP integer; all of ours are below 256.
-    if message_id == 0:
-        return b"\x80"
-    return bytes([message_id]) if message_id < 0x80 else bytes([0x81, message_id])
-
-
-def _split_message(body: bytes) -> tuple[int, bytes]:
-    """Split a frame body into message id and data (rlpx.md "Framing": frame-data = msg-id || msg-data)."""
-    first = body[0]
-    if first < 0x80:
-        return first, body[1:]
-    if first == 0x80:
-        return 0, body[1:]
-    if first == 0x81 and len(body) > 1 and body[1] >= 0x80:
-        return body[1], body[2:]
-    raise DecodeError("message id is not an RLP integer below 256", got=body[:3].hex())

@@ -19,8 +19,9 @@ from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.events import Closed
 from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
-from mailserver.rlpx.session import Closed, Refuse, SharedPayload
+from mailserver.rlpx.session import Refuse, SharedPayload
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (
@@ -1032,22 +1033,32 @@ class Valve:
         return pause
 
 
-async def test_throttle_is_asked_for_each_packet_by_its_length_and_the_time(wires: Wires) -> None:
+async def test_throttle_is_asked_for_each_message_by_its_length_and_the_time(wires: Wires) -> None:
     valve = Valve()
     loop = asyncio.get_running_loop()
     started = loop.time()
     running, raw = await wires.open(throttle=valve)
 
     raw.say(PacketCode.P2P_REQUEST, bytes(1000))
-    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))  # is no packet
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
     raw.say(UNKNOWN_CODE, b"12")
     raw.say(PacketCode.P2P_REQUEST, b"")
     assert await running.seen(P2PRequestReceived(b""))
-    await until(lambda: len(valve.sizes) == 4)
+    await until(lambda: len(valve.sizes) == 5)
 
-    assert valve.sizes == [len(DEPLOYED_STATUS), 1000, 2, 0]  # inflated: that is what they cost
+    assert valve.sizes == [len(DEPLOYED_STATUS), 1000, 1, 2, 0]  # inflated: that is what they cost
     assert valve.times == sorted(valve.times)
     assert all(started <= time <= loop.time() for time in valve.times)
+
+
+async def test_ping_is_answered_before_the_pause_that_it_costs(wires: Wires) -> None:
+    running, raw = await wires.open(throttle=Valve(0.0, LONG_S))
+
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD), raw.packet(PacketCode.P2P_REQUEST, b"1"))
+    assert (await raw.hear()).message_id == p2p.MessageId.PONG
+    await turns(50)
+
+    assert P2PRequestReceived(b"1") not in running.events
 
 
 async def test_packet_is_handled_before_the_pause_that_it_costs(wires: Wires) -> None:

@@ -9,6 +9,7 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability
+from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import PLAIN_AUTH_BYTES, Entropy, Initiator, Recipient
 from mailserver.rlpx.p2p import MessageId
@@ -18,9 +19,6 @@ from mailserver.rlpx.session import (
     MAX_SNAPPY_BYTES,
     PING_INTERVAL_S,
     PROBE_TIMEOUT_S,
-    Closed,
-    MessageReceived,
-    Opened,
     Session,
     SessionConfig,
     SessionState,
@@ -550,7 +548,7 @@ def test_nothing_is_compressed_with_a_peer_of_p2p_version_4() -> None:
     peer.say_raw(MessageId.PING, p2p.EMPTY_PAYLOAD)
 
     assert peer.hear() == [(TOY_OFFSET + 3, b"ours"), (MessageId.PONG, p2p.EMPTY_PAYLOAD)]
-    assert session.events() == [MessageReceived(TOY, 4, b"theirs")]
+    assert session.events() == [MessageReceived(TOY, 4, b"theirs"), BaseMessageReceived(1)]
 
 
 @pytest.mark.parametrize("message_id", [0x7F, 0x80, 0x81])
@@ -594,12 +592,12 @@ def test_message_id_above_all_capabilities_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message_id", [MessageId.PONG, *range(4, 16)])
-def test_pong_and_reserved_message_ids_are_ignored(message_id: int) -> None:
+def test_pong_and_reserved_message_ids_change_nothing(message_id: int) -> None:
     session, peer = open_session()
 
     peer.say(message_id, b"anything")
 
-    assert session.events() == []
+    assert session.events() == [BaseMessageReceived(8)]
     assert peer.hear() == []
     assert session.state is SessionState.OPEN
 
@@ -675,7 +673,7 @@ def test_p2p_message_has_a_lower_limit(version: int) -> None:
     assert session.state is SessionState.OPEN
     peer.say(MessageId.PONG, bytes(p2p.MAX_P2P_MESSAGE_BYTES + 1))
 
-    assert session.events() == [BREACH]
+    assert session.events() == [BaseMessageReceived(p2p.MAX_P2P_MESSAGE_BYTES), BREACH]
 
 
 def test_no_config_raises_the_limit_above_that_of_snappy() -> None:
@@ -808,7 +806,7 @@ def test_ping_is_answered_with_pong() -> None:
     peer.say(MessageId.PING, p2p.EMPTY_PAYLOAD)
 
     assert peer.hear_inflated() == [(MessageId.PONG, p2p.EMPTY_PAYLOAD)]
-    assert session.events() == []
+    assert session.events() == [BaseMessageReceived(1)]
 
 
 def test_peers_that_answer_pings_stay_open_for_good() -> None:
@@ -823,7 +821,7 @@ def test_peers_that_answer_pings_stay_open_for_good() -> None:
 
     assert now > START + 5 * IDLE_TIMEOUT_S
     assert pair.initiator.state is pair.recipient.state is SessionState.OPEN
-    assert pair.initiator.events() == pair.recipient.events() == []
+    assert set(pair.initiator.events() + pair.recipient.events()) == {BaseMessageReceived(1)}
 
 
 def test_silent_peer_is_given_up() -> None:

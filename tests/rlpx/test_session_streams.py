@@ -10,18 +10,11 @@ from mailserver.codec import snappy
 from mailserver.codec.keys import PrivateKey
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability
+from mailserver.rlpx.events import Closed, Event, MessageReceived, Opened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import Entropy
 from mailserver.rlpx.p2p import MessageId
-from mailserver.rlpx.session import (
-    Closed,
-    Event,
-    MessageReceived,
-    Opened,
-    Session,
-    SessionConfig,
-    SessionState,
-)
+from mailserver.rlpx.session import Session, SessionConfig, SessionState
 from tests.data import load
 from tests.pairs import (
     BREACH,

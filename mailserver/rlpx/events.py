@@ -1,0 +1,45 @@
+"""What a session tells its caller: the events of `rlpx.session`."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mailserver.codec.keys import NodeId
+from mailserver.errors import DisconnectReason
+from mailserver.rlpx.capabilities import Capability, SharedCapability
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Both Hellos are in; messages may flow."""
+
+    node_id: NodeId
+    client_id: str
+    shared: tuple[SharedCapability, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A message of a shared capability; `payload` is inflated."""
+
+    capability: Capability
+    code: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BaseMessageReceived:
+    """A message of the base protocol ("p2p"), which the session has acted on. `size`: of its payload, in bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session ended. `reason` is what was sent, or received if `by_peer`; None if nothing was said."""
+
+    reason: DisconnectReason | None
+    by_peer: bool
+    cause: str
+
+
+Event: TypeAlias = Opened | MessageReceived | BaseMessageReceived | Closed
