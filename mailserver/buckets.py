@@ -5,7 +5,7 @@ Who is limited by what is decided where the buckets are used: connections in `ne
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -55,7 +55,7 @@ class TokenBucket:
         return seconds if seconds >= LEAST_WAIT_S else 0.0
 
 
-class Ledger(Generic[K, E]):
+class Entries(Generic[K, E]):
     """An entry per key, made when first asked for; at most `max_keys`, so that strangers cannot fill our memory.
 
     A new key makes room: of the longest unused entries, those go that have become spare, and at the bound the
@@ -101,7 +101,7 @@ class Ledger(Generic[K, E]):
             self._entries.popitem(last=False)
 
 
-class Buckets(Ledger[K, TokenBucket]):
+class Buckets(Entries[K, TokenBucket]):
     """A token bucket per key, all of one rate and capacity. Full ones are spare.
 
     Keyed by who it is, and not by connection: whoever reconnects finds its debts again.
@@ -109,6 +109,20 @@ class Buckets(Ledger[K, TokenBucket]):
 
     def __init__(self, rate: float, capacity: float, *, max_keys: int) -> None:
         super().__init__(lambda now: TokenBucket(rate, capacity, now), TokenBucket.is_full, max_keys=max_keys)
+
+
+def take_all(key: K, costs: Iterable[tuple[Buckets[K] | None, float]], now: float) -> bool:
+    """Take from the key's bucket of each kind, or, if one has too little, from none; return whether it was taken.
+
+    Args:
+        costs: the buckets of each kind, None where there is no limit, and how many tokens to take there.
+    """
+    taken = [(buckets.of(key, now), cost) for buckets, cost in costs if buckets is not None]
+    if any(bucket.wait(cost, now) for bucket, cost in taken):
+        return False
+    for bucket, cost in taken:
+        bucket.take(cost, now)
+    return True
 
 
 class Counts(Generic[K]):

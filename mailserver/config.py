@@ -12,6 +12,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from mailserver.codec.keys import Enode, NodeId, check_public_key
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.mail.completion import CompletionFormat
+from mailserver.net.admission import AdmissionLimits
+from mailserver.rpc.waku import Dialect
 from mailserver.services.quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS, DEFAULT_TOLERANCE_S
 from mailserver.sync.catchup import MAX_SOURCES
@@ -34,8 +36,13 @@ MAX_DAYS = 36_500.0
 MAX_RATE = 0xFFFF_FFFF
 """Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
 
-RPC_DIALECTS = ("specification", "deployed")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_ADMISSION_DEFAULTS = AdmissionLimits()  # they say why the defaults are what they are
+
+_MAPPED_BITS = 96
+_MAPPED = IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
+"""IPv4 as addresses of IPv6 (RFC 4291 "IPv4-Mapped IPv6 Address")."""
 
 _PORT = re.compile("[0-9]{1,5}")
 _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
@@ -72,19 +79,23 @@ class Config:
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
     max_peers: int = _setting(500, "most connected peers; static and trusted ones always find room", reloadable=True)
     max_peers_per_address: int = _setting(
-        100, "most connections of one address, or /64; 0: any number", reloadable=True
+        _ADMISSION_DEFAULTS.max_per_address, "most connections of one address, or /64; 0: any number", reloadable=True
     )
-    max_peers_per_subnet: int = _setting(200, "most connections of one /24, or /48; 0: any number", reloadable=True)
+    max_peers_per_subnet: int = _setting(
+        _ADMISSION_DEFAULTS.max_per_subnet, "most connections of one /24, or /48; 0: any number", reloadable=True
+    )
     connections_per_second: float = _setting(
-        100.0, "new connections per second of all together, after a burst of 5 s' worth; 0: any number", reloadable=True
+        _ADMISSION_DEFAULTS.per_second,
+        "new connections per second of all together, after a burst of 5 s' worth; 0: any number",
+        reloadable=True,
     )
     connections_per_second_per_address: float = _setting(
-        10.0,
+        _ADMISSION_DEFAULTS.per_second_per_address,
         "the same of one address, after a burst of 10 s' worth, and twice that of one subnet; 0: any number",
         reloadable=True,
     )
     max_handshake_failures: int = _setting(
-        50,
+        _ADMISSION_DEFAULTS.max_failures,
         "failed handshakes within a minute after which an address is refused for a minute; 0: never",
         reloadable=True,
     )
@@ -166,7 +177,7 @@ class Config:
     @property
     def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """The addresses that are never limited."""
-        return _each("allowed_addresses", ip_network, self.allowed_addresses)
+        return _each("allowed_addresses", _network, self.allowed_addresses)
 
     @property
     def allowed_node_ids(self) -> frozenset[NodeId]:
@@ -192,6 +203,16 @@ def _each(name: str, parse: Callable[[str], _T], texts: Iterable[str]) -> tuple[
         except (DecodeError, ValueError) as error:
             raise ConfigError(f"{name}: {text!r}: {error}") from error
     return tuple(parsed)
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    """Read a network; one of IPv4 mapped into IPv6 is the one of IPv4 that it means."""
+    network = ip_network(text)
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        mapped = network.network_address.ipv4_mapped
+        assert mapped is not None
+        return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+    return network
 
 
 def _node_id(text: str) -> NodeId:
@@ -327,7 +348,7 @@ _FROM_ZERO = (
 _COUNTS = ("retention_envelopes", "max_peers_per_address", "max_peers_per_subnet", "max_handshake_failures")
 _CHOICES = {
     "completion_format": tuple(form.value for form in CompletionFormat),
-    "rpc_dialect": RPC_DIALECTS,
+    "rpc_dialect": tuple(dialect.value for dialect in Dialect),
     "log_level": LOG_LEVELS,
 }
 

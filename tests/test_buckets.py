@@ -1,4 +1,4 @@
-"""mailserver.buckets: the bucket against one that is filled tick by tick, ledgers and counts against plain models."""
+"""mailserver.buckets: the bucket against one that is filled tick by tick, entriess and counts against plain models."""
 
 from collections import Counter
 from fractions import Fraction
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailserver.buckets import LEAST_WAIT_S, Buckets, Counts, Ledger, TokenBucket
+from mailserver.buckets import LEAST_WAIT_S, Buckets, Counts, Entries, TokenBucket, take_all
 from mailserver.errors import LocalProtocolError
 
 TICK_S = 0.125
@@ -193,26 +193,45 @@ def test_at_the_bound_the_longest_unused_is_forgotten() -> None:
     assert [key for key in "abcd" if buckets.find(key)] == ["a", "c", "d"]
 
 
+def test_what_one_kind_lacks_is_taken_from_none() -> None:
+    packets: Buckets[str] = Buckets(1.0, 3.0, max_keys=9)
+    sizes: Buckets[str] = Buckets(1.0, 10.0, max_keys=9)
+
+    taken = [take_all("a", ((packets, 1), (sizes, size)), 0.0) for size in (8, 8, 2)]
+
+    assert taken == [True, False, True]
+    assert packets.of("a", 0.0).wait(1, 0.0) == 0.0  # two of three are taken, not three
+    assert packets.of("a", 0.0).wait(2, 0.0) == 1.0
+    assert sizes.of("a", 0.0).wait(1, 0.0) == 1.0
+
+
+def test_each_key_has_its_own_and_where_there_is_no_limit_nothing_lacks() -> None:
+    packets: Buckets[str] = Buckets(1.0, 1.0, max_keys=9)
+
+    assert [take_all(key, ((packets, 1), (None, 99)), 0.0) for key in "aba"] == [True, True, False]
+    assert take_all("a", ((None, 1), (None, 1)), 0.0)
+
+
 def test_to_look_is_not_to_use() -> None:
     made: list[float] = []
-    ledger: Ledger[str, list[float]] = Ledger(lambda now: made, lambda entry, now: False, max_keys=2)
+    entries: Entries[str, list[float]] = Entries(lambda now: made, lambda entry, now: False, max_keys=2)
 
-    assert ledger.find("a") is None
-    ledger.of("a", 1.0)
-    ledger.of("b", 2.0)
-    assert ledger.find("a") is made
-    ledger.of("c", 3.0)
+    assert entries.find("a") is None
+    entries.of("a", 1.0)
+    entries.of("b", 2.0)
+    assert entries.find("a") is made
+    entries.of("c", 3.0)
 
-    assert ledger.find("a") is None
-    assert len(ledger) == 2
+    assert entries.find("a") is None
+    assert len(entries) == 2
 
 
 def test_entry_is_made_at_its_time_and_stays_the_same() -> None:
-    ledger: Ledger[str, list[float]] = Ledger(lambda now: [now], lambda entry, now: False, max_keys=9)
+    entries: Entries[str, list[float]] = Entries(lambda now: [now], lambda entry, now: False, max_keys=9)
 
-    assert ledger.of("a", 5.0) == [5.0]
-    assert ledger.of("a", 6.0) is ledger.of("a", 7.0)
-    assert ledger.of("a", 8.0) == [5.0]
+    assert entries.of("a", 5.0) == [5.0]
+    assert entries.of("a", 6.0) is entries.of("a", 7.0)
+    assert entries.of("a", 8.0) == [5.0]
 
 
 @settings(deadline=None)

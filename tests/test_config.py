@@ -650,6 +650,24 @@ def test_lists_are_read_as_what_they_name() -> None:
     assert config.allowed_node_ids == {private_key("one").public_key, private_key("four").public_key}
 
 
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+        ("::ffff:192.0.2.7", "192.0.2.7/32"),
+        ("::ffff:c000:207/128", "192.0.2.7/32"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::fffe:0:0/95", "::fffe:0:0/95"),
+        ("::/0", "::/0"),
+        ("::fffe:192.0.2.7", "::fffe:c000:207/128"),
+    ],
+)
+def test_network_of_ipv4_mapped_into_ipv6_is_the_one_that_it_means(text: str, network: str) -> None:
+    config = load_config({"allowed_addresses": (text,)}, NOTHING, None)
+
+    assert config.allowed_networks == (ip_network(network),)
+
+
 # Addresses
 
 

@@ -116,6 +116,15 @@ def test_who_is_allowed_by_name_is_left_out_of_every_limit(kind: str) -> None:
     assert allowed.node_ids == {named, known}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_network_of_mapped_addresses_matches_peers_however_their_address_is_written(kind: str) -> None:
+    allowed = allowed_by(kind, Config(allowed_addresses=("::ffff:192.0.2.0/120",)))
+
+    assert allowed.has_address("192.0.2.7")
+    assert allowed.has_address("::ffff:192.0.2.7")
+    assert not allowed.has_address("192.0.3.7")
+
+
 @pytest.mark.parametrize("kind", ["rates", "requests"])
 @pytest.mark.parametrize("name", ["static_peers", "trusted_peers"])
 def test_peers_that_the_operator_relies_on_are_left_out_wherever_they_are(name: str, kind: str) -> None:

@@ -9,7 +9,7 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple
 
-from mailserver.buckets import Buckets, Counts, Ledger, TokenBucket
+from mailserver.buckets import Buckets, Counts, Entries, TokenBucket
 from mailserver.codec.keys import NodeId
 
 BURST_S = 5.0
@@ -20,10 +20,13 @@ ADDRESS_BURST_S = 10.0
 
 SUBNET_RATE = 2
 """A subnet may open so many times the connections a second of one address: a line with IPv6 has up to 65,536 addresses
-(/64s), and could else take the connections of everybody, who then cannot connect. As `max_per_subnet` has it."""
+(/64s), and could else take the connections of everybody, who then cannot connect."""
 
 FAILURE_WINDOW_S = 60.0
 """Failed handshakes of an address are counted so long from the first of them; then the count begins anew."""
+
+REFUSED_S = 60.0
+"""How long an address is refused whose handshakes failed too often."""
 
 FORGIVEN_FAILURES = 10
 """So many failures does a handshake that succeeds make up for: behind an address from which phones come and go, one
@@ -103,21 +106,22 @@ NOBODY_ALLOWED = Allowed()
 class AdmissionLimits:
     """Limits of inbound connections; 0 is no limit. An address is a /64 and a subnet a /48 where they are IPv6.
 
-    `max_per_address`: connections at a time. 100, as hundreds of phones can share the address of a network operator,
-    and few of them use one mailserver at a time; `max_per_subnet`: 200, so that no subnet takes half of 500 peers.
+    `max_per_address`: connections at a time. 200, as network operators put thousands of phones behind one address
+    (carrier-grade NAT), and some of them use one mailserver at a time.
+    `max_per_subnet`: the same of one subnet. 300, as operators have such addresses side by side; of 500 peers that
+    leaves 200 places to everybody else.
     `per_second`: new connections of everybody, with a burst of BURST_S. 100, as a handshake costs about 1 ms.
-    `per_second_per_address`: with a burst of ADDRESS_BURST_S; a subnet has SUBNET_RATE times as many. 10: the bursts
-    are all that one address, and one subnet, may have.
+    `per_second_per_address`: with a burst of ADDRESS_BURST_S; a subnet has SUBNET_RATE times as many. 10: after a cut
+    of the network all 200 of one address are back within 10 s, and all 300 of one subnet within 5 s.
     `max_failures`: failed handshakes of one address within FAILURE_WINDOW_S; with the last of them, the address is
-    refused for `refused_s` seconds. 50: a broken client that tries each 2 s stays below, a scanner does not.
+    refused for REFUSED_S. 50: a broken client that tries each 2 s stays below, a scanner does not.
     """
 
-    max_per_address: int = 100
-    max_per_subnet: int = 200
+    max_per_address: int = 200
+    max_per_subnet: int = 300
     per_second: float = 100.0
     per_second_per_address: float = 10.0
     max_failures: int = 50
-    refused_s: float = 60.0
 
 
 class Refusal(Enum):
@@ -146,7 +150,7 @@ class _Failures:
             self._began, self._count = now, 0
         self._count += 1
         if self._count >= limits.max_failures:
-            self._refused_until = now + limits.refused_s
+            self._refused_until = now + REFUSED_S
             self._count = 0
 
     def forgive(self) -> None:
@@ -171,7 +175,7 @@ class Admission:
         self._allowed = allowed
         self._of_address: Counts[bytes] = Counts()
         self._of_subnet: Counts[bytes] = Counts()
-        self._failures: Ledger[bytes, _Failures] = Ledger(_Failures, _Failures.is_over, max_keys=MAX_ADDRESSES)
+        self._failures: Entries[bytes, _Failures] = Entries(_Failures, _Failures.is_over, max_keys=MAX_ADDRESSES)
         self._everybody = _everybody(limits)
         self._addresses = _buckets(limits.per_second_per_address)
         self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)

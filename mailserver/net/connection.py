@@ -13,7 +13,8 @@ from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 
-from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.codec.ecies import IV_BYTES
+from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx import handshake
@@ -66,7 +67,7 @@ def session_config(
 
 def random_key() -> PrivateKey:
     """A new private key."""
-    return PrivateKey(secrets.token_bytes(32))
+    return PrivateKey(secrets.token_bytes(PRIVATE_KEY_BYTES))
 
 
 def random_entropy() -> handshake.Entropy:
@@ -76,7 +77,7 @@ def random_entropy() -> handshake.Entropy:
         ephemeral_key=random_key(),
         nonce=secrets.token_bytes(handshake.NONCE_BYTES),
         seal_key=random_key(),
-        iv=secrets.token_bytes(16),
+        iv=secrets.token_bytes(IV_BYTES),
         padding=secrets.token_bytes(handshake.MIN_PADDING_BYTES + secrets.randbelow(spread)),
     )
 

@@ -17,6 +17,7 @@ from mailserver.waku.packets import StatusOptions
 log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 10.0
+"""How long a node may take to accept: the first SYN and its repetitions after 1, 3 and 7 s."""
 
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0

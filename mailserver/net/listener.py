@@ -19,6 +19,7 @@ MAX_PENDING = 512
 strangers who open connections and say nothing push out each other, and whoever takes less than a moment gets in."""
 
 BACKLOG = 512
+"""Connections that the kernel may hold while the loop is busy: five seconds' worth of `AdmissionLimits.per_second`."""
 
 _NO_FAILURE = frozenset(
     {

@@ -6,7 +6,7 @@ Limits of topics hold for live envelopes only: who asks for the history of a top
 
 import asyncio
 
-from mailserver.buckets import Buckets, TokenBucket
+from mailserver.buckets import Buckets, TokenBucket, take_all
 from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
 
 MAX_TOPICS = 1000
@@ -61,16 +61,7 @@ class Pace:
     def take_topic(self, topic: bytes, size: int) -> bool:
         """Count an envelope of so many bytes against its topic's limits, unless that is too much now."""
         now = asyncio.get_running_loop().time()
-        costs = [
-            (buckets.of(topic, now), cost)
-            for buckets, cost in ((self._topic_packets, 1), (self._topic_bytes, size))
-            if buckets is not None
-        ]
-        if any(bucket.wait(cost, now) > 0 for bucket, cost in costs):
-            return False
-        for bucket, cost in costs:
-            bucket.take(cost, now)
-        return True
+        return take_all(topic, ((self._topic_packets, 1), (self._topic_bytes, size)), now)
 
     async def take(self, size: int) -> None:
         """Wait until a packet of so many bytes may be sent, and count it."""

@@ -164,7 +164,7 @@ class _Usage:
 
 
 class Filter:
-    """One installed filter and its queue. `missed` counts the messages that fell out of it."""
+    """One installed filter and its queue."""
 
     def __init__(self, criteria: Criteria, first: int, limits: FilterLimits, usage: _Usage) -> None:
         """Begin with an empty queue.
@@ -175,7 +175,6 @@ class Filter:
         self.id = secrets.token_hex(FILTER_ID_BYTES)
         self.criteria = criteria
         self.first = first
-        self.missed = 0
         self.queued_bytes = 0
         self._limits = limits
         self._usage = usage
@@ -206,7 +205,7 @@ class Filter:
                 break
             messages.append(message)
         for _ in messages:
-            self._pop()
+            self.drop()
         return messages
 
     def put(self, message: Message) -> None:
@@ -221,18 +220,14 @@ class Filter:
 
     def drop(self) -> None:
         """Drop the oldest message."""
-        self._pop()
-        self.missed += 1
+        _, message = self._queue.popitem(last=False)
+        self._count(-message.size)
 
     def end(self) -> None:
         """Drop what is queued, take no more, wake who waits."""
         self._ended = True
         self.take()
         self._arrived.set()
-
-    def _pop(self) -> None:
-        _, message = self._queue.popitem(last=False)
-        self._count(-message.size)
 
     def _count(self, size: int) -> None:
         self.queued_bytes += size

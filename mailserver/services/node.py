@@ -1,7 +1,7 @@
 """The running node as those see it who drive it: its settings, its peers, and what it sends of its own.
 
-A setting that changes here takes effect at once, is announced to every peer by a Status Update, and, as peers learn of
-it late, tolerates what kept to the former one for a grace period (6/WAKU1 "Status Update").
+A setting that changes here takes effect at once, and is announced to every peer by a Status Update. Peers learn of it
+late: what keeps to the former one is tolerated for a grace period (6/WAKU1 "Status Update").
 """
 
 from collections.abc import Iterable

@@ -44,7 +44,6 @@ MAX_UNCONFIRMED_BYTES = 4 * 1024 * 1024
 MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
 
-
 CONCURRENCY_RETRY_S = 1
 """When a client may come back that has too many requests under way: one takes some milliseconds."""
 

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.errors import StoreError
+from mailserver.services.archive import Clock
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.handover import HandoverError, compaction_running, pruning_turn, read_handover
 from mailserver.store.retention import Retention
@@ -27,9 +28,6 @@ ROUND_INTERVAL_S = 60.0
 
 WARNING_INTERVAL_S = 3600.0
 """Least time between two warnings that the archive is waited for."""
-
-Clock = Callable[[], float]
-"""Returns the present in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)

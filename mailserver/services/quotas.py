@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from mailserver.buckets import Buckets, Counts, Ledger
+from mailserver.buckets import Buckets, Counts, Entries
 from mailserver.codec.keys import NodeId
 from mailserver.mail.request import Cursor
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed, groups_of
@@ -57,14 +57,14 @@ class RequestLimits:
 
 
 PEER_REQUEST_LIMITS = RequestLimits(requests_per_minute=600, envelopes_per_minute=200_000, concurrent=16)
-"""By peer. A deployed client that was away for a month asks for 30 windows of 24 h, for each 10 of its topics: with
-1,000 topics that is 3,000 requests, which is the burst, and as fast as it likes. Their pages may hold 2,000,000
-envelopes. It has 3 requests under way at once; 16 leave room for those that it has given up."""
+"""By peer. A deployed client that was away for a month asks for 30 windows of 24 h, each for 10 of its topics.
+With 1,000 topics that is 3,000 requests, which is the burst: it may ask as fast as it likes. Their pages may hold
+2,000,000 envelopes. It has 3 requests under way at once; 16 leave room for those that it has given up."""
 
-ADDRESS_REQUEST_LIMITS = RequestLimits(requests_per_minute=6000, envelopes_per_minute=2_000_000, concurrent=512)
-"""By address: ten such clients at the same time, or three thousand that were away for a day and have 100 topics; 512
-are more than 3 requests of each of the 100 connections that an address may have. Who makes up a new node id for each
-connection has these limits all the same."""
+ADDRESS_REQUEST_LIMITS = RequestLimits(requests_per_minute=6000, envelopes_per_minute=2_000_000, concurrent=640)
+"""By address: ten such clients at the same time, or three thousand that were away for a day and have 100 topics. 640 at
+once are more than 3 requests of each of the 200 connections that an address may have. Who makes up a new node id for
+each connection has these limits all the same."""
 
 
 class _Quotas:
@@ -148,7 +148,7 @@ class RequestLimiter:
         self.allowed = allowed
         self.peers = _Quotas(peer)
         self.addresses = _Quotas(address)
-        self.cursors: Ledger[NodeId, _Cursors] = Ledger(_Cursors, _Cursors.are_old, max_keys=MAX_CURSOR_PEERS)
+        self.cursors: Entries[NodeId, _Cursors] = Entries(_Cursors, _Cursors.are_old, max_keys=MAX_CURSOR_PEERS)
 
     def change(self, peer: RequestLimits, address: RequestLimits, allowed: Allowed) -> None:
         """Put other limits in force, for requests that wait, too. Limits that change start with their whole burst."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mailserver.buckets import Buckets
+from mailserver.buckets import Buckets, take_all
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed, groups_of
@@ -106,16 +106,7 @@ class RateLimiter:
 
         All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
         """
-        costs = [
-            (buckets.of(topic, now), cost)
-            for buckets, cost in ((self._packets.topic, 1), (self._bytes.topic, size))
-            if buckets is not None
-        ]
-        if any(bucket.wait(cost, now) for bucket, cost in costs):
-            return False
-        for bucket, cost in costs:
-            bucket.take(cost, now)
-        return True
+        return take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
 
     def rules(self, address: str, node_id: NodeId) -> list[_Rule]:
         """What a packet of this peer is counted by."""
