@@ -1,4 +1,7 @@
-"""A mail client on the same core: asks any mailserver for history, and posts envelopes to any Waku v1 node."""
+"""A mail client on the same core: asks any mailserver for history, and posts envelopes to any Waku v1 node.
+
+Here, too, is what every envelope of ours is made with, JSON-RPC's as well: randomness for its seal, and proof of work.
+"""
 
 import asyncio
 import contextlib
@@ -104,7 +107,7 @@ def seal_to_node(
     )
 
 
-async def work(
+async def mine_envelope(
     data: bytes,
     topic: Topic,
     *,
@@ -149,13 +152,13 @@ async def seal_envelope(
     signing_key: PrivateKey | None = None,
     turn: asyncio.Lock | None = None,
 ) -> Envelope:
-    """Seal a payload with a symmetric key into an envelope created now, and find its proof of work, as `work`.
+    """Seal a payload with a symmetric key, and make an envelope around it with `mine_envelope`.
 
     Raises:
         TooMuchWork: it takes longer than `ttl`.
     """
     data = seal_to_key(payload, key, signing_key=signing_key)
-    return await work(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
+    return await mine_envelope(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
 
 
 async def seal_request(
@@ -166,7 +169,7 @@ async def seal_request(
     Args:
         request: its `request_id` is ignored: it is the hash of the envelope that is made here.
         min_pow: what the mailserver asks for.
-        turn: as of `work`.
+        turn: as of `mine_envelope`.
     Raises:
         TooMuchWork: it takes longer than REQUEST_TTL_S.
     """

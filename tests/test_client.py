@@ -19,11 +19,11 @@ from mailserver.client import (
     RequestFailed,
     TooMuchWork,
     connect,
+    mine_envelope,
     seal_envelope,
     seal_request,
     seal_to_key,
     seal_to_node,
-    work,
 )
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
@@ -245,7 +245,7 @@ def test_without_a_padding_the_plaintext_fills_a_block_with_randomness() -> None
 
 
 async def test_sealed_data_becomes_an_envelope_with_work() -> None:
-    envelope = await work(b"data", NEWS, ttl=10, min_pow=0.5, now=1000, turn=asyncio.Lock())
+    envelope = await mine_envelope(b"data", NEWS, ttl=10, min_pow=0.5, now=1000, turn=asyncio.Lock())
 
     assert (envelope.data, envelope.topic, envelope.expiry, envelope.ttl) == (b"data", NEWS, 1010, 10)
     assert envelope.pow() >= 0.5
@@ -254,7 +254,7 @@ async def test_sealed_data_becomes_an_envelope_with_work() -> None:
 @pytest.mark.parametrize(("ttl", "limit_s", "shown"), [(1000, 0.01, "0.01"), (0, 10.0, "0")])
 async def test_work_is_given_up_at_its_limit_or_when_the_envelope_expires(ttl: int, limit_s: float, shown: str) -> None:
     with pytest.raises(TooMuchWork) as given_up:
-        await work(b"data", NEWS, ttl=ttl, min_pow=1e30, now=1000, limit_s=limit_s)
+        await mine_envelope(b"data", NEWS, ttl=ttl, min_pow=1e30, now=1000, limit_s=limit_s)
 
     assert str(given_up.value).startswith(f"no proof of work within {shown} s: ")
 
@@ -262,7 +262,7 @@ async def test_work_is_given_up_at_its_limit_or_when_the_envelope_expires(ttl: i
 async def test_works_that_share_a_turn_wait_for_it() -> None:
     turn = asyncio.Lock()
     async with turn:
-        working = asyncio.create_task(work(b"data", NEWS, ttl=10, min_pow=0.0, now=1000, turn=turn))
+        working = asyncio.create_task(mine_envelope(b"data", NEWS, ttl=10, min_pow=0.0, now=1000, turn=turn))
         await turns()
         waiting = not working.done()
 

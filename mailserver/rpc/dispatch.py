@@ -1,8 +1,12 @@
 """JSON-RPC 2.0 over any transport: one text in, one text out, or none.
 
-Spec: https://www.jsonrpc.org/specification. Where it leaves things open: an id is a string, a finite number or null;
-a batch is worked off in its order, one call after the other; parameters go by position or by name; numbers that no
-double holds, NaN, Infinity and names that stand twice in an object are parse errors.
+Spec: https://www.jsonrpc.org/specification. Where it leaves things open:
+
+- An id is a string, a finite number or null.
+- A batch is worked off in its order, one call after the other.
+- Parameters go by position or by name.
+- Parse errors are: NaN, Infinity, fractions that no double holds, numbers longer than MAX_NUMBER_CHARS, and names that
+  stand twice in an object.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """What callers send, checked before it is used: JSON in; bytes, keys, topics and numbers out.
 
-A check takes one JSON value and returns what it stands for, or raises Invalid; `Fields` adds whose value it was. Where
-JSON-RPC is silent: null is the same as absent, and where a value may be absent, "" and "0x" are, too, because deployed
-clients write every field; a name that nobody asked for is an error, because a `targetpeer` that is passed over would
-send to everybody what was meant for one.
+A check takes one JSON value and returns what it stands for, or raises Invalid; `Fields` adds whose value it was.
+
+Where JSON-RPC is silent: null is the same as absent. Where a value may be absent, "" and "0x" are, too: deployed
+clients write every field. A name that nobody asked for is an error: a `targetpeer` that is passed over would send to
+everybody what was meant for one.
 """
 
 import binascii
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from mailserver.codec.keys import PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey, check_public_key
+from mailserver.codec.keys import PRIVATE_KEY_BYTES, PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey, check_public_key
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.rpc.errors import ErrorCode, RpcError
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
@@ -29,6 +30,7 @@ MAX_ENODE_CHARS = 512
 """Longest enode URL: 128 digits, a host name of 253 characters, and a query that nobody reads."""
 
 MAX_FLOAT = sys.float_info.max
+"""The upper bound of a number that has no other: infinity is none."""
 
 _SHOWN_CHARS = 64
 _ABSENT: tuple[Json, ...] = (None, "", "0x")
@@ -243,7 +245,7 @@ def public_key(value: Json) -> NodeId:
 def private_key(value: Json) -> PrivateKey:
     """A private key, 32 bytes."""
     try:
-        return PrivateKey(hex_bytes(32, 32)(value))
+        return PrivateKey(hex_bytes(PRIVATE_KEY_BYTES, PRIVATE_KEY_BYTES)(value))
     except DecodeError as error:
         raise Invalid(str(error)) from error
 

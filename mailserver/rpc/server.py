@@ -1,9 +1,9 @@
 """JSON-RPC over HTTP: POST / for calls, a WebSocket at / for calls and subscriptions, on one port.
 
 The interface holds keys, so its dangers are whoever else can reach the port: web pages in the operator's browser above
-all. A page can send requests to any address, but it cannot help saying where it comes from (Origin), what name it
-used (Host; DNS rebinding makes a name of its own mean 127.0.0.1), nor send application/json without asking first,
-which nobody answers here. What does not speak a browser's language is kept out by the token.
+all. A page can send requests to any address. But its browser says where it comes from (Origin), and what name it used
+(Host): DNS rebinding can make a name of the page's own mean 127.0.0.1. And for application/json a browser asks first,
+which nobody answers here. What is no browser is kept out by the token.
 
 Connections that have not passed these checks push out each other, the oldest first, and never the others.
 """
@@ -57,7 +57,7 @@ LINGER_S = 1.0
 STOP_TIMEOUT_S = 0.5
 """How long callers have to take our close frame, calls to end by themselves, and again to end when cancelled."""
 
-BACKLOG = 64
+BACKLOG = MAX_CONNECTIONS
 JSON_TYPE = "application/json"
 
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNORECASE)

@@ -44,11 +44,6 @@ class Dialect(Enum):
     """The hash of the envelope; of a history request, its id."""
 
 
-def sent(dialect: Dialect, envelope_hash: bytes) -> Json:
-    """What a method returns that has sent an envelope."""
-    return encode_hex(envelope_hash) if dialect is Dialect.DEPLOYED else True
-
-
 class NodeMethods:
     """The node: what it is and asks for."""
 

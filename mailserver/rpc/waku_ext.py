@@ -24,11 +24,7 @@ from mailserver.rpc.params import (
     topic,
     whole,
 )
-from mailserver.rpc.waku import Dialect, sent
-from mailserver.rpc.work import Works
-from mailserver.services.archive import Clock
-from mailserver.services.keys import KeyStore
-from mailserver.services.node import Node
+from mailserver.rpc.sending import SendingMethods
 from mailserver.services.peers import PeerInfo
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import MAX_U32, Topic
@@ -51,15 +47,8 @@ _REQUEST = (
 _ID_OF_ENVELOPE = RequestId(bytes(32))
 
 
-class HistoryMethods:
+class HistoryMethods(SendingMethods):
     """Requests to other mailservers."""
-
-    def __init__(self, node: Node, keys: KeyStore, works: Works, *, dialect: Dialect, clock: Clock) -> None:
-        self._node = node
-        self._keys = keys
-        self._works = works
-        self._dialect = dialect
-        self._clock = clock
 
     def table(self) -> dict[str, Method]:
         """The methods by name."""
@@ -75,7 +64,7 @@ class HistoryMethods:
         with self._works.place() as turn:
             envelope = await seal_request(request, key, min_pow=peer.settings.pow_requirement, now=now, turn=turn)
         await self._node.request_history(peer.node_id, envelope)
-        return sent(self._dialect, envelope.hash())
+        return self._sent(envelope)
 
     def _mailserver(self, node_id: NodeId) -> PeerInfo:
         peer = next((peer for peer in self._node.peers() if peer.node_id == node_id), None)

@@ -1,14 +1,14 @@
 """Messages (9/WAKU-RPC): posted, filtered, polled and subscribed to.
 
-waku_post departs from the text where deployed nodes do: a ttl of 0 or none is 50 s, the topic may be absent where the
-message is sealed to a public key (it is 0x00000000 then), powTime may be absent (5 s), and so may powTarget: it is
-what this node asks for.
+waku_post departs from the text where deployed nodes do. A ttl of 0 or none is 50 s. The topic may be absent where the
+message is sealed to a public key: it is 0x00000000 then. powTime may be absent, it is 5 s then; powTarget, too, it is
+what this node asks for then.
 """
 
 import asyncio
 from functools import partial
 
-from mailserver.client import seal_to_key, seal_to_node, work
+from mailserver.client import mine_envelope, seal_to_key, seal_to_node
 from mailserver.codec.keys import PrivateKey
 from mailserver.rpc.caller import Call
 from mailserver.rpc.dispatch import Method
@@ -31,17 +31,15 @@ from mailserver.rpc.params import (
     topic_prefix,
     whole,
 )
-from mailserver.rpc.waku import Dialect, sent
-from mailserver.rpc.work import Works
-from mailserver.services.archive import Clock
+from mailserver.rpc.sending import SendingMethods
 from mailserver.services.filters import MAX_FILTER_TOPICS, Criteria, Filter, Filters, Message
 from mailserver.services.keys import KeyStore
-from mailserver.services.node import Node
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Verdict
 from mailserver.waku.envelope import MAX_U32, TOPIC_BYTES, Topic
 
 DEFAULT_TTL_S = 50
 DEFAULT_POW_TIME_S = 5.0
+"""What `ttl` and `powTime` are where they are absent."""
 
 MAX_POW_TIME_S = 60.0
 """No proof of work is sought for longer, whatever `powTime` allows."""
@@ -54,15 +52,8 @@ _FILTER = ("symKeyID", "privateKeyID", "sig", "minPow", "topics", "allowP2P")
 _NO_TOPIC = Topic(bytes(TOPIC_BYTES))
 
 
-class PostMethods:
+class PostMethods(SendingMethods):
     """Sending."""
-
-    def __init__(self, node: Node, keys: KeyStore, works: Works, *, dialect: Dialect, clock: Clock) -> None:
-        self._node = node
-        self._keys = keys
-        self._works = works
-        self._dialect = dialect
-        self._clock = clock
 
     def table(self) -> dict[str, Method]:
         """The methods by name."""
@@ -88,7 +79,7 @@ class PostMethods:
         if now + ttl > MAX_U32:
             raise message.wrong("ttl", "the envelope would expire after 2106")
         with self._works.place() as turn:
-            envelope = await work(
+            envelope = await mine_envelope(
                 data,
                 _NO_TOPIC if message_topic is None else message_topic,
                 ttl=ttl,
@@ -103,7 +94,7 @@ class PostMethods:
             await self._node.post(envelope)
         else:
             await self._node.send_direct(target.node_id, envelope)
-        return sent(self._dialect, envelope.hash())
+        return self._sent(envelope)
 
     def _seal(self, message: Fields, *, has_topic: bool) -> bytes:
         key_id = message.maybe("symKeyID", identifier)
