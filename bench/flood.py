@@ -80,7 +80,7 @@ class FloodSpec:
 
 
 def flood_specs(peers: int, seconds: float, *, is_quick: bool) -> tuple[FloodSpec, ...]:
-    """The kinds of flood: each limit, slowed for ever; and then as by default, disconnected after a minute."""
+    """The kinds of flood: each limit, slowed for ever; then as by default, disconnected after a while."""
     quiet_s, burst_s = (seconds, seconds) if is_quick else (QUIET_S, BURST_S)
     slowed = tuple(FloodSpec(peers, count, math.inf, (quiet_s, burst_s, seconds)) for count in PER_PACKET)
     if is_quick:
