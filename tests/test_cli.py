@@ -7,6 +7,8 @@ they were not.
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -445,3 +447,14 @@ def test_interrupt_from_the_keyboard_has_the_shells_exit_code(
 
     assert main(["enode"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_running_mailserver_rarely_looks_for_garbage() -> None:
+    program = (
+        "import gc, sys; from mailserver import cli; cli.uvloop.run = lambda daemon: daemon.close();"
+        "cli.main(['run']); print(gc.get_threshold() == cli.GC_THRESHOLDS, gc.get_freeze_count() > 10_000)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == ["True", "True"]
