@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, MailserverError, StartupError
 from mailserver.rpc.caller import Call, Caller
 from mailserver.rpc.dispatch import Dispatcher, Method
@@ -22,7 +23,7 @@ from mailserver.rpc.params import Fields, Json, enode, list_of, whole
 from mailserver.sync.catchup import MAX_SOURCES, Catchup
 from mailserver.sync.command import ATTEMPTS, SHOW_INTERVAL_S
 from mailserver.sync.ledger import SyncError
-from mailserver.sync.source import Progress, State
+from mailserver.sync.progress import Progress, State
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
@@ -64,27 +65,31 @@ class SyncMethods:
         sources = params.required("sources", list_of(enode, MAX_SOURCES))
         since, until = (params.required(name, whole(0, MAX_U32)) for name in ("since", "until"))
         try:
-            await self._catchup.add(since, until, sources)
+            before = await self._catchup.add(since, until, sources)
         except ValueError as error:
             raise params.wrong("since", str(error)) from error
         settled = asyncio.create_task(self._catchup.settled(sources))
         try:
             waiting = True
             while waiting:
-                await call.caller.notify(SYNC_PROGRESS, lambda: self._shown(sources))
+                await call.caller.notify(SYNC_PROGRESS, lambda: self._shown(before))
                 await asyncio.wait([settled], timeout=SHOW_INTERVAL_S)
                 waiting = not settled.done() and any(map(_is_at_it, self._catchup.snapshot(sources)))
         finally:
             settled.cancel()
-        return self._shown(sources)
+        return self._shown(before)
 
-    def _shown(self, sources: list[Any]) -> Json:
-        return [progress.as_json() for progress in self._catchup.snapshot(sources)]
+    def _shown(self, before: Mapping[Enode, Progress]) -> Json:
+        """What this call has done, source by source."""
+        now = ((was, self._catchup.snapshot([source])) for source, was in before.items())
+        return [progress.since(was).as_json() for was, progresses in now for progress in progresses]
 
 
 def _is_at_it(source: Progress) -> bool:
     """Whether there is something to wait for."""
-    return source.state is State.FETCHING or (source.state is State.WAITING and source.failures < ATTEMPTS)
+    if source.state is State.WAITING:
+        return source.failures < ATTEMPTS and not source.is_hopeless
+    return source.state is State.FETCHING
 
 
 CONTROL_ERRORS: Known = {

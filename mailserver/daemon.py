@@ -34,7 +34,9 @@ from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.catchup import Catchup
-from mailserver.sync.source import Progress, State, SyncSettings
+from mailserver.sync.progress import Progress, State
+from mailserver.sync.source import SyncSettings
+from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
@@ -57,11 +59,12 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         loop.add_signal_handler(number, stop.set)
     with locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
+        settings = sync_settings(config)
         async with (
             open_store(config.data_dir / STORE_FILE) as store,
             _prune(config, store),
-            _catch_up(config, store, failed=stop.set) as catchup,  # before anything is received
-            _serve(config, key, store, failed=stop.set) as server,
+            _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
+            _serve(config, key, store, settings.acceptance, catchup, failed=stop.set) as server,
             _serve_metrics(config, catchup),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
@@ -75,11 +78,16 @@ async def run_daemon(config: Config, reload: Reload) -> None:
 
 @contextlib.asynccontextmanager
 async def _serve(
-    config: Config, key: PrivateKey, store: EnvelopeStore, failed: Callable[[], None]
+    config: Config,
+    key: PrivateKey,
+    store: EnvelopeStore,
+    acceptance: Acceptance,
+    catchup: Catchup,
+    failed: Callable[[], None],
 ) -> AsyncIterator[Server]:
     """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    server = Server(config, key, store)
+    server = Server(config, key, store, acceptance, catchup)
     listener = Listener(
         key,
         CLIENT_ID,
@@ -105,9 +113,11 @@ async def _serve(
 
 
 @contextlib.asynccontextmanager
-async def _catch_up(config: Config, store: EnvelopeStore, failed: Callable[[], None]) -> AsyncIterator[Catchup]:
+async def _catch_up(
+    config: Config, settings: SyncSettings, store: EnvelopeStore, failed: Callable[[], None]
+) -> AsyncIterator[Catchup]:
     """Fetch what was missed, and what commands ask for, as long as the context is entered."""
-    catchup = Catchup(store, config.data_dir, sync_settings(config), time.time)
+    catchup = Catchup(store, config.data_dir, settings, time.time)
     await catchup.add_missed(config.sync_days)
     control = ControlSocket(Dispatcher(SyncMethods(catchup).table(), CONTROL_ERRORS))
     await control.start(config.data_dir)
@@ -239,8 +249,7 @@ def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> S
         sources=config.trusted_enodes if sources is None else sources,
         password_key=key_from_password(config.password),
         client_id=CLIENT_ID,
-        min_pow=config.min_pow,
-        interest=config.interest,
+        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
     )
 
 

@@ -25,7 +25,8 @@ from mailserver.services.quotas import RequestLimiter
 from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.waku.acceptance import Acceptance, Requirements
+from mailserver.sync.catchup import Catchup
+from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,12 @@ Reload = Callable[[], Config]
 class Server:
     """What serves peers, and what of it follows the settings while it runs."""
 
-    def __init__(self, config: Config, key: PrivateKey, store: EnvelopeStore) -> None:
+    def __init__(
+        self, config: Config, key: PrivateKey, store: EnvelopeStore, acceptance: Acceptance, catchup: Catchup
+    ) -> None:
+        """Wire the services. `acceptance` is that by which `catchup` judges, too."""
         self._config = config
+        self._catchup = catchup
         self.admission = Admission(*policy.admission(config))
         self._rates = RateLimiter(policy.rate_limits(config))
         self._requests = RequestLimiter(*policy.request_limits(config))
@@ -51,7 +56,6 @@ class Server:
             static=[enode.node_id for enode in config.static_enodes],
         )
         feed = Feed()
-        acceptance = Acceptance(Requirements(config.min_pow, config.interest))
         archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates)
         self.relay = Relay(feed, time.time, light_node=config.light_node)
         self.node = Node(
@@ -132,6 +136,7 @@ class Server:
             node.set_static(config.static_enodes)
         if config.trusted_peers != before.trusted_peers:
             node.set_trusted(enode.node_id for enode in config.trusted_enodes)
+        self._catchup.follow(config.trusted_enodes)
         node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,12 @@ from mailserver.errors import ConnectionLost, StartupError
 from mailserver.rpc.caller import Call
 from mailserver.rpc.dispatch import Dispatcher, Method
 from mailserver.rpc.params import Fields, Json, text
+from mailserver.sync import source as source_module
 from mailserver.sync.command import ATTEMPTS
 from tests.pairs import private_key
 from tests.raw_peer import close_stream
 from tests.sync.running import catching_up, hurry
-from tests.sync.servers import DAY, NOW, Archive, make_envelopes, serving
+from tests.sync.servers import DAY, NOW, Archive, Asked, make_envelopes, serving
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
@@ -249,6 +251,38 @@ async def test_command_waits_until_all_is_there(tmp_path: Path, monkeypatch: pyt
 
     assert (ended["state"], ended["stored"]) == ("done", 50)
     assert len(heard) > 0
+
+
+async def test_command_is_told_what_it_has_done_and_not_what_others_had_done_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon(tmp_path, monkeypatch), serving(Archive(make_envelopes(50))) as server:
+        (first,) = await call_daemon(tmp_path, SYNC, request(server.enode), lambda _: None)
+        heard: list[Any] = []
+        (second,) = await call_daemon(tmp_path, SYNC, request(server.enode), heard.append)
+
+    numbers = ("pages", "fetched", "stored")
+    assert [first[name] for name in numbers] == [2, 50, 50]
+    assert [second[name] for name in numbers] == [2, 50, 0]
+    assert heard[0][0]["fetched"] == 0
+    assert heard[0][0]["seconds"] < first["seconds"]
+
+
+async def test_command_does_not_wait_for_a_source_that_says_the_same_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon goes on all the same, less and less often."""
+    monkeypatch.setattr(source_module, "backoff_s", lambda failures: 0.0 if failures < 2 else 3600.0)
+
+    async def refuse(asked: Asked) -> None:
+        asked.fail("failed to decrypt p2p request")
+
+    async with daemon(tmp_path, monkeypatch), serving(refuse) as server:
+        calling = call_daemon(tmp_path, SYNC, request(server.enode), lambda _: None)
+        (ended,) = await asyncio.wait_for(calling, DEADLINE_S)
+
+    assert (ended["state"], ended["failures"], ended["is_hopeless"]) == ("waiting", 2, True)
+    assert ended["problem"] == "failed to decrypt p2p request"
 
 
 async def test_command_does_not_wait_for_ever_for_a_source_that_is_down(

@@ -10,13 +10,15 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.ledger import SyncError, open_ledger
+from mailserver.sync.progress import Progress, State
 from mailserver.sync.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
-from mailserver.sync.source import Clock, Progress, Source, State, SyncSettings
+from mailserver.sync.source import Clock, Source, SyncSettings
 from mailserver.waku.acceptance import MAX_AHEAD_S
 from mailserver.waku.envelope import MAX_U32
 
@@ -33,6 +35,10 @@ LOG_INTERVAL_S = 60.0
 ASK_AGAIN_S = 600
 """How long after the start what was created meanwhile is asked for, too: until then our peers have found us again.
 Those that we dial are tried every 5 minutes."""
+
+MAX_LEAP_S = LATE_S
+"""By how much our clock may leap ahead unnoticed. A machine that was suspended, or has started with a clock far behind,
+has missed the time between."""
 
 STOP_PATIENCE_S = 0.5
 """How long sources have to say goodbye when stopped, before their connections are cut."""
@@ -57,17 +63,17 @@ class Catchup:
         self._problem: str | None = None
         self._running = False
         self._stopping = asyncio.Event()
-        self._asks_for_missed = False
+        self._max_days = 0.0  # how far back what was missed is asked for
         self._ask_again_at = math.inf  # by the loop's clock
         self._rest: list[Range] = []  # what of the missed is to be asked for then
         for enode in settings.sources:
             self._source(enode, settings.sources)
 
-    async def add(self, since: int, until: int, sources: Iterable[Enode] | None = None) -> None:
+    async def add(self, since: int, until: int, sources: Iterable[Enode] | None = None) -> dict[Enode, Progress]:
         """Have sources asked for all envelopes created from `since` to `until`, Unix seconds, at most the present.
 
         It is on disk when this returns, and `run` sees to it. What is owed of an earlier call is not asked for twice.
-        One that was given up is tried again.
+        One that was given up is tried again. Returns how far each of them was before.
 
         Args:
             sources: whom to ask; those of the settings if not given. An address that is new for its node counts.
@@ -79,13 +85,15 @@ class Catchup:
         if not 0 <= since <= until < MAX_U32:
             raise ValueError(f"{since} to {until} is no range of times")
         enodes = self._settings.sources if sources is None else tuple(sources)
-        asked = [self._source(enode, enodes) for enode in enodes]
-        for source in asked:
+        asked = {enode: self._source(enode, enodes) for enode in enodes}
+        before = {enode: source.progress() for enode, source in asked.items()}
+        for source in asked.values():
             source.account.add(Range(since, until))
         self._ledger.note_change()
         await self._ledger.save()
-        for source in asked:
+        for source in asked.values():
             source.rouse()
+        return before
 
     async def note_missed(self) -> None:
         """Take down that everything since the last reception may be missing here; to be saved by who calls this.
@@ -111,15 +119,30 @@ class Catchup:
             SyncError: the progress file cannot be written.
         """
         await self.note_missed()
-        now = int(self._clock())
-        since = max(now - round(max_days * SECONDS_PER_DAY), 0)
-        if since < now and self._settings.sources:
-            for part in self._ledger.missed:
-                self._owe(max(part.lower, since), min(part.upper, now))
-            self._asks_for_missed = True
-            self._rest = [Range(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
-            self._ask_again_at = asyncio.get_running_loop().time() + ASK_AGAIN_S
+        self._max_days = max_days
+        self._ask_for_missed()
         await self._ledger.save()
+
+    def follow(self, sources: Iterable[Enode]) -> None:
+        """Put other sources in force: new ones are asked for what is missed, those that are none any more for nothing.
+
+        What these owe is kept for when they come back; also who asks them by `add` has them back.
+        """
+        before = {enode.node_id for enode in self._settings.sources}
+        enodes = tuple(sources)
+        self._settings = replace(self._settings, sources=enodes)
+        for node_id in before - {enode.node_id for enode in enodes}:
+            if node_id in self._sources:
+                self._sources[node_id].dismiss()
+        try:
+            for enode in enodes:
+                is_new = enode.node_id not in before or enode.node_id not in self._sources
+                source = self._source(enode, enodes)
+                if is_new:
+                    source.rouse()
+                    self._owe_missed([source])
+        except SyncError as error:  # commands have so many others asked just now
+            log.error("catch-up does not follow the settings error=%r", str(error))
 
     async def settled(self, sources: Iterable[Enode] | None = None) -> None:
         """Wait until no source owes anything but those that were given up.
@@ -141,12 +164,16 @@ class Catchup:
         try:
             loop = asyncio.get_running_loop()
             log_at = loop.time() + LOG_INTERVAL_S
+            began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
             while not self._stopping.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SAVE_INTERVAL_S):
                         await self._stopping.wait()
-                if self._asks_for_missed:
-                    self._see_to_missed(loop.time())
+                leap_s = self._clock() - loop.time() - began
+                began += leap_s
+                if leap_s > MAX_LEAP_S:
+                    self._on_leap(leap_s)
+                self._see_to_missed(loop.time())
                 await self._save()
                 if loop.time() >= log_at:
                     self._log_progress()
@@ -160,26 +187,51 @@ class Catchup:
         """Let `run` return soon. What is not finished goes on where it was with the next start."""
         self._stopping.set()
 
+    def _ask_for_missed(self) -> None:
+        """Ask for it now, and once more when our peers are back."""
+        if self._max_days <= 0:
+            return
+        self._owe_missed(self._these(self._settings.sources))
+        now = int(self._clock())
+        self._rest = [Range(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
+        self._ask_again_at = asyncio.get_running_loop().time() + ASK_AGAIN_S
+
+    def _on_leap(self, leap_s: float) -> None:
+        log.warning("clock leapt ahead, what was sent meanwhile is missed seconds=%.0f", leap_s)
+        now = int(self._clock())
+        self._ledger.note_missed(missed_range(now - math.ceil(leap_s), now, ASK_AGAIN_S))
+        self._ask_for_missed()
+
     def _see_to_missed(self, now: float) -> None:
+        if self._max_days <= 0:
+            return
         if now >= self._ask_again_at:
             self._ask_again_at = math.inf
-            self._owe(self._rest.pop().lower, int(self._clock()))
+            since = self._rest.pop().lower
+            self._owe(Range(since, int(self._clock())), self._these(self._settings.sources))
         given = any(not source.account.pending for source in self._these(self._settings.sources))
         if given and self._ledger.missed != self._rest:
             self._ledger.missed = list(self._rest)
             self._ledger.note_change()
 
-    def _owe(self, since: int, until: int) -> None:
-        """All sources of the settings owe this; nothing if it is the wrong way round."""
-        if since <= until:
-            for source in self._these(self._settings.sources):
+    def _owe_missed(self, sources: Sequence[Source]) -> None:
+        for part in self._ledger.missed:
+            self._owe(part, sources)
+
+    def _owe(self, missed: Range, sources: Sequence[Source]) -> None:
+        """These sources owe this, as far back as may be, and until now."""
+        now = int(self._clock())
+        since = max(missed.lower, now - round(self._max_days * SECONDS_PER_DAY))
+        until = min(missed.upper, now)
+        if since <= until and self._max_days > 0:
+            for source in sources:
                 source.account.add(Range(since, until))
                 source.rouse()
             self._ledger.note_change()
 
     def _these(self, sources: Iterable[Enode] | None) -> list[Source]:
         if sources is None:
-            return list(self._sources.values())
+            return [source for source in self._sources.values() if not source.is_dismissed]
         return [self._sources[enode.node_id] for enode in sources if enode.node_id in self._sources]
 
     def _source(self, enode: Enode, beside: Sequence[Enode]) -> Source:
@@ -200,9 +252,10 @@ class Catchup:
         """Make room for one more: one that was only asked by the way, and owes nothing now, goes."""
         kept = {enode.node_id for enode in (*self._settings.sources, *beside)}
         for node_id, source in self._sources.items():
-            if node_id not in kept and not source.account.pending:
+            if node_id not in kept and (source.is_dismissed or not source.account.pending):
                 del self._sources[node_id]
-                self._ledger.forget(node_id)
+                if not source.account.pending:
+                    self._ledger.forget(node_id)
                 self._logged_pages.pop(node_id, None)
                 task = self._tasks.pop(node_id, None)
                 if task is not None:

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.catchup import Catchup
-from mailserver.sync.source import Clock, Progress, State, SyncSettings
+from mailserver.sync.progress import Progress, State
+from mailserver.sync.source import Clock, SyncSettings
 
 ATTEMPTS = 6
 """So many failures in a row, and a source is given up: after about a minute. Deployed nodes refuse a second connection

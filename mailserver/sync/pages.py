@@ -6,6 +6,7 @@ asking it comes to an end, and takes memory for two pages.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -81,10 +82,15 @@ class PageTooLong(MailserverError):
 
 
 class Judge:
-    """Decides which envelopes are stored."""
+    """Decides which envelopes of a page are right.
 
-    def __init__(self, min_pow: float, interest: Interest) -> None:
-        self._acceptance = Acceptance(Requirements(min_pow, interest))
+    `requirements`: those of the archive when the page was asked for; `asked`: the topics that it was asked for.
+    """
+
+    def __init__(self, requirements: Requirements) -> None:
+        self.requirements = requirements
+        self.asked = asked_interest(requirements.interest)
+        self._acceptance = Acceptance(replace(requirements, interest=self.asked))
 
     def wrong(self, envelope: Envelope, asked: Range, now: float) -> Wrong | None:
         """What is wrong with an envelope, None if nothing is. It may have expired: history has.
@@ -110,10 +116,11 @@ def asked_interest(interest: Interest) -> Interest:
 
 
 class Page(NamedTuple):
-    """One answer. `cursor` is None at the end of the window."""
+    """One answer. `cursor` is None at the end of the window; `judge` holds the rules by which it was asked for."""
 
     envelopes: Sequence[Envelope]
     cursor: Cursor | None
+    judge: Judge
 
 
 class Basket:
@@ -124,6 +131,11 @@ class Basket:
         self._bytes = 0
         self.envelopes: list[Envelope] = []
         self.is_full = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come."""
+        return self._bytes == 0
 
     def __call__(self, envelopes: Sequence[Envelope]) -> None:
         """Take a packet's envelopes. `on_full` is called once, when there is no more room."""
@@ -146,10 +158,9 @@ class Passage:
     to be understood. It cannot find envelopes made for the purpose: those end with MAX_WINDOW_PAGES.
     """
 
-    def __init__(self, window: Range, interest: Interest) -> None:
+    def __init__(self, window: Range) -> None:
         # Overlapping the window above: some servers leave the upper bound itself out.
         self.asked = Range(window.lower, window.upper + OVERLAP_S)
-        self._interest = interest
         self._limit = PAGE_ENVELOPES
         self._pages = 0
         self._idle = 0
@@ -162,10 +173,10 @@ class Passage:
         """When the oldest envelope so far was created; None before the first."""
         return None if self._lowest is None else self._lowest[0]
 
-    def request(self, cursor: Cursor | None) -> MailRequest:
+    def request(self, cursor: Cursor | None, interest: Interest) -> MailRequest:
         """What to ask for the page behind `cursor`."""
         unused = RequestId(bytes(32))  # the client makes it
-        return MailRequest(unused, self.asked.lower, self.asked.upper, self._interest, self._limit, cursor)
+        return MailRequest(unused, self.asked.lower, self.asked.upper, interest, self._limit, cursor)
 
     def shrink(self) -> None:
         """Ask for fewer envelopes a page from now on: one was too long. Honest ones may be, of long envelopes.

@@ -3,13 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from mailserver.client import MailClient, NoAnswer, RequestFailed, TooMuchWork, connect
 from mailserver.codec.keys import Enode
@@ -19,18 +16,16 @@ from mailserver.net.connection import random_key
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.writer import NewEnvelope
 from mailserver.sync.ledger import Account
-from mailserver.sync.pages import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong, asked_interest
-from mailserver.waku.bloom import FULL_INTEREST, Interest
+from mailserver.sync.pages import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
+from mailserver.sync.patience import Patience, backoff_s
+from mailserver.sync.progress import Progress, State
+from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import EnvelopeHash
 
 log = logging.getLogger(__name__)
 
 PAGE_TIMEOUT_S = 120.0
 """Longest time for one page: MAX_PAGE_BYTES at half a megabit a second. Silence is noticed sooner, by the client."""
-
-MIN_BACKOFF_S = 1.0
-MAX_BACKOFF_S = 300.0
-"""Least and longest wait before a source that failed is asked again: doubled with each failure, and by chance."""
 
 MAX_COME_BACK_S = 3600.0
 """How long a source may ask us to stay away; what it says beyond is not believed."""
@@ -51,8 +46,8 @@ MAX_PROBLEM_CHARS = 200
 """How much of what a source says goes into the log."""
 
 _JUDGED_TOGETHER = 256  # takes 2 ms
-_MAX_DOUBLINGS = 16  # of a float; far beyond MAX_BACKOFF_S
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
+_RATE_LIMIT = "rate limit exceeded"  # the deployed server's word, without a time
 
 Clock = Callable[[], float]
 """Returns the present in Unix seconds."""
@@ -73,74 +68,17 @@ class RequestTooDear(MailserverError):
 class SyncSettings:
     """Whom to ask, for what, and what to take.
 
-    `password_key` seals the requests. `min_pow` and `interest` are those of the archive: what it would not take live
-    it does not take from history. `give_up_after`: so many failures in a row, or one lie, and a source is not asked
+    `password_key` seals the requests. `acceptance` is that of the archive: what it would not take live is not taken
+    from history; when its requirements change, each source is asked for its next page by the new ones.
+    `give_up_after`: so many failures in a row, or one lie, or the same final answer twice, and a source is not asked
     again; 0: never give up.
     """
 
     sources: tuple[Enode, ...]
     password_key: bytes
     client_id: str
-    min_pow: float
-    interest: Interest = FULL_INTEREST
+    acceptance: Acceptance
     give_up_after: int = 0
-
-
-class State(Enum):
-    """What is going on with a source."""
-
-    FETCHING = "fetching"
-    WAITING = "waiting"
-    SET_ASIDE = "left alone"
-    DONE = "done"
-    GIVEN_UP = "given up"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far catching up from one source is.
-
-    `ranges` and `left_s`: how many ranges of creation times are to be asked for, and how many seconds they span.
-    `fetched`: envelopes that came; `stored`: those that were missing here; `wrong`: those that were dropped.
-    `seconds`: how long the source was connected, or dialled. `problem`: what went wrong last, if it is not over;
-    `failures`: how often in a row.
-    """
-
-    source: str
-    state: State
-    ranges: int
-    left_s: int
-    pages: int
-    fetched: int
-    stored: int
-    wrong: Mapping[Wrong, int]
-    seconds: float
-    problem: str
-    failures: int
-
-    def __str__(self) -> str:
-        wrong = sum(self.wrong.values())
-        return (
-            f"source={self.source} left_s={self.left_s} pages={self.pages} fetched={self.fetched} "
-            f"stored={self.stored} wrong={wrong} seconds={self.seconds:.1f}"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The same as an object of JSON."""
-        return asdict(self) | {
-            "state": self.state.value,
-            "wrong": {wrong.name.lower(): count for wrong, count in self.wrong.items()},
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Progress":
-        """Read what `as_json` made.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is something else.
-        """
-        wrong = {Wrong[name.upper()]: count for name, count in fields["wrong"].items()}
-        return cls(**{**fields, "state": State(fields["state"]), "wrong": wrong})
 
 
 class Source:
@@ -167,16 +105,17 @@ class Source:
         self._clock = clock
         self._on_change = on_change
         self._key = random_key()  # one for all visits: a source that counts requests knows us again
-        self._interest = asked_interest(settings.interest)
-        self._judge = Judge(settings.min_pow, self._interest)
+        self._judge = Judge(settings.acceptance.requirements)
         self._passage: Passage | None = None
         self._roused = asyncio.Event()
         self._settled = asyncio.Event()
         self._state = State.WAITING
         self._problem = ""
-        self._failures = 0
-        self._postponed = 0  # windows since the last one that came to its end
+        self._patience = Patience(settings.give_up_after)
         self._is_sent_away = False
+        self.is_dismissed = False
+        self._leash: asyncio.Timeout | None = None  # of the visit
+        self._has_answered = False
         self._lies = 0
         self._pages = self._fetched = self._stored = 0
         self._wrong: Counter[Wrong] = Counter()
@@ -189,9 +128,21 @@ class Source:
     def rouse(self) -> None:
         """There is something to ask for: it is tried now, unless the source has asked us to come back later."""
         if self._state is State.GIVEN_UP:
-            self._failures = 0
+            self._state = State.WAITING
+            self._problem = ""
+            self._patience = Patience(self._settings.give_up_after)
+        self.is_dismissed = False
         self._settled.clear()
         self._roused.set()
+
+    def dismiss(self) -> None:
+        """Ask it nothing more, until it is roused: a visit is broken off. What it owes stays in its account."""
+        self.is_dismissed = True
+        self._give_up_if_dismissed()
+        self._settled.set()
+        if self._leash is not None:
+            self._leash.reschedule(asyncio.get_running_loop().time())
+            self._leash = None  # once
 
     async def settled(self) -> None:
         """Wait until nothing is owed, or the source was given up."""
@@ -215,7 +166,8 @@ class Source:
             wrong=dict(self._wrong),
             seconds=self._seconds + (0.0 if self._visit_began is None else now - self._visit_began),
             problem=self._problem,
-            failures=self._failures,
+            failures=self._patience.failures,
+            is_hopeless=self._patience.is_hopeless,
         )
 
     async def run(self) -> None:
@@ -223,13 +175,14 @@ class Source:
         while True:
             self._roused.clear()
             pause_s = 0.0
-            if self.account.pending:
+            if self.account.pending and not self.is_dismissed:
                 pause_s = await self._visit()
                 if not self.account.pending:
                     log.info("caught up %s", self.progress())
             if not self.account.pending:
                 self._state = State.DONE
                 self._lies = 0
+            self._give_up_if_dismissed()
             if self._state in (State.DONE, State.GIVEN_UP):
                 self._settled.set()
                 await self._roused.wait()
@@ -252,7 +205,10 @@ class Source:
         self._is_sent_away = False
         self._visit_began = loop.time()
         try:
-            async with connect(self.enode, self._settings.client_id, self._key) as client:
+            async with (
+                asyncio.timeout(None) as self._leash,
+                connect(self.enode, self._settings.client_id, self._key) as client,
+            ):
                 while (passage := self._next_passage()) is not None:
                     await self._pass(client, passage)
                 return 0.0
@@ -262,8 +218,13 @@ class Source:
             return self._set_aside(error.lie)
         except RequestFailed as error:
             return self._on_refusal(error)
-        except (ConnectionLost, NoAnswer, RequestTooDear, TooMuchWork, DecodeError) as error:
+        except NoAnswer as error:
+            return self._fail(str(error), is_final=not self._has_answered)
+        except (ConnectionLost, RequestTooDear, TooMuchWork, DecodeError) as error:
             return self._fail(str(error))
+        except TimeoutError:  # dismissed
+            self._state = State.WAITING
+            return backoff_s(0)
         except StoreError as error:  # not the source's fault, and nothing is lost: it is asked again
             log.error("catch-up cannot store source=%s error=%r", self, str(error))
             return self._fail(str(error))
@@ -273,14 +234,19 @@ class Source:
             return self._fail("internal error")
         finally:
             self._seconds += loop.time() - self._visit_began
-            self._visit_began = None
+            self._visit_began = self._leash = None
+
+    def _give_up_if_dismissed(self) -> None:
+        if self.is_dismissed and self.account.pending:
+            self._state = State.GIVEN_UP
+            self._problem = "no trusted peer any more"
 
     def _next_passage(self) -> Passage | None:
         window = self.account.window()
         if window is None:
             self._passage = None
         elif self._passage is None:
-            self._passage = Passage(window, self._interest)
+            self._passage = Passage(window)
         return self._passage
 
     async def _pass(self, client: MailClient, passage: Passage) -> None:
@@ -297,7 +263,7 @@ class Source:
             page = following
         await self._take(client, passage, page)
         self._passage = None
-        self._failures = self._postponed = 0
+        self._patience.on_window_paid()
         self.account.finish()
         self._on_change()
 
@@ -305,13 +271,24 @@ class Source:
         if client.settings.pow_requirement > MAX_REQUEST_POW:
             raise RequestTooDear(client.settings.pow_requirement)
         now = asyncio.get_running_loop().time
+        judge = self._judge_now()
+        request = passage.request(cursor, judge.asked)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
                 basket = Basket(on_full=lambda: deadline.reschedule(now()))
-                completion = await client.request(passage.request(cursor), self._settings.password_key, basket)
+                try:
+                    completion = await client.request(request, self._settings.password_key, basket)
+                finally:
+                    self._has_answered = self._has_answered or not basket.is_empty
                 if not basket.is_full:  # else its end has come in the same moment
-                    return Page(basket.envelopes, completion.cursor)
+                    return Page(basket.envelopes, completion.cursor, judge)
         raise PageTooLong
+
+    def _judge_now(self) -> Judge:
+        requirements = self._settings.acceptance.requirements
+        if requirements is not self._judge.requirements:
+            self._judge = Judge(requirements)
+        return self._judge
 
     async def _take(self, client: MailClient, passage: Passage, page: Page) -> None:
         """Store what is right and missing here of a page; then, not before, the account moves on.
@@ -329,10 +306,10 @@ class Source:
             for envelope in page.envelopes[at : at + _JUDGED_TOGETHER]:
                 envelope_hash = envelope.hash()
                 places.append((envelope.created, envelope_hash))
-                wrong = self._judge.wrong(envelope, passage.asked, now)
+                wrong = page.judge.wrong(envelope, passage.asked, now)
                 if wrong is not None:
-                    self._count_wrong(wrong, client.settings.pow_requirement)
-                elif self._settings.interest.wants(envelope.topic):
+                    self._count_wrong(wrong, page.judge, client.settings.pow_requirement)
+                elif page.judge.requirements.interest.wants(envelope.topic):
                     row = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
                     right[envelope_hash] = row
         missing = await self._store.missing(list(right.values()))
@@ -348,13 +325,15 @@ class Source:
             self.account.advance(page.cursor)
             self._on_change()
         passage.refusals = 0
-        self._failures = self._postponed  # to fetch the same pages again and again is no success
+        self._patience.on_page()
         self._problem = ""
+        self._has_answered = True
 
-    def _count_wrong(self, wrong: Wrong, announced_pow: float) -> None:
+    def _count_wrong(self, wrong: Wrong, judge: Judge, announced_pow: float) -> None:
         self._wrong[wrong] += 1
-        # Who asks the world for less work than we do has such envelopes, and the request cannot say what we want.
-        if wrong is not Wrong.LOW_POW or announced_pow >= self._settings.min_pow:
+        # Who asks the world for less than we do has such envelopes, and the request cannot say what we want.
+        is_honest = wrong is Wrong.OVERSIZE or (wrong is Wrong.LOW_POW and announced_pow < judge.requirements.min_pow)
+        if not is_honest:
             self._lies += 1
 
     # What went wrong, and for how many seconds to stay away.
@@ -366,23 +345,28 @@ class Source:
         except SourceLies as error:
             return self._set_aside(error.lie)
         self._state = State.WAITING
-        return MIN_BACKOFF_S
+        return backoff_s(0)
 
     def _on_refusal(self, error: RequestFailed) -> float:
+        self._has_answered = True
         again = _COME_BACK.search(error.failure.message)
         if again is not None:
             self._is_sent_away = True
             # Not all who were sent away come back in the same second.
-            pause_s = max(min(float(again[1]), MAX_COME_BACK_S), MIN_BACKOFF_S) + _chance(0.0, MIN_BACKOFF_S)
+            pause_s = min(float(again[1]), MAX_COME_BACK_S) + backoff_s(0)
             return self._wait_for(str(error), State.WAITING, pause_s)
+        window = self.account.window()
         assert self._passage is not None
+        assert window is not None
         self._passage.refusals += 1
-        if self._passage.refusals >= MAX_REFUSALS:
+        # No cursor, no haste of ours explains it: the next window shows whether it is this one, or everything.
+        is_final = window.cursor is None and _RATE_LIMIT not in error.failure.message
+        if is_final or self._passage.refusals >= MAX_REFUSALS:
             self._passage = None
-            self._postponed += 1
+            self._patience.on_window_postponed()
             self.account.postpone()
             self._on_change()
-        return self._fail(str(error))
+        return self._fail(str(error), is_final=is_final)
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
@@ -390,12 +374,12 @@ class Source:
         self._lies = 0
         self._problem = lie.value
         self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
-        return SET_ASIDE_S + _chance(0.0, MIN_BACKOFF_S)
+        return SET_ASIDE_S + backoff_s(0)
 
-    def _fail(self, problem: str) -> float:
-        self._failures += 1
-        given_up = 0 < self._settings.give_up_after <= self._failures
-        return self._wait_for(problem, State.GIVEN_UP if given_up else State.WAITING, backoff_s(self._failures))
+    def _fail(self, problem: str, *, is_final: bool = False) -> float:
+        self._patience.on_failure(problem, is_final=is_final)
+        state = State.GIVEN_UP if self._patience.is_over else State.WAITING
+        return self._wait_for(problem, state, backoff_s(self._patience.failures))
 
     def _wait_for(self, problem: str, state: State, pause_s: float) -> float:
         self._problem = problem[:MAX_PROBLEM_CHARS]
@@ -412,13 +396,3 @@ class Source:
 
     def _wrong_text(self) -> str:
         return ", ".join(f"{count} {wrong.value}" for wrong, count in self._wrong.items()) or "0"
-
-
-def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row: 1 to 2 s after the first, 2 to 4 s after the second."""
-    longest = min(MIN_BACKOFF_S * 2 ** min(failures, _MAX_DOUBLINGS), MAX_BACKOFF_S)
-    return _chance(longest / 2, longest)
-
-
-def _chance(least: float, most: float) -> float:
-    return random.uniform(least, most)  # noqa: S311 - no secret

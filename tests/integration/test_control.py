@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 import time
 import urllib.request
@@ -20,6 +21,7 @@ from mailserver.waku.envelope import Envelope, encode_envelope
 from tests.integration.daemons import Daemon, run_command, running_daemon
 from tests.mailservers import NEWS, fill
 from tests.pairs import digest
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +69,24 @@ async def test_start_fetches_what_was_missed_and_the_metrics_say_so(tmp_path: Pa
     assert any(
         line.startswith("mailserver_sync_left_seconds{") and line.endswith(" 0.0") for line in metrics.split("\n")
     )
+
+
+async def test_reload_puts_sources_and_rules_in_force(tmp_path: Path, source: Daemon) -> None:
+    file = tmp_path / "mailserver.toml"
+    file.write_text("sync_days = 1\n")
+    with running_daemon(tmp_path / "new", "--config", str(file)) as daemon:
+        file.write_text(f'sync_days = 1\nmin_pow = 1e9\ntrusted_peers = ["{source.enode}"]\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        assert f" fetched={COUNT} stored=0 wrong={COUNT} " in daemon.wait_for_line("caught up")
+
+        file.write_text("sync_days = 1\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        await until(lambda: daemon.log.count("settings reloaded") == 2)
+        command = ("sync", "--data-dir", daemon.data_dir, "--from", source.enode, "--since", int(time.time()) - 86_400)
+        done = await asyncio.to_thread(run_command, *command, "--json")
+
+    (report,) = json.loads(done.stdout)
+    assert (report["state"], report["fetched"], report["stored"]) == ("done", COUNT, COUNT)
 
 
 async def test_command_has_the_running_daemon_fetch(tmp_path: Path, source: Daemon) -> None:

@@ -13,9 +13,10 @@ from mailserver.net import connection as connection_module
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
-from mailserver.sync import source as source_module
+from mailserver.sync import patience as patience_module
 from mailserver.sync.catchup import Catchup
-from mailserver.sync.source import Progress, State, SyncSettings
+from mailserver.sync.progress import Progress, State
+from mailserver.sync.source import SyncSettings
 from mailserver.waku.envelope import Envelope
 from tests.store.samples import assert_counts_are_right
 from tests.sync.servers import DAY, NOW, Clock, raws, row, settings_for, stored_raws
@@ -28,8 +29,8 @@ WHOLE = (NOW - 3 * DAY, NOW)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a source that failed asked again at once, and one that does not answer our goodbye left at once."""
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
-    monkeypatch.setattr(source_module, "MIN_BACKOFF_S", 0.001)
-    monkeypatch.setattr(source_module, "MAX_BACKOFF_S", 0.02)
+    monkeypatch.setattr(patience_module, "MIN_BACKOFF_S", 0.001)
+    monkeypatch.setattr(patience_module, "MAX_BACKOFF_S", 0.02)
     monkeypatch.setattr(catchup_module, "SAVE_INTERVAL_S", 0.01)
 
 

@@ -18,6 +18,7 @@ from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedReques
 from mailserver.rlpx.handshake import Recipient
 from mailserver.store.writer import NewEnvelope
 from mailserver.sync.source import SyncSettings
+from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode, StatusOptions
@@ -88,7 +89,7 @@ def stored_raws(path: Path) -> list[bytes]:
 
 def settings_for(*sources: Enode, min_pow: float = 0.0, interest: Interest = FULL_INTEREST) -> SyncSettings:
     """Settings to ask these sources."""
-    return SyncSettings(sources, PASSWORD_KEY, "sync/test", min_pow, interest)
+    return SyncSettings(sources, PASSWORD_KEY, "sync/test", Acceptance(Requirements(min_pow, interest)))
 
 
 @dataclass

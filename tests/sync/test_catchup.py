@@ -16,8 +16,8 @@ from mailserver.sync import ledger as ledger_module
 from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, Catchup
 from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
+from mailserver.sync.progress import State
 from mailserver.sync.ranges import LATE_S, OVERLAP_S, Range
-from mailserver.sync.source import State
 from tests.pairs import private_key
 from tests.store.samples import read, write
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
@@ -34,7 +34,7 @@ from tests.sync.servers import (
     serving,
     settings_for,
 )
-from tests.waiting import DEADLINE_S, until
+from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -364,6 +364,208 @@ async def test_what_was_sent_until_our_peers_were_back_is_asked_for_too(
 
     assert_stored(tmp_path, [late, *THREE_DAYS])
     assert (server.requests[-1].lower, server.requests[-1].upper) == (NOW - LATE_S, NOW + 600 + OVERLAP_S)
+
+
+async def test_clock_that_was_behind_at_the_start_hides_no_downtime(tmp_path: Path) -> None:
+    """As in a machine without a clock of its own, before it has asked the network for the time."""
+    clock = Clock(NOW - 2 * DAY)
+
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        await catchup.add_missed(1.5)
+        await settled(catchup)
+        asked = len(server.requests)
+        await receive_live(tmp_path)  # now nobody can see it by the last reception
+        clock.now = NOW
+        await until(lambda: len(server.requests) > asked)
+        await settled(catchup)
+        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+
+    assert min(request.lower for request in server.requests[asked:]) == NOW - 1.5 * DAY
+    assert_stored(tmp_path, [envelope for envelope in THREE_DAYS if not -2 * DAY < envelope.created - NOW < -1.5 * DAY])
+
+
+async def test_time_that_the_machine_has_slept_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        await catchup.add_missed(1)
+        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        server.requests.clear()
+        clock.now += 5000
+        await until(lambda: len(server.requests) > 0)
+        await settled(catchup)
+
+    assert server.requests[0].upper == NOW + 5000 + OVERLAP_S
+    assert asked_since(server) == NOW - LATE_S
+    assert len(lines(caplog, "clock leapt ahead, what was sent meanwhile is missed seconds=")) == 1
+
+
+async def test_clock_that_is_set_right_by_less_than_envelopes_are_late_is_no_leap(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async with catching_up(tmp_path, nobody(1), wanted=None, clock=clock):
+        for step_s in (0, LATE_S, -DAY):
+            clock.now += step_s
+            await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
+
+    assert not (tmp_path / PROGRESS_FILE).exists()
+
+
+# Sources that change
+
+
+async def test_new_source_is_asked_for_what_is_missed(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(3)
+        catchup.follow([server.enode])
+        await settled(catchup)
+        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert asked_since(server) == NOW - 3 * DAY
+
+
+async def test_new_source_is_not_asked_for_what_another_has_given(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS), name="one") as one,
+        serving(Archive(THREE_DAYS), name="other") as other,
+        catching_up(tmp_path, one.enode, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(3)
+        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        catchup.follow([one.enode, other.enode])
+        await settled(catchup)
+
+        assert asked_since(other) == NOW - LATE_S
+        assert one.visits == 1
+
+
+async def test_new_source_is_asked_for_nothing_where_days_are_none(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, wanted=None) as catchup:
+        await catchup.add_missed(0)
+        catchup.follow([nobody(1)])
+        (progress,) = await settled(catchup)
+
+    assert progress.ranges == 0
+
+
+async def test_source_that_is_none_any_more_is_left_at_once_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    archive, left = Archive(THREE_DAYS, max_limit=SMALL), asyncio.Event()
+
+    async def answer(asked: Asked) -> None:
+        if asked.number != 4:  # else it waits, for longer than the test
+            await archive(asked)
+        else:
+            left.set()
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        waiting = asyncio.create_task(catchup.settled([server.enode]))
+        await asyncio.wait_for(left.wait(), DEADLINE_S)
+        catchup.follow([])
+        await asyncio.wait_for(waiting, DEADLINE_S)
+
+        (progress,) = catchup.snapshot([server.enode])
+        assert (progress.state, progress.problem) == (State.GIVEN_UP, "no trusted peer any more")
+        assert catchup.snapshot() == ()
+        await until(lambda: open_ledger(tmp_path).account(server.enode.node_id).pending[0].cursor is not None)
+        assert (server.visits, len(server.requests)) == (1, 4)
+
+        catchup.follow([server.enode])
+        await settled(catchup)
+        assert server.requests[4].cursor == server.requests[3].cursor
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_source_that_is_none_any_more_is_asked_when_a_command_wants_it(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
+    ):
+        await state_of(catchup, State.WAITING)
+        catchup.follow([])
+        await catchup.add(*WHOLE, [server.enode])
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert progress.state is State.DONE
+
+
+async def test_source_that_owes_nothing_and_is_none_any_more_is_done(tmp_path: Path) -> None:
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        await settled(catchup)
+        catchup.follow([])
+
+        assert catchup.snapshot([server.enode])[0].state is State.DONE
+
+
+async def test_sources_that_are_none_any_more_make_room_and_what_they_owe_is_kept(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, *map(nobody, range(MAX_SOURCES))) as catchup:
+        others = [nobody(number) for number in range(100, 100 + MAX_SOURCES)]
+        catchup.follow(others)
+
+        assert len(catchup.snapshot(others)) == MAX_SOURCES
+        await catchup.add(*WHOLE)
+        assert open_ledger(tmp_path).account(nobody(0).node_id).pending == [Range(*WHOLE)]
+
+
+async def test_sources_for_which_there_is_no_room_are_an_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive, go_on = Archive(THREE_DAYS), asyncio.Event()
+
+    async def answer(asked: Asked) -> None:
+        await go_on.wait()
+        await archive(asked)
+
+    async with serving(answer) as server, catching_up(tmp_path, wanted=None) as catchup:
+        await catchup.add_missed(3)
+        await catchup.add(*WHOLE, [server.enode, *(nobody(number) for number in range(MAX_SOURCES - 1))])
+        catchup.follow([nobody(100)])
+        (line,) = lines(caplog, "catch-up does not follow the settings")
+        assert "more than 16 mailservers" in line
+
+        go_on.set()
+        await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
+        catchup.follow([nobody(100)])
+        assert [progress.ranges for progress in catchup.snapshot([nobody(100)])] == [1]
+
+
+async def test_source_that_comes_and_goes_while_it_is_being_left_is_asked_on(tmp_path: Path) -> None:
+    archive = Archive(THREE_DAYS, max_limit=SMALL)
+
+    async def answer(asked: Asked) -> None:
+        if asked.number != 4:
+            await archive(asked)
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        await until(lambda: len(server.requests) == 4)
+        for sources in ([], [server.enode], [], [server.enode]):
+            catchup.follow(sources)
+            await turns()
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert progress.state is State.DONE
+    assert server.visits == 2
 
 
 # Over restarts

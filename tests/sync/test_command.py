@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.codec.keys import Enode
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import command as command_module
 from mailserver.sync.command import ProgressLine, is_complete, report, run_once
 from mailserver.sync.ledger import open_ledger
 from mailserver.sync.pages import Wrong
-from mailserver.sync.source import Progress, State
+from mailserver.sync.progress import Progress, State
+from tests.pairs import private_key
 from tests.sync.running import WHOLE, assert_stored, hurry
 from tests.sync.servers import Archive, Asked, Clock, make_envelopes, serving, settings_for
 from tests.waiting import DEADLINE_S, until
@@ -62,21 +64,23 @@ async def test_one_run_ends_when_all_is_fetched(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.integration
 async def test_one_run_gives_up_who_is_not_there(tmp_path: Path) -> None:
+    nobody = Enode(private_key("nobody").public_key, "127.0.0.1", 1)
+
     async def refuse(asked: Asked) -> None:
-        asked.fail("no")
+        asked.fail("failed to decrypt p2p request")
 
     async with (
         serving(Archive(THREE_DAYS), name="there") as there,
         serving(refuse, name="refuses") as refuses,
         open_store(tmp_path / STORE_FILE) as store,
     ):
-        ended = await asyncio.wait_for(
-            run_once(store, tmp_path, settings_for(there.enode, refuses.enode), *WHOLE, clock=Clock()), DEADLINE_S
-        )
+        settings = settings_for(there.enode, refuses.enode, nobody)
+        ended = await asyncio.wait_for(run_once(store, tmp_path, settings, *WHOLE, clock=Clock()), DEADLINE_S)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert [source.state for source in ended] == [State.DONE, State.GIVEN_UP]
-    assert len(refuses.requests) == command_module.ATTEMPTS
+    assert [source.state for source in ended] == [State.DONE, State.GIVEN_UP, State.GIVEN_UP]
+    assert [source.failures for source in ended] == [0, 2, command_module.ATTEMPTS]
+    assert len(refuses.requests) == 2
     assert not is_complete(ended)
 
 
@@ -144,5 +148,6 @@ def test_report_for_programs_has_all_that_is_known() -> None:
         "seconds": 1.5,
         "problem": "",
         "failures": 0,
+        "is_hopeless": False,
     }
     assert [Progress.from_json(fields) for fields in objects] == [DONE, DOWN]

@@ -16,7 +16,8 @@ from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.mail.request import Cursor
 from mailserver.store.schema import STORE_FILE
-from mailserver.sync.source import State, SyncSettings
+from mailserver.sync.progress import State
+from mailserver.sync.source import SyncSettings
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, mine
 from mailserver.waku.payload import key_from_password
@@ -57,7 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.fixture
 def settings() -> SyncSettings:
-    return SyncSettings((), key_from_password(Config().password), "sync/test", 0.0)
+    return replace(settings_for(), password_key=key_from_password(Config().password))
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_all_that_a_daemon_has_is_stored(
 
 
 async def test_topics_of_a_daemon_are_stored(tmp_path: Path, source_folder: Path, settings: SyncSettings) -> None:
-    some = SyncSettings((), settings.password_key, "sync/test", 0.0, Interest(topics=frozenset({SPORT})))
+    some = replace(settings, acceptance=settings_for(interest=Interest(topics=frozenset({SPORT}))).acceptance)
 
     with source(source_folder) as daemon:
         async with catching_up(tmp_path, daemon.enode, settings=some, wanted=RANGE) as catchup:

@@ -22,14 +22,14 @@ from mailserver.sync.pages import (
     asked_interest,
 )
 from mailserver.sync.ranges import OVERLAP_S, Range
-from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES
+from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES, Requirements
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, mine
 from tests.pairs import digest
 from tests.sync.servers import DAY, NEWS, NOW, SPORT, make_envelope
 
 WINDOW = Range(NOW - DAY, NOW)
-ALL = Judge(0.0, FULL_INTEREST)
+ALL = Judge(Requirements(0.0))
 
 
 def places(*numbers: int) -> list[Place]:
@@ -83,7 +83,7 @@ def test_envelope_took_the_work_that_is_asked_of_it() -> None:
     def made(target: float) -> Envelope:
         return mine(NOW + 50, 50, NEWS, bytes(100), target=target)
 
-    judge = Judge(0.005, FULL_INTEREST)
+    judge = Judge(Requirements(0.005))
     poor = next(envelope for envelope in (made(0.0),) if envelope.pow() < 0.005)
 
     assert judge.wrong(made(0.005), WINDOW, NOW) is None
@@ -91,7 +91,7 @@ def test_envelope_took_the_work_that_is_asked_of_it() -> None:
 
 
 def test_envelope_has_a_topic_that_was_asked_for() -> None:
-    judge = Judge(0.0, Interest(topics=frozenset({SPORT})))
+    judge = Judge(Requirements(0.0, Interest(topics=frozenset({SPORT}))))
 
     assert judge.wrong(make_envelope(1, topic=SPORT), WINDOW, NOW) is None
     assert judge.wrong(make_envelope(1, topic=NEWS), WINDOW, NOW) is Wrong.UNWANTED_TOPIC
@@ -145,21 +145,21 @@ def test_fewest_envelopes_of_a_page_fit_whatever_their_length() -> None:
 
 
 def test_request_reaches_beyond_the_window_by_the_overlap() -> None:
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
     cursor = Cursor(NOW, EnvelopeHash(digest("envelope")))
 
-    request = passage.request(cursor)
+    request = passage.request(cursor, FULL_INTEREST)
 
     assert (request.lower, request.upper) == (WINDOW.lower, WINDOW.upper + OVERLAP_S)
     assert (request.limit, request.cursor, request.interest) == (PAGE_ENVELOPES, cursor, FULL_INTEREST)
 
 
 def test_fewer_envelopes_are_asked_for_until_that_is_a_lie() -> None:
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
     for limit in (PAGE_ENVELOPES, 125, 15):
-        assert passage.request(None).limit == limit
+        assert passage.request(None, FULL_INTEREST).limit == limit
         passage.shrink()
-    assert passage.request(None).limit == MIN_PAGE_ENVELOPES
+    assert passage.request(None, FULL_INTEREST).limit == MIN_PAGE_ENVELOPES
 
     with pytest.raises(SourceLies) as caught:
         passage.shrink()
@@ -176,19 +176,19 @@ def test_pages_that_lead_on_may_be_many_in_either_order() -> None:
     pages = in_descending_order(100)
 
     for order in (pages, pages[::-1], [page[::-1] for page in pages]):
-        note_all(Passage(WINDOW, FULL_INTEREST), order)
+        note_all(Passage(WINDOW), order)
 
 
 def test_pages_of_one_second_lead_on_by_their_hashes() -> None:
     hashes = sorted((EnvelopeHash(digest(str(number))) for number in range(300)), reverse=True)
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
 
     for envelope_hash in hashes:
         passage.note([(NOW, envelope_hash)])
 
 
 def test_oldest_envelope_so_far_is_known() -> None:
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
     assert passage.lowest is None
 
     passage.note(places(-5, -9, -2))
@@ -220,7 +220,7 @@ def shuffled_pages() -> list[list[Place]]:
 
 @pytest.mark.parametrize("pages", [repeated_pages(), circular_pages(), empty_pages(), shuffled_pages()])
 def test_pages_that_lead_nowhere_are_a_lie(pages: list[list[Place]]) -> None:
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
 
     with pytest.raises(SourceLies) as caught:
         note_all(passage, pages)
@@ -231,12 +231,12 @@ def test_pages_that_lead_nowhere_are_a_lie(pages: list[list[Place]]) -> None:
 def test_some_pages_may_lead_nowhere() -> None:
     idle: list[list[Place]] = [[]] * (MAX_IDLE_PAGES // 2)
 
-    note_all(Passage(WINDOW, FULL_INTEREST), [*idle, *in_descending_order(5), *idle])
+    note_all(Passage(WINDOW), [*idle, *in_descending_order(5), *idle])
 
 
 def test_pages_without_end_are_a_lie_even_if_they_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_module, "MAX_WINDOW_PAGES", 50)
-    passage = Passage(WINDOW, FULL_INTEREST)
+    passage = Passage(WINDOW)
     note_all(passage, in_descending_order(50))
 
     with pytest.raises(SourceLies) as caught:

@@ -15,9 +15,12 @@ from mailserver import client as client_module
 from mailserver.mail.request import Cursor
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import pages as pages_module
+from mailserver.sync import patience as patience_module
 from mailserver.sync import source as source_module
 from mailserver.sync.pages import MIN_PAGE_ENVELOPES, Lie, Wrong
-from mailserver.sync.source import MAX_BACKOFF_S, MAX_REFUSALS, MAX_WRONG, MIN_BACKOFF_S, State, backoff_s
+from mailserver.sync.progress import State
+from mailserver.sync.source import MAX_REFUSALS, MAX_WRONG
+from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes, mine
 from mailserver.waku.packets import PacketCode
@@ -525,17 +528,6 @@ async def test_source_that_is_down_is_tried_until_it_is_there(tmp_path: Path, ca
         assert progress.ranges > 0
 
 
-def test_waits_double_from_a_second_to_five_minutes_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # the waits as they are
-    waits = {failures: [backoff_s(failures) for _ in range(100)] for failures in (1, 2, 5, 8, 9, 20, 10**6)}
-
-    for failures, some in waits.items():
-        longest = min(2.0**failures, MAX_BACKOFF_S) if failures < 1000 else MAX_BACKOFF_S
-        assert all(max(MIN_BACKOFF_S, longest / 2) <= wait <= longest for wait in some)
-        assert len(set(some)) > 50
-    assert (MIN_BACKOFF_S, MAX_BACKOFF_S) == (1.0, 300.0)
-
-
 async def test_source_that_asks_to_come_back_is_left_alone_so_long(tmp_path: Path) -> None:
     times = []
 
@@ -604,7 +596,7 @@ async def test_window_that_is_always_refused_does_not_keep_back_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind_a_cursor: bool
 ) -> None:
     """As where a source's disk is damaged: what lies around that is fetched, and then it is asked less and less."""
-    monkeypatch.setattr(source_module, "MAX_BACKOFF_S", 3600.0)
+    monkeypatch.setattr(patience_module, "MAX_BACKOFF_S", 3600.0)
     broken = NOW - DAY
 
     async def answer(asked: Asked) -> None:
@@ -626,7 +618,7 @@ async def test_window_that_is_always_refused_does_not_keep_back_the_others(
 async def test_source_that_waits_after_a_failure_is_tried_at_once_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "backoff_s", lambda failures: 3600.0)
+    monkeypatch.setattr(source_module, "backoff_s", lambda failures: 3600.0 if failures else 0.0)
 
     async def send_away(asked: Asked) -> None:
         asked.fail("come back in 0 s")
@@ -707,7 +699,7 @@ async def test_source_that_fails_so_often_is_given_up_if_that_is_wanted(
     settings = replace(settings_for(), give_up_after=3)
 
     async with (
-        serving(by_turns(HONEST, *[refuse] * 5, HONEST)) as server,
+        serving(by_turns(HONEST, *[cut_at_once] * 5, HONEST)) as server,
         catching_up(tmp_path, server.enode, settings=settings) as catchup,
     ):
         (progress,) = await settled(catchup)
@@ -715,9 +707,150 @@ async def test_source_that_fails_so_often_is_given_up_if_that_is_wanted(
 
         await catchup.add(*WHOLE)
         (progress,) = await settled(catchup)
-        assert (progress.state, len(server.requests)) == (State.DONE, 4 + 2 + 15)
+        assert (progress.state, len(server.requests)) == (State.DONE, 4 + 2 + 14)
 
     assert_stored(tmp_path, THREE_DAYS)
+
+
+def says(*messages: str) -> Answer:
+    """Refuses, with each of these words in turn, the last one ever after."""
+
+    async def answer(asked: Asked) -> None:
+        asked.fail(messages[min(asked.number, len(messages)) - 1])
+
+    return answer
+
+
+NOT_DECRYPTED = "failed to decrypt p2p request"
+SEND_AWAY = "too many requests or envelopes in a short time: come back in 0 s"
+
+
+@pytest.mark.parametrize("wanted", [WHOLE, (NOW - 100, NOW)], ids=["several windows", "one window"])
+async def test_source_that_says_the_same_of_all_is_given_up_at_the_second_time(
+    tmp_path: Path, wanted: tuple[int, int]
+) -> None:
+    settings = replace(settings_for(), give_up_after=6)
+
+    async with (
+        serving(says(NOT_DECRYPTED)) as server,
+        catching_up(tmp_path, server.enode, settings=settings, wanted=wanted) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+        assert (progress.state, progress.problem, progress.is_hopeless) == (State.GIVEN_UP, NOT_DECRYPTED, True)
+        assert len(server.requests) == 2
+        assert progress.left_s == wanted[1] - wanted[0] + 1
+        await catchup.add(*wanted)  # it may have been mended meanwhile
+        await settled(catchup)
+        assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("rate limit exceeded"),
+        says("one", "two", "three", "four", "five", "six"),
+        by_turns(says(NOT_DECRYPTED), cut_at_once, says(SEND_AWAY), cut_in_a_page, cut_at_once),
+    ],
+    ids=["rate limit", "other words", "other failures"],
+)
+async def test_source_that_may_say_something_else_next_time_is_asked_as_often_as_wanted(
+    tmp_path: Path, answer: Answer
+) -> None:
+    settings = replace(settings_for(), give_up_after=6)
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert (progress.state, progress.failures, progress.is_hopeless) == (State.GIVEN_UP, 6, False)
+
+
+async def test_source_that_asks_to_come_back_again_and_again_is_not_given_up(tmp_path: Path) -> None:
+    settings = replace(settings_for(), give_up_after=3)
+
+    async with (
+        serving(by_turns(*[says(SEND_AWAY)] * 10, HONEST)) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_window_that_is_always_refused_does_not_have_the_source_given_up_before_all_others_are_there(
+    tmp_path: Path,
+) -> None:
+    settings = replace(settings_for(), give_up_after=6)
+
+    async def answer(asked: Asked) -> None:
+        if asked.request.upper > NOW:
+            asked.fail("internal error")
+        else:
+            await HONEST(asked)
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert progress.state is State.GIVEN_UP
+    assert_stored(tmp_path, [envelope for envelope in THREE_DAYS if envelope.created <= NOW - DAY + 1])
+
+
+async def test_node_that_never_answers_is_given_up_at_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.2)
+    settings = replace(settings_for(), give_up_after=6)
+
+    async with (
+        serving(silent) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert (progress.state, progress.failures, server.visits) == (State.GIVEN_UP, 2, 2)
+    assert "no answer within" in progress.problem
+
+
+async def first_part_only(asked: Asked) -> None:
+    asked.give(THREE_DAYS[:5])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [by_turns(HONEST, silent), first_part_only, by_turns(says("internal error"), silent)],
+    ids=["after a page", "in a page", "after a refusal"],
+)
+async def test_source_that_has_answered_once_may_be_silent_more_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.2)
+    settings = replace(settings_for(), give_up_after=4)
+
+    async with (
+        serving(answer) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert (progress.state, progress.failures) == (State.GIVEN_UP, 4)
+
+
+async def test_source_is_asked_for_ever_if_nobody_waits(tmp_path: Path) -> None:
+    async with (
+        serving(by_turns(*[says(NOT_DECRYPTED)] * 10, HONEST)) as server,
+        catching_up(tmp_path, server.enode) as catchup,
+    ):
+        await until(lambda: catchup.snapshot()[0].is_hopeless)
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, THREE_DAYS)
+    assert not progress.is_hopeless
 
 
 async def test_liar_is_given_up_at_once_if_that_is_wanted(tmp_path: Path) -> None:
@@ -730,6 +863,46 @@ async def test_liar_is_given_up_at_once_if_that_is_wanted(tmp_path: Path) -> Non
         (progress,) = await settled(catchup)
 
     assert (progress.state, progress.problem, server.visits) == (State.GIVEN_UP, Lie.STANDSTILL.value, 1)
+
+
+# Settings that change
+
+
+async def test_rules_of_the_archive_hold_from_the_next_page_on(tmp_path: Path) -> None:
+    """What was asked for before is no lie, though it is not wanted any more."""
+    sport = [make_envelope(number, created=NOW - (number - 1000) * 1000, topic=SPORT) for number in range(1000, 1250)]
+    settings = settings_for()
+    news = make_envelopes(2 * MAX_WRONG)
+    archive = Archive([*sport, *news])
+    only_sport = Requirements(0.0, Interest(topics=frozenset({SPORT})))
+
+    async def answer(asked: Asked) -> None:
+        if asked.number == 1:
+            settings.acceptance.change(only_sport, NOW)
+        await archive(asked)
+
+    async with serving(answer) as server, catching_up(tmp_path, server.enode, settings=settings) as catchup:
+        (progress,) = await settled(catchup)
+
+    assert [request.interest for request in server.requests[1:]] == [only_sport.interest] * 3
+    assert_stored(tmp_path, [*sport, *news])
+    assert (progress.state, dict(progress.wrong)) == (State.DONE, {})
+
+
+async def test_length_and_work_that_the_archive_asks_for_are_those_of_the_moment(tmp_path: Path) -> None:
+    settings = settings_for()
+    long = [make_envelope(number, created=NOW - number, data_bytes=500) for number in range(2 * MAX_WRONG)]
+    settings.acceptance.change(Requirements(0.01, max_envelope_bytes=200), NOW)
+
+    async with (
+        serving(Archive([*long, *worthy(30)])) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, worthy(30))
+    assert progress.state is State.DONE  # the request cannot say how long, and how dear: it is no lie
+    assert progress.wrong == {Wrong.OVERSIZE: len(long)}
 
 
 # Ending
