@@ -311,6 +311,7 @@ class Connection:
             self.disconnect(error.reason, error.cause)
             return
         if seconds > 0 and self._closed is None:
+            self._flush()  # a Pong, say: whoever is slowed must not take us for dead
             self._session.pause_reading()
             await self._pipe.rest(seconds)
             self._session.resume_reading(self._loop.time())
