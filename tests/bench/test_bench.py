@@ -327,18 +327,23 @@ def test_report_shows_what_relay_and_a_flood_did() -> None:
     assert "packets of 1, slowed for 60 s, then disconnected: 25,000 envelopes/s offered" in text
 
 
+def run_bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark as `make bench` does."""
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 @pytest.mark.integration
 def test_quick_run_measures_relay_and_a_flood(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
 
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "relay", "flood", "--quick", "--json", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_bench("relay", "flood", "--quick", "--json", str(file))
 
     assert done.returncode == 0, done.stderr
     parsed = json.loads(file.read_text())
@@ -358,14 +363,7 @@ def test_quick_run_measures_relay_and_a_flood(tmp_path: Path) -> None:
 def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
 
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "ingest", "history", "--quick", "--json", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_bench("ingest", "history", "--quick", "--json", str(file))
 
     assert done.returncode == 0, done.stderr
     parsed = json.loads(file.read_text())
@@ -381,11 +379,8 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "bench", "compaction", "--quick", "--days", "1", "--topics", "10"]
 
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_bench("compaction", "--quick", "--days", "1", "--topics", "10", "--json", str(file), timeout_s=300)
 
     assert done.returncode == 0, done.stderr
     parsed = json.loads(file.read_text())
@@ -402,14 +397,7 @@ def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
     enode = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
     enode += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
 
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", part, "--quick", "--enode", enode],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_bench(part, "--quick", "--enode", enode, timeout_s=60)
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("bench: ")
