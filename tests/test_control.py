@@ -28,10 +28,11 @@ from mailserver.rpc.dispatch import Dispatcher, Method
 from mailserver.rpc.params import Fields, Json, text
 from mailserver.sync import source as source_module
 from mailserver.sync.command import ATTEMPTS
+from tests.mailservers import NOW
 from tests.pairs import private_key
 from tests.raw_peer import close_stream
 from tests.sync.running import catching_up, hurry
-from tests.sync.servers import DAY, NOW, Archive, Asked, make_envelopes, serving
+from tests.sync.servers import DAY, Archive, Asked, make_envelopes, serving
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,8 @@ from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup
 from mailserver.sync.command import run_once
-from tests.sync.servers import Clock, settings_for
+from tests.mailservers import Clock
+from tests.sync.servers import settings_for
 
 
 async def main(folder: Path, source: Enode, since: int, until: int) -> None:

@@ -18,8 +18,9 @@ from mailserver.sync.catchup import Catchup
 from mailserver.sync.progress import Progress, State
 from mailserver.sync.source import SyncSettings
 from mailserver.waku.envelope import Envelope
+from tests.mailservers import NOW, Clock
 from tests.store.samples import assert_counts_are_right
-from tests.sync.servers import DAY, NOW, Clock, raws, row, settings_for, stored_raws
+from tests.sync.servers import DAY, raws, row, settings_for, stored_raws
 from tests.waiting import DEADLINE_S, until
 
 WHOLE = (NOW - 3 * DAY, NOW)

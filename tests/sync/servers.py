@@ -20,45 +20,22 @@ from mailserver.store.writer import NewEnvelope
 from mailserver.sync.source import SyncSettings
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
-from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, encode_envelopes
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
 from mailserver.waku.packets import PacketCode, StatusOptions
 from mailserver.waku.payload import open_symmetric
+from tests.mailservers import NEWS, NOW, make_envelope
 from tests.pairs import digest, entropy, private_key
 from tests.raw_peer import Hangup, RawPeer, close_stream, open_stream, read_handshake_packet
 from tests.store.samples import rows
 from tests.waiting import DEADLINE_S
 
-NOW = 1_795_236_010
-"""The present of the tests, Unix seconds: 04:00:10 of some day."""
-
 DAY = 86_400
-NEWS = Topic(b"\x9a\xcb\x04\x42")
-SPORT = Topic(b"\xf0\xc5\x34\x1e")
 PASSWORD_KEY = digest("password")
 
 STATUS = StatusOptions(pow_requirement=0.0, bloom=FULL_BLOOM, light_node=False, confirmations=True)
 
 _PACKET_ENVELOPES = 100
 _PACKET_BYTES = 512 * 1024
-
-
-@dataclass
-class Clock:
-    """The present, in Unix seconds."""
-
-    now: float = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_envelope(
-    number: int, *, created: int = NOW, ttl: int = 50, topic: Topic = NEWS, data_bytes: int = 40
-) -> Envelope:
-    """An envelope whose bytes depend on the arguments alone; no two numbers give the same."""
-    seed = digest(f"envelope {number}")
-    data = (seed * (data_bytes // len(seed) + 1))[:data_bytes]
-    return encode_envelope(created + ttl, ttl, topic, data, number)
 
 
 def make_envelopes(count: int, *, first: int = 0, step_s: int = 1, topic: Topic = NEWS) -> list[Envelope]:

@@ -18,22 +18,11 @@ from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
 from mailserver.sync.progress import State
 from mailserver.sync.ranges import LATE_S, OVERLAP_S, Range
+from tests.mailservers import NOW, Clock, make_envelope
 from tests.pairs import private_key
 from tests.store.samples import read, write
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
-from tests.sync.servers import (
-    DAY,
-    NOW,
-    Archive,
-    Asked,
-    Clock,
-    Server,
-    make_envelope,
-    make_envelopes,
-    row,
-    serving,
-    settings_for,
-)
+from tests.sync.servers import DAY, Archive, Asked, Server, make_envelopes, row, serving, settings_for
 from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration

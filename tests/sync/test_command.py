@@ -16,9 +16,10 @@ from mailserver.sync.command import ProgressLine, is_complete, report, run_once
 from mailserver.sync.ledger import open_ledger
 from mailserver.sync.pages import Wrong
 from mailserver.sync.progress import Progress, State
+from tests.mailservers import Clock
 from tests.pairs import private_key
 from tests.sync.running import WHOLE, assert_stored, hurry
-from tests.sync.servers import Archive, Asked, Clock, make_envelopes, serving, settings_for
+from tests.sync.servers import Archive, Asked, make_envelopes, serving, settings_for
 from tests.waiting import DEADLINE_S, until
 
 THREE_DAYS = make_envelopes(250, step_s=1000)

@@ -22,23 +22,12 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, mine
 from mailserver.waku.payload import key_from_password
 from tests.integration.daemons import Daemon, running_daemon
+from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.pairs import digest
 from tests.store.samples import make_store
 from tests.sync import servers
 from tests.sync.running import assert_stored, catching_up, hurry, settled, state_of
-from tests.sync.servers import (
-    NEWS,
-    NOW,
-    SPORT,
-    STATUS,
-    Archive,
-    Asked,
-    make_envelope,
-    make_envelopes,
-    row,
-    serving,
-    settings_for,
-)
+from tests.sync.servers import STATUS, Archive, Asked, make_envelopes, row, serving, settings_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration

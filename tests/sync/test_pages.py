@@ -25,8 +25,9 @@ from mailserver.sync.ranges import OVERLAP_S, Range
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES, Requirements
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, mine
+from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.pairs import digest
-from tests.sync.servers import DAY, NEWS, NOW, SPORT, make_envelope
+from tests.sync.servers import DAY
 
 WINDOW = Range(NOW - DAY, NOW)
 ALL = Judge(Requirements(0.0))

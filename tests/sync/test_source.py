@@ -24,25 +24,11 @@ from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes, mine
 from mailserver.waku.packets import PacketCode
+from tests.mailservers import NEWS, NOW, SPORT, Clock, make_envelope
 from tests.pairs import digest
 from tests.store.samples import change, rows
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
-from tests.sync.servers import (
-    DAY,
-    NEWS,
-    NOW,
-    SPORT,
-    STATUS,
-    Answer,
-    Archive,
-    Asked,
-    Clock,
-    make_envelope,
-    make_envelopes,
-    place,
-    serving,
-    settings_for,
-)
+from tests.sync.servers import DAY, STATUS, Answer, Archive, Asked, make_envelopes, place, serving, settings_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
