@@ -235,6 +235,47 @@ class Mailserver:
         self.tasks.append(asyncio.create_task(self.serve(connection)))
 
 
+def wired(
+    store: EnvelopeStore,
+    clock: Clock,
+    settings: DeliverySettings,
+    peers: Peers,
+    *,
+    requirements: Requirements,
+    rates: RateLimitSettings = NO_LIMITS,
+    requests: RequestLimits = NO_REQUEST_LIMITS,
+    light_node: bool = False,
+) -> tuple[Node, Services]:
+    """A node, and what it serves its peers with, as `mailserver.server` wires them; the key is that of `settings`."""
+    feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(requirements)
+    relay = Relay(feed, clock, light_node=light_node)
+    archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter)
+    services = Services(
+        archive=archive,
+        delivery=Delivery(store, settings, clock),
+        feed=feed,
+        relay=relay,
+        rates=limiter,
+        requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
+        trusted=peers.trusted,
+        clock=clock,
+    )
+    node = Node(
+        settings.key,
+        CLIENT_ID,
+        acceptance=acceptance,
+        archive=archive,
+        feed=feed,
+        relay=relay,
+        peers=peers,
+        clock=clock,
+        light_node=light_node,
+        packet_rate_limits=rates.packets,
+        byte_rate_limits=rates.bytes,
+    )
+    return node, services
+
+
 @contextlib.asynccontextmanager
 async def running_mailserver(
     folder: Path,
@@ -255,38 +296,22 @@ async def running_mailserver(
     clock = Clock()
     settings = replace(settings or DeliverySettings(PASSWORD_KEY, key), key=key)
     async with open_store(folder / STORE_FILE) as store:
-        feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(Requirements(min_pow, interest))
-        relay = Relay(feed, clock, light_node=light_node)
         peers = Peers(max_peers, trusted=trusted, static=[enode.node_id for enode in static])
-        archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter)
-        services = Services(
-            archive=archive,
-            delivery=Delivery(store, settings, clock),
-            feed=feed,
-            relay=relay,
-            rates=limiter,
-            requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
-            trusted=peers.trusted,
-            clock=clock,
-        )
-        node = Node(
-            key,
-            CLIENT_ID,
-            acceptance=acceptance,
-            archive=archive,
-            feed=feed,
-            relay=relay,
-            peers=peers,
-            clock=clock,
+        node, services = wired(
+            store,
+            clock,
+            settings,
+            peers,
+            requirements=Requirements(min_pow, interest),
+            rates=rates,
+            requests=requests,
             light_node=light_node,
-            packet_rate_limits=rates.packets,
-            byte_rate_limits=rates.bytes,
         )
         server = Mailserver(node, store, folder / STORE_FILE, clock, services, peers)
         static_peers = StaticPeers(server.dial_neighbour, server.serve, lambda peer: peers.find(peer) is not None)
         node.listening(("127.0.0.1", PORT), Enode(key.public_key, "127.0.0.1", PORT), static_peers)
         static_peers.follow(static)
-        relaying = asyncio.create_task(relay.run())
+        relaying = asyncio.create_task(services.relay.run())
         try:
             yield server
         finally:

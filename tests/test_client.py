@@ -31,19 +31,15 @@ from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
-from mailserver.net.admission import NOBODY_ALLOWED, Admission, AdmissionLimits
+from mailserver.net.admission import Admission, AdmissionLimits
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.net.pace import BURST_S, SHARE
-from mailserver.services.archive import Archive
-from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.feed import Feed
-from mailserver.services.peer import ServedPeer, Services
-from mailserver.services.quotas import RequestLimiter
-from mailserver.services.rates import RateLimiter
-from mailserver.services.relay import Relay
+from mailserver.services.delivery import DeliverySettings
+from mailserver.services.peer import ServedPeer
+from mailserver.services.peers import Peers
 from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
+from mailserver.waku.acceptance import Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
 from mailserver.waku.packets import (
@@ -59,8 +55,6 @@ from mailserver.waku.payload import open_asymmetric, open_symmetric
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived, StatusReceived
 from tests.mailservers import (
     NEWS,
-    NO_LIMITS,
-    NO_REQUEST_LIMITS,
     PASSWORD_KEY,
     STATUS,
     Clock,
@@ -68,6 +62,7 @@ from tests.mailservers import (
     make_envelope,
     make_envelopes,
     make_large_envelopes,
+    wired,
 )
 from tests.pairs import digest, private_key
 from tests.raw_peer import RawPeer
@@ -148,19 +143,8 @@ async def mailserver(
     max_limit: int = 10,
 ) -> AsyncIterator[MailClient]:
     """A client that is connected to a mailserver over this store."""
-    clock = Clock()
     settings = DeliverySettings(PASSWORD_KEY, KEY, max_limit=max_limit, completion_format=completion_format)
-    feed, limiter = Feed(), RateLimiter(NO_LIMITS)
-    services = Services(
-        archive=Archive(store, Acceptance(Requirements(min_pow)), clock, feed=feed, limiter=limiter),
-        delivery=Delivery(store, settings, clock),
-        feed=feed,
-        relay=Relay(feed, clock),
-        rates=limiter,
-        requests=RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
-        trusted=(),
-        clock=clock,
-    )
+    _, services = wired(store, Clock(), settings, Peers(1), requirements=Requirements(min_pow))
 
     async def serve(connection: Connection) -> None:
         await ServedPeer(connection, services, 1).run()

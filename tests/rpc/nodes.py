@@ -18,27 +18,20 @@ from mailserver.rpc.dispatch import Dispatcher
 from mailserver.rpc.methods import KNOWN_ERRORS, all_methods
 from mailserver.rpc.params import Json
 from mailserver.rpc.waku import Dialect
-from mailserver.services.archive import Archive
-from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.feed import Feed
+from mailserver.services.delivery import DeliverySettings
 from mailserver.services.filters import Filters
 from mailserver.services.keys import KeyStore
 from mailserver.services.node import Node
-from mailserver.services.peer import ServedPeer, Services
+from mailserver.services.peer import ServedPeer
 from mailserver.services.peers import Peers
-from mailserver.services.quotas import RequestLimiter
-from mailserver.services.rates import RateLimiter
-from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
-from mailserver.waku.acceptance import Acceptance, Requirements
-from mailserver.waku.packets import NO_RATE_LIMITS, StatusOptions
-from tests.mailservers import NO_LIMITS, NO_REQUEST_LIMITS, PASSWORD_KEY, Clock
+from mailserver.waku.acceptance import Requirements
+from mailserver.waku.packets import StatusOptions
+from tests.mailservers import CLIENT_ID, PASSWORD_KEY, Clock, wired
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer
 from tests.waiting import DEADLINE_S
-
-CLIENT_ID = "mailserver/test"
 
 
 class CallFailed(Exception):
@@ -95,33 +88,10 @@ async def running_node(
     folder: Path, *, min_pow: float = 0.0, dialect: Dialect = Dialect.SPECIFICATION
 ) -> AsyncIterator[RunningNode]:
     """Run a node with a store in `folder` and a port of its own."""
-    key, clock, feed, limiter, peers = private_key("node"), Clock(), Feed(), RateLimiter(NO_LIMITS), Peers(10)
-    relay = Relay(feed, clock)
-    acceptance = Acceptance(Requirements(min_pow))
+    key, clock, peers = private_key("node"), Clock(), Peers(10)
     async with open_store(folder / STORE_FILE) as store:
-        archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter)
-        services = Services(
-            archive=archive,
-            delivery=Delivery(store, DeliverySettings(PASSWORD_KEY, key), clock),
-            feed=feed,
-            relay=relay,
-            rates=limiter,
-            requests=RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
-            trusted=peers.trusted,
-            clock=clock,
-        )
-        node = Node(
-            key,
-            CLIENT_ID,
-            acceptance=acceptance,
-            archive=archive,
-            feed=feed,
-            relay=relay,
-            peers=peers,
-            clock=clock,
-            packet_rate_limits=NO_RATE_LIMITS,
-            byte_rate_limits=NO_RATE_LIMITS,
-        )
+        settings = DeliverySettings(PASSWORD_KEY, key)
+        node, services = wired(store, clock, settings, peers, requirements=Requirements(min_pow))
 
         async def serve(connection: Connection) -> None:
             peer = ServedPeer(connection, services, peers.next_number())
@@ -145,10 +115,10 @@ async def running_node(
         port = await listener.start("127.0.0.1", 0)
         static_peers = StaticPeers(dial_peer, serve, lambda node_id: peers.find(node_id) is not None)
         node.listening(("127.0.0.1", port), Enode(key.public_key, "127.0.0.1", port), static_peers)
-        keys, filters = KeyStore(), Filters(feed)
+        keys, filters = KeyStore(), Filters(node.feed)
         methods = all_methods(node, keys, filters, dialect=dialect, clock=clock)
         running = RunningNode(node, store, keys, filters, peers, Dispatcher(methods, KNOWN_ERRORS), clock, [])
-        tasks = [asyncio.create_task(relay.run()), asyncio.create_task(filters.run())]
+        tasks = [asyncio.create_task(services.relay.run()), asyncio.create_task(filters.run())]
         try:
             yield running
         finally:

@@ -10,9 +10,10 @@ from mailserver.errors import DisconnectReason
 from mailserver.rpc.errors import ErrorCode
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.packets import StatusOptions
+from tests.mailservers import CLIENT_ID
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, close_stream, read_handshake_packet
-from tests.rpc.nodes import CLIENT_ID, CallFailed, RunningNode
+from tests.rpc.nodes import CallFailed, RunningNode
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
