@@ -18,9 +18,11 @@ from mailserver.config import Config, parse_address
 from mailserver.control import CONTROL_ERRORS, ControlSocket, SyncMethods
 from mailserver.datadir import load_or_make_key, locked, read_token, write_enode
 from mailserver.errors import StartupError
-from mailserver.metrics import SyncCollector, SyncFigures, new_registry
+from mailserver.metrics import Metrics, SyncFigures
+from mailserver.monitoring.health import Health
+from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
-from mailserver.net.listener import Listener
 from mailserver.rpc.dispatch import Dispatcher
 from mailserver.rpc.methods import KNOWN_ERRORS, all_methods
 from mailserver.rpc.waku import Dialect
@@ -28,7 +30,6 @@ from mailserver.server import CLIENT_ID, Reload, Server
 from mailserver.services.filters import Filters
 from mailserver.services.keys import KeyStore
 from mailserver.services.node import Node
-from mailserver.services.peers import Peers
 from mailserver.services.pruning import Pruning, PruningSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
@@ -59,13 +60,13 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         loop.add_signal_handler(number, stop.set)
     with locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
-        settings = sync_settings(config)
+        settings, metrics = sync_settings(config), Metrics()
         async with (
             open_store(config.data_dir / STORE_FILE) as store,
-            _prune(config, store),
+            _prune(config, store, metrics),
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
-            _serve(config, key, store, settings.acceptance, catchup, failed=stop.set) as server,
-            _serve_metrics(config, catchup),
+            _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
+            _monitor(config, store, server, catchup, metrics, failed=stop.set),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
@@ -83,20 +84,13 @@ async def _serve(
     store: EnvelopeStore,
     acceptance: Acceptance,
     catchup: Catchup,
+    metrics: Metrics,
     failed: Callable[[], None],
 ) -> AsyncIterator[Server]:
     """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    server = Server(config, key, store, acceptance, catchup)
-    listener = Listener(
-        key,
-        CLIENT_ID,
-        status=server.node.status,
-        refuse=server.peers.refuse,
-        admission=server.admission,
-        serve=server.serve,
-    )
-    port = await _listen(listener.start, "listen", config.listen)
+    server = Server(config, key, store, acceptance, catchup, metrics)
+    port = await _listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
     server.node.listening(
         (config.listen_address[0], port), Enode(key.public_key, config.advertised_host, port), static_peers
@@ -106,9 +100,9 @@ async def _serve(
         try:
             yield server
         finally:
-            listener.stop()
+            server.listener.stop()
             static_peers.stop()
-            await _say_goodbye(server.peers, listener)
+            await _say_goodbye(server)
             await static_peers.join()
 
 
@@ -150,16 +144,38 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
 
 
 @contextlib.asynccontextmanager
-async def _serve_metrics(config: Config, catchup: Catchup) -> AsyncIterator[None]:
-    """Serve metrics, if they are asked for, as long as the context is entered."""
+async def _monitor(
+    config: Config,
+    store: EnvelopeStore,
+    server: Server,
+    catchup: Catchup,
+    metrics: Metrics,
+    failed: Callable[[], None],
+) -> AsyncIterator[None]:
+    """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
+    health = Health(
+        metrics, lambda: len(server.peers.infos()), expects_compaction=bool(config.archive), clock=time.time
+    )
+    monitoring = Monitoring(
+        metrics,
+        Watch(store, config.data_dir / STORE_FILE, metrics.loop_lag),
+        health,
+        node=server.figures,
+        sync=lambda: map(_sync_figures, catchup.snapshot()),
+    )
+    async with _background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterator[None]:
+    """Serve metrics and health, if they are asked for, as long as the context is entered."""
     if not config.metrics:
         yield
         return
-    from mailserver.monitor import Monitor  # noqa: PLC0415 - as above
+    from mailserver.monitoring.http import Monitor  # noqa: PLC0415 - as above
 
-    registry = new_registry()
-    registry.register(SyncCollector(lambda: map(_sync_figures, catchup.snapshot())))
-    monitor = Monitor(registry)
+    monitor = Monitor(monitoring)
     log.info("serving metrics port=%d", await _listen(monitor.start, "metrics", config.metrics))
     try:
         yield
@@ -219,7 +235,7 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prune(config: Config, store: EnvelopeStore) -> AsyncIterator[None]:
+async def _prune(config: Config, store: EnvelopeStore, metrics: Metrics) -> AsyncIterator[None]:
     """Keep the store within its limits as long as the context is entered."""
     limits: list[Retention] = []
     if config.retention_days:
@@ -234,7 +250,7 @@ async def _prune(config: Config, store: EnvelopeStore) -> AsyncIterator[None]:
     if not limits:
         yield
         return
-    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, time.time)
+    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, time.time, metrics=metrics)
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
         yield
@@ -253,9 +269,9 @@ def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> S
     )
 
 
-async def _say_goodbye(peers: Peers, listener: Listener) -> None:
+async def _say_goodbye(server: Server) -> None:
     """Let every peer's packets be confirmed, say goodbye, and cut who does not leave in time."""
-    served = list(peers)
+    served, listener = list(server.peers), server.listener
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await asyncio.gather(*(peer.stop() for peer in served))

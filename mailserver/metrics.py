@@ -1,13 +1,194 @@
 """Every metric: its name, help text and labels, in one place (Prometheus' text format).
 
-Values are read when somebody asks, from what runs anyway: nothing is counted twice, and nothing for nobody.
+What happens is counted and timed where it happens, in `Metrics`; what is, is read when somebody asks, from `Figures`:
+nothing is counted twice. Labels come from enums: no peer can make a series. Names of the deployed Go node are kept
+where they say what is meant (README "Metrics" has them all).
 """
 
+import platform
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import Counter, Histogram, Info, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
+
+from mailserver import __version__
+from mailserver.errors import DisconnectReason, Rejection
+from mailserver.waku.acceptance import Verdict
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each that counts, for when it began: nobody asks for that
+
+
+class RequestKind(Enum):
+    """What a history request asks for."""
+
+    TOPICS = "topics"
+    BLOOM = "bloom"
+    EVERYTHING = "everything"
+    UNREADABLE = "unreadable"
+
+
+class Outcome(Enum):
+    """How a history request ended. LOST: its client was gone before the completion."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Direction(Enum):
+    """Who dialled, or whither bytes went."""
+
+    IN = "in"
+    OUT = "out"
+
+
+class ClientFamily(Enum):
+    """Which program a peer says that it is, by the name in its Hello."""
+
+    STATUS_GO = "status-go"
+    NIM = "nim"
+    OURS = "waku-mailserver"
+    GETH = "geth"
+    OTHER = "other"
+
+    @classmethod
+    def of(cls, client_id: str) -> "ClientFamily":
+        """Tell by the beginning of a client id such as `statusd/v0.77.0/linux-amd64/go1.18`."""
+        name = client_id.lower()
+        return next((family for prefix, family in _PREFIXES.items() if name.startswith(prefix)), cls.OTHER)
+
+
+_PREFIXES = {
+    "status": ClientFamily.STATUS_GO,
+    "nim": ClientFamily.NIM,
+    "waku-mailserver": ClientFamily.OURS,
+    "geth": ClientFamily.GETH,
+}
+
+
+class Check(Enum):
+    """What is looked at to tell whether the mailserver is well."""
+
+    STORE = "store"
+    DISK = "disk"
+    CLOCK = "clock"
+    COMPACTION = "compaction"
+    PEERS = "peers"
+
+
+_DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_PACKET_BYTES = tuple(float(1024 * 4**power) for power in range(6))
+
+_K = TypeVar("_K", bound=Enum)
+_L = TypeVar("_L", bound=tuple[str, ...])
+
+
+class SizeHistogram(Collector):
+    """Sizes, in buckets that double. There is one for each envelope, so it takes a tenth of what `Histogram` does."""
+
+    _FIRST, _LAST = 8, 20  # up to 256 bytes .. up to 1 MiB; the rest is +Inf
+
+    def __init__(self, name: str, help_text: str) -> None:
+        self._name, self._help = name, help_text
+        self._counts = [0] * 64
+        self._sum = 0
+
+    def observe(self, size: int) -> None:
+        """Count one of so many bytes."""
+        self._counts[(size - 1).bit_length()] += 1
+        self._sum += size
+
+    def collect(self) -> Iterable[Metric]:
+        """Give the buckets."""
+        bounds = [(str(2.0**power), sum(self._counts[: power + 1])) for power in range(self._FIRST, self._LAST + 1)]
+        buckets = [*bounds, ("+Inf", sum(self._counts))]
+        return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)]
+
+
+class Metrics:
+    """What is counted and timed where it happens; one for a daemon."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()  # the library's own would be shared by all of a process
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(name, help_text, labels, registry=registry)
+
+        def histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = _DELAYS_S) -> Histogram:
+            return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
+
+        # Envelopes that peers send.
+        self.received = counter("waku_envelopes_received_total", "Envelopes in packets of peers.")
+        self.rejected: dict[Verdict, Counter] = _by(
+            counter("waku_envelopes_rejected_total", "Those that were not taken, by reason.", "reason"),
+            [verdict for verdict in Verdict if verdict is not Verdict.ACCEPTED],
+        )
+        cached = counter("waku_envelopes_cached_total", "Those that were taken: miss if new, hit if known.", "cache")
+        self.known, self.new = cached.labels("hit"), cached.labels("miss")
+        self.sizes = SizeHistogram("waku_envelopes_size_bytes", "Sizes of those that were new.")
+        registry.register(self.sizes)
+        self.stored = counter("mailserver_envelopes_stored_total", "New envelopes that are on disk.")
+        self.not_stored = counter(
+            "mailserver_envelopes_failures_total", "Envelopes that could not be stored, and were not confirmed."
+        )
+        self.confirmation_delay = histogram(
+            "mailserver_confirmation_delay_seconds", "From a packet of envelopes to its confirmation, after the disk."
+        )
+        self.relayed = counter("mailserver_relayed_envelopes_total", "Envelopes sent to peers, each counted anew.")
+        self.relay_missed = counter(
+            "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
+        )
+        self.pruned = counter("mailserver_pruned_envelopes_total", "Envelopes that retention has deleted.")
+
+        # History.
+        kinds = ("kind", "outcome")
+        self.requests = counter("mailserver_requests_total", "History requests, by how they ended.", *kinds)
+        for kind in RequestKind:
+            for outcome in Outcome:
+                self.requests.labels(kind.value, outcome.value)
+        self.requests_rejected = _by(
+            counter("mailserver_requests_rejected_total", "Rejected history requests, by reason.", "reason"), Rejection
+        )
+        self.delivery_duration = histogram(
+            "mailserver_delivery_duration_seconds", "From a history request to its completion.", *kinds
+        )
+        self.delivery_first_packet = histogram(
+            "mailserver_delivery_first_packet_seconds", "From a history request to its first envelopes.", *kinds
+        )
+        self.delivered = counter("mailserver_delivered_envelopes_total", "Envelopes in answers.", *kinds)
+        self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of these envelopes.", *kinds)
+        self.batch_size = histogram(
+            "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
+        )
+
+        # The process.
+        self.disconnects = _by(
+            counter("mailserver_disconnects_total", "Connections that ended, by reason.", "reason"), DisconnectReason
+        )
+        self.loop_lag = histogram(
+            "mailserver_event_loop_lag_seconds", "How late the event loop was, twice a second.", buckets=_LAGS_S
+        )
+        versions = {"version": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+        Info("mailserver_build", "What is running.", registry=registry).info(versions)
+        ProcessCollector(registry=registry)
+
+
+def count_of(counter: Counter) -> float:
+    """How far a counter is."""
+    return sum(sample.value for metric in counter.collect() for sample in metric.samples)
+
+
+def _by(counter: Counter, members: Iterable[_K]) -> dict[_K, Counter]:
+    """The series of a counter by its label; each is there from the start, so that its first count is an increase."""
+    return {member: counter.labels(member.name.lower()) for member in members}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,45 +204,216 @@ class SyncFigures:
     is_set_aside: bool
 
 
-class SyncCollector(Collector):
-    """Catching up from other mailservers. There are at most 16 sources."""
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What the store holds. `bytes`: of its pages in use; `file_bytes`, `wal_bytes`: of its files.
 
-    def __init__(self, figures: Callable[[], Iterable[SyncFigures]]) -> None:
-        self._figures = figures
+    `oldest`: when the oldest envelope was received, Unix seconds, None in an empty store.
+    """
+
+    envelopes: int
+    bytes: int
+    file_bytes: int
+    wal_bytes: int
+    oldest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFigures:
+    """The file system of the store, in bytes; `free` is what we may use of it."""
+
+    free: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFigures:
+    """How the nightly compaction goes. Times are Unix seconds, None for never.
+
+    `finished_at`, `exit_code`, `rows`, `seconds`: of the last run; the first two are unknown while it is at work, and
+    if it was killed. `succeeded_at`: the end of the last one that ended well. `verified_at`: when a run last found
+    the archive to be equal to the store.
+    """
+
+    finished_at: float | None
+    exit_code: int | None
+    rows: int
+    seconds: float
+    succeeded_at: float | None
+    verified_at: float | None
+    is_running: bool
+    has_died: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """The running node, at one moment. Mappings have every member of their enum.
+
+    `handshakes`: connections that have not said Hello. `writer_envelopes`, `writer_bytes`: what waits for the disk.
+    `relay_envelopes`, `relay_bytes`: what is kept for peers. `requests_waiting`: history requests that wait for their
+    turn. `refused`: connections, by reason; `exceeded`: packets and envelopes over a rate limit, by limit.
+    """
+
+    peers: Mapping[tuple[Direction, ClientFamily], int]
+    max_peers: int
+    handshakes: int
+    network_bytes: Mapping[Direction, int]
+    writer_envelopes: int
+    writer_bytes: int
+    relay_envelopes: int
+    relay_bytes: int
+    requests_waiting: int
+    refused: Mapping[str, int]
+    exceeded: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is, at one moment, as far as it is known. `problems`: what is wrong."""
+
+    node: NodeFigures
+    store: StoreFigures | None = None
+    disk: DiskFigures | None = None
+    compaction: CompactionFigures | None = None
+    problems: frozenset[Check] = frozenset()
+    sync: tuple[SyncFigures, ...] = ()
+
+
+class FiguresCollector(Collector):
+    """What is, read whenever somebody asks. What is not known is left out."""
+
+    def __init__(self, read: Callable[[], Figures]) -> None:
+        self._read = read
 
     def collect(self) -> Iterable[Metric]:
         """Read the figures."""
-        left = GaugeMetricFamily(
-            "mailserver_sync_left_seconds",
-            "Span of creation times that a source is still to be asked for.",
-            labels=["source"],
+        figures = self._read()
+        yield from _of_node(figures.node)
+        yield from _gauges(_STORE, figures.store)
+        yield from _gauges(_DISK, figures.disk)
+        yield from _gauges(_COMPACTION, figures.compaction)
+        yield _labelled(
+            GaugeMetricFamily,
+            "mailserver_problem",
+            "1 while something is wrong, by what; /ready says it in words.",
+            ("check",),
+            {(check.value,): check in figures.problems for check in Check},
         )
-        aside = GaugeMetricFamily(
-            "mailserver_sync_set_aside", "1 while a source is left alone because it lied.", labels=["source"]
-        )
-        pages = CounterMetricFamily("mailserver_sync_pages", "Answers of a source.", labels=["source"])
-        fetched = CounterMetricFamily(
-            "mailserver_sync_fetched_envelopes", "Envelopes that a source sent.", labels=["source"]
-        )
-        stored = CounterMetricFamily(
-            "mailserver_sync_stored_envelopes", "Those of them that the store did not have.", labels=["source"]
-        )
-        wrong = CounterMetricFamily(
-            "mailserver_sync_wrong_envelopes",
-            "Those of them that were dropped, by reason.",
-            labels=["source", "reason"],
-        )
-        for source in self._figures():
-            left.add_metric([source.source], source.left_s)
-            aside.add_metric([source.source], source.is_set_aside)
-            pages.add_metric([source.source], source.pages)
-            fetched.add_metric([source.source], source.fetched)
-            stored.add_metric([source.source], source.stored)
-            for reason, count in source.wrong.items():
-                wrong.add_metric([source.source, reason], count)
-        return [left, aside, pages, fetched, stored, wrong]
+        yield from _of_sync(figures.sync)
 
 
-def new_registry() -> CollectorRegistry:
-    """A registry of ours alone: the library's own would be shared by all daemons of a process."""
-    return CollectorRegistry()
+def _of_node(figures: NodeFigures) -> Iterable[Metric]:
+    yield _labelled(
+        GaugeMetricFamily,
+        "mailserver_peers",
+        "Connected peers, by who dialled and by their program.",
+        ("direction", "client"),
+        {(direction.value, client.value): count for (direction, client), count in figures.peers.items()},
+    )
+    yield GaugeMetricFamily("p2p_peers_max", "How many there may be.", figures.max_peers)
+    yield GaugeMetricFamily("mailserver_handshakes", "Connections in their handshake.", figures.handshakes)
+    yield _labelled(
+        CounterMetricFamily,
+        "mailserver_network_bytes",
+        "Bytes of connections with peers.",
+        ("direction",),
+        {(direction.value,): count for direction, count in figures.network_bytes.items()},
+    )
+    queues = {
+        ("store",): (figures.writer_envelopes, figures.writer_bytes),
+        ("relay",): (figures.relay_envelopes, figures.relay_bytes),
+    }
+    what = "that wait for the disk (store), or are kept for peers (relay)."
+    for at, unit in enumerate(("envelopes", "bytes")):
+        depths = {queue: depth[at] for queue, depth in queues.items()}
+        help_text = f"{unit.capitalize()} {what}"
+        yield _labelled(GaugeMetricFamily, f"mailserver_queue_{unit}", help_text, ("queue",), depths)
+    yield GaugeMetricFamily(
+        "mailserver_requests_waiting", "History requests that wait for their turn.", figures.requests_waiting
+    )
+    yield _labelled(
+        CounterMetricFamily,
+        "mailserver_connections_refused",
+        "Connections that were not taken, by reason.",
+        ("reason",),
+        {(reason,): count for reason, count in figures.refused.items()},
+    )
+    yield _labelled(
+        CounterMetricFamily,
+        "waku_rate_limits_exceeded",
+        "Packets, and envelopes of a topic, that were over a rate limit, by limit.",
+        ("type",),
+        {(limit,): count for limit, count in figures.exceeded.items()},
+    )
+
+
+_STORE = {
+    "mailserver_store_envelopes": ("envelopes", "Envelopes in the store."),
+    "mailserver_store_bytes": ("bytes", "What they take on disk, indexes included."),
+    "mailserver_store_file_bytes": ("file_bytes", "Size of the store file, free pages included."),
+    "mailserver_store_wal_bytes": ("wal_bytes", "Size of SQLite's log beside it."),
+    "mailserver_store_oldest_timestamp_seconds": ("oldest", "When the oldest envelope was received."),
+}
+_DISK = {
+    "mailserver_disk_free_bytes": ("free", "Free space of the store's file system."),
+    "mailserver_disk_size_bytes": ("size", "Its size."),
+}
+_COMPACTION = {
+    "mailserver_compaction_last_run_timestamp_seconds": ("finished_at", "End of the last run."),
+    "mailserver_compaction_last_exit_code": ("exit_code", "How it ended; 0 is well."),
+    "mailserver_compaction_rows": ("rows", "Envelopes that it archived."),
+    "mailserver_compaction_duration_seconds": ("seconds", "How long it took."),
+    "mailserver_compaction_last_success_timestamp_seconds": ("succeeded_at", "End of the last run that ended well."),
+    "mailserver_archive_verified_timestamp_seconds": ("verified_at", "When the archive last equalled the store."),
+    "mailserver_compaction_running": ("is_running", "1 while a run is at work."),
+    "mailserver_compaction_died": ("has_died", "1 if the last run was killed."),
+}
+
+
+def _gauges(table: Mapping[str, tuple[str, str]], figures: object) -> Iterable[Metric]:
+    if figures is None:
+        return
+    for name, (attribute, help_text) in table.items():
+        value = getattr(figures, attribute)
+        if value is not None:
+            yield GaugeMetricFamily(name, help_text, value)
+
+
+def _labelled(
+    family: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    help_text: str,
+    labels: _L,
+    values: Mapping[_L, float],
+) -> Metric:
+    metric = family(name, help_text, labels=labels)
+    for of, value in values.items():
+        metric.add_metric(of, value)
+    return metric
+
+
+_SYNC = {
+    "mailserver_sync_left_seconds": (GaugeMetricFamily, "left_s", "Span of creation times still to be asked for."),
+    "mailserver_sync_set_aside": (GaugeMetricFamily, "is_set_aside", "1 while a source is left alone: it lied."),
+    "mailserver_sync_pages": (CounterMetricFamily, "pages", "Answers of a source."),
+    "mailserver_sync_fetched_envelopes": (CounterMetricFamily, "fetched", "Envelopes that a source sent."),
+    "mailserver_sync_stored_envelopes": (CounterMetricFamily, "stored", "Those that the store did not have."),
+}
+
+
+def _of_sync(sources: Iterable[SyncFigures]) -> Iterable[Metric]:
+    """Catching up from other mailservers. There are at most 16 sources."""
+    by_source = {(figures.source,): figures for figures in sources}
+    for name, (family, attribute, help_text) in _SYNC.items():
+        values = {source: getattr(figures, attribute) for source, figures in by_source.items()}
+        yield _labelled(family, name, help_text, ("source",), values)
+    wrong = {
+        (*source, reason): count for source, figures in by_source.items() for reason, count in figures.wrong.items()
+    }
+    yield _labelled(
+        CounterMetricFamily,
+        "mailserver_sync_wrong_envelopes",
+        "Those that were dropped, by reason.",
+        ("source", "reason"),
+        wrong,
+    )

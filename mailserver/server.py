@@ -12,9 +12,11 @@ from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.mail.completion import CompletionFormat
+from mailserver.metrics import ClientFamily, Direction, Metrics, NodeFigures
 from mailserver.net.admission import Admission
 from mailserver.net.connection import Connection, session_config
 from mailserver.net.dialer import dial
+from mailserver.net.listener import Listener
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
@@ -42,10 +44,18 @@ class Server:
     """What serves peers, and what of it follows the settings while it runs."""
 
     def __init__(
-        self, config: Config, key: PrivateKey, store: EnvelopeStore, acceptance: Acceptance, catchup: Catchup
+        self,
+        config: Config,
+        key: PrivateKey,
+        store: EnvelopeStore,
+        acceptance: Acceptance,
+        catchup: Catchup,
+        metrics: Metrics,
     ) -> None:
         """Wire the services. `acceptance` is that by which `catchup` judges, too."""
         self._config = config
+        self._store = store
+        self._ended_bytes = dict.fromkeys(Direction, 0)
         self._catchup = catchup
         self.admission = Admission(*policy.admission(config))
         self._rates = RateLimiter(policy.rate_limits(config))
@@ -56,8 +66,8 @@ class Server:
             static=[enode.node_id for enode in config.static_enodes],
         )
         feed = Feed()
-        archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates)
-        self.relay = Relay(feed, time.time, light_node=config.light_node)
+        archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
+        self.relay = Relay(feed, time.time, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,
             CLIENT_ID,
@@ -73,13 +83,22 @@ class Server:
         )
         self._services = Services(
             archive=archive,
-            delivery=Delivery(store, _delivery_settings(config, key), time.time),
+            delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             relay=self.relay,
             rates=self._rates,
             requests=self._requests,
             trusted=self.peers.trusted,
             clock=time.time,
+            metrics=metrics,
+        )
+        self.listener = Listener(
+            key,
+            CLIENT_ID,
+            status=self.node.status,
+            refuse=self.peers.refuse,
+            admission=self.admission,
+            serve=self.serve,
         )
 
     async def serve(self, connection: Connection) -> None:
@@ -90,6 +109,8 @@ class Server:
             await peer.run()
         finally:
             self.peers.discard(peer)
+            self._ended_bytes[Direction.IN] += connection.received_bytes
+            self._ended_bytes[Direction.OUT] += connection.sent_bytes
 
     async def dial(self, enode: Enode) -> Connection:
         """Connect to a static peer.
@@ -103,6 +124,32 @@ class Server:
             return await dial(enode, config, self.node.status())
         except DecodeError as error:
             raise ConnectionLost(None, str(error)) from error
+
+    def figures(self) -> NodeFigures:
+        """Read how the node is."""
+        infos = self.peers.infos()
+        peers = {(direction, family): 0 for direction in Direction for family in ClientFamily}
+        for info in infos:
+            peers[Direction.IN if info.is_inbound else Direction.OUT, ClientFamily.of(info.client_id)] += 1
+        network_bytes = dict(self._ended_bytes)
+        for peer in self.peers:
+            network_bytes[Direction.IN] += peer.connection.received_bytes
+            network_bytes[Direction.OUT] += peer.connection.sent_bytes
+        writer_envelopes, writer_bytes = self._store.queued
+        relay_envelopes, relay_bytes = self.relay.usage
+        return NodeFigures(
+            peers=peers,
+            max_peers=self.peers.max_peers,
+            handshakes=self.listener.handshakes,
+            network_bytes=network_bytes,
+            writer_envelopes=writer_envelopes,
+            writer_bytes=writer_bytes,
+            relay_envelopes=relay_envelopes,
+            relay_bytes=relay_bytes,
+            requests_waiting=sum(peer.requests_waiting for peer in self.peers),
+            refused={refusal.name.lower(): count for refusal, count in self.admission.refused.items()},
+            exceeded={limit.value: count for limit, count in self._rates.exceeded.items()},
+        )
 
     def reload(self, read: Reload) -> None:
         """Put in force what has changed of the settings, and say what cannot be."""

@@ -16,6 +16,7 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.mail.request import Cursor
+from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED
 from mailserver.net.connection import Connection, session_config
 from mailserver.net.dialer import StaticPeers
@@ -248,17 +249,19 @@ def wired(
 ) -> tuple[Node, Services]:
     """A node, and what it serves its peers with, as `mailserver.server` wires them; the key is that of `settings`."""
     feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(requirements)
-    relay = Relay(feed, clock, light_node=light_node)
-    archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter)
+    metrics = Metrics()
+    relay = Relay(feed, clock, metrics=metrics, light_node=light_node)
+    archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter, metrics=metrics)
     services = Services(
         archive=archive,
-        delivery=Delivery(store, settings, clock),
+        delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
         relay=relay,
         rates=limiter,
         requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
         trusted=peers.trusted,
         clock=clock,
+        metrics=metrics,
     )
     node = Node(
         settings.key,

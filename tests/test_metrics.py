@@ -1,82 +1,204 @@
 """mailserver.metrics: names, units and labels, as Prometheus reads them."""
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from mailserver.metrics import SyncCollector, SyncFigures, new_registry
+from mailserver.errors import DisconnectReason, Rejection
+from mailserver.metrics import (
+    Check,
+    ClientFamily,
+    CompactionFigures,
+    DiskFigures,
+    Figures,
+    FiguresCollector,
+    Metrics,
+    StoreFigures,
+    count_of,
+)
+from mailserver.waku.acceptance import Verdict
+from tests.monitoring.samples import NODE, SYNC
 
-ONE = SyncFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow": 7, "oversize": 1}, False)
-OTHER = SyncFigures("ef567890@[2001:db8::1]:30303", 0, 0, 0, 0, {}, True)
+FIGURES = Figures(
+    node=NODE,
+    store=StoreFigures(envelopes=1000, bytes=600_000, file_bytes=700_000, wal_bytes=80_000, oldest=1_795_000_000),
+    disk=DiskFigures(free=10**9, size=10**11),
+    compaction=CompactionFigures(
+        finished_at=1_795_200_000.5,
+        exit_code=1,
+        rows=12,
+        seconds=34.5,
+        succeeded_at=1_795_100_000.0,
+        verified_at=1_795_099_999,
+        is_running=False,
+        has_died=True,
+    ),
+    problems=frozenset({Check.DISK}),
+    sync=(SYNC, replace(SYNC, source="other", is_set_aside=True)),
+)
+UNITS = ("_bytes", "_seconds", "_envelopes", "_total")
+UNITLESS = {
+    "mailserver_build_info",
+    "mailserver_compaction_died",
+    "mailserver_compaction_last_exit_code",
+    "mailserver_compaction_rows",
+    "mailserver_compaction_running",
+    "mailserver_handshakes",
+    "mailserver_peers",
+    "mailserver_problem",
+    "mailserver_requests_waiting",
+    "mailserver_sync_set_aside",
+    "p2p_peers_max",
+}
 
 
-def exposed(*figures: SyncFigures) -> dict[tuple[str, tuple[str, ...]], float]:
-    """What is exposed: values by name and labels."""
-    registry = new_registry()
-    registry.register(SyncCollector(lambda: figures))
-    text = generate_latest(registry).decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.values()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+def families(metrics: Metrics) -> dict[str, Metric]:
+    """What is exposed, by name."""
+    text = generate_latest(metrics.registry).decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def test_every_figure_has_a_name_with_its_unit() -> None:
-    assert exposed(ONE) == {
-        ("mailserver_sync_left_seconds", (ONE.source,)): 86_400,
-        ("mailserver_sync_set_aside", (ONE.source,)): 0,
-        ("mailserver_sync_pages_total", (ONE.source,)): 3,
-        ("mailserver_sync_fetched_envelopes_total", (ONE.source,)): 250,
-        ("mailserver_sync_stored_envelopes_total", (ONE.source,)): 200,
-        ("mailserver_sync_wrong_envelopes_total", (ONE.source, "low_pow")): 7,
-        ("mailserver_sync_wrong_envelopes_total", (ONE.source, "oversize")): 1,
-    }
+def values(family: Metric) -> dict[tuple[str, ...], float]:
+    """The values of a family by its labels, in the order of their names."""
+    return {tuple(sample.labels[name] for name in sorted(sample.labels)): sample.value for sample in family.samples}
 
 
-def test_each_source_has_its_own_figures() -> None:
-    figures = exposed(ONE, OTHER)
+def with_figures(figures: Figures) -> Metrics:
+    metrics = Metrics()
+    metrics.registry.register(FiguresCollector(lambda: figures))
+    return metrics
 
-    assert figures["mailserver_sync_set_aside", (OTHER.source,)] == 1
-    assert figures["mailserver_sync_pages_total", (OTHER.source,)] == 0
-    assert figures["mailserver_sync_pages_total", (ONE.source,)] == 3
+
+def test_figures_are_exposed_under_their_names() -> None:
+    exposed = families(with_figures(FIGURES))
+
+    of = {name: values(exposed[name]) for name in exposed if name.startswith(("mailserver_", "waku_", "p2p_"))}
+    assert of["mailserver_peers"]["status-go", "in"] == 7
+    assert of["mailserver_peers"]["waku-mailserver", "out"] == 1
+    assert of["mailserver_peers"]["geth", "in"] == 0
+    assert of["p2p_peers_max"] == {(): 500}
+    assert of["mailserver_handshakes"] == {(): 2}
+    assert of["mailserver_network_bytes"] == {("in",): 1000, ("out",): 2000}
+    assert of["mailserver_queue_envelopes"] == {("store",): 3, ("relay",): 4}
+    assert of["mailserver_queue_bytes"] == {("store",): 300, ("relay",): 400}
+    assert of["mailserver_requests_waiting"] == {(): 5}
+    assert of["mailserver_connections_refused"] == {("too_fast",): 6, ("address_full",): 0}
+    assert of["waku_rate_limits_exceeded"] == {("topic",): 8}
+    assert of["mailserver_store_envelopes"] == {(): 1000}
+    assert of["mailserver_store_bytes"] == {(): 600_000}
+    assert of["mailserver_store_file_bytes"] == {(): 700_000}
+    assert of["mailserver_store_wal_bytes"] == {(): 80_000}
+    assert of["mailserver_store_oldest_timestamp_seconds"] == {(): 1_795_000_000}
+    assert of["mailserver_disk_free_bytes"] == {(): 10**9}
+    assert of["mailserver_disk_size_bytes"] == {(): 10**11}
+    assert of["mailserver_compaction_last_run_timestamp_seconds"] == {(): 1_795_200_000.5}
+    assert of["mailserver_compaction_last_exit_code"] == {(): 1}
+    assert of["mailserver_compaction_rows"] == {(): 12}
+    assert of["mailserver_compaction_duration_seconds"] == {(): 34.5}
+    assert of["mailserver_compaction_last_success_timestamp_seconds"] == {(): 1_795_100_000}
+    assert of["mailserver_archive_verified_timestamp_seconds"] == {(): 1_795_099_999}
+    assert of["mailserver_compaction_running"] == {(): 0}
+    assert of["mailserver_compaction_died"] == {(): 1}
+    assert of["mailserver_problem"] == {(check.value,): check is Check.DISK for check in Check}
+    assert of["mailserver_sync_left_seconds"] == {(SYNC.source,): 86_400, ("other",): 86_400}
+    assert of["mailserver_sync_set_aside"] == {(SYNC.source,): 0, ("other",): 1}
+    assert of["mailserver_sync_pages"][SYNC.source,] == 3
+    assert of["mailserver_sync_fetched_envelopes"][SYNC.source,] == 250
+    assert of["mailserver_sync_stored_envelopes"][SYNC.source,] == 200
+    assert of["mailserver_sync_wrong_envelopes"]["low_pow", SYNC.source] == 7
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    exposed = families(with_figures(Figures(node=NODE)))
+
+    assert not [name for name in exposed if name.startswith(("mailserver_store", "mailserver_disk"))]
+    assert not [name for name in exposed if name.startswith(("mailserver_compaction", "mailserver_archive"))]
+
+
+def test_names_have_units_and_help() -> None:
+    exposed = families(with_figures(FIGURES))
+
+    ours = {name for name in exposed if not name.startswith(("process_", "python_"))}
+    assert ours > UNITLESS
+    for name in ours:
+        family = exposed[name]
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            if family.type == "counter":
+                assert sample.name.endswith("_total")
+            elif family.type == "gauge" and name not in UNITLESS:
+                assert sample.name.endswith(UNITS[:3])
+                assert not sample.name.endswith("_total")
 
 
 def test_figures_are_read_when_somebody_asks() -> None:
     asked = []
 
-    def figures() -> list[SyncFigures]:
+    def read() -> Figures:
         asked.append(1)
-        return []
+        return FIGURES
 
-    registry = new_registry()
-    registry.register(SyncCollector(figures))
+    metrics = Metrics()
+    metrics.registry.register(FiguresCollector(read))
     before = len(asked)
-    generate_latest(registry)
+    generate_latest(metrics.registry)
 
     assert len(asked) == before + 1
 
 
+def test_series_of_closed_labels_are_there_before_anything_happens() -> None:
+    exposed = families(Metrics())
+
+    assert set(values(exposed["waku_envelopes_rejected"])) == {
+        (verdict.name.lower(),) for verdict in Verdict if verdict is not Verdict.ACCEPTED
+    }
+    assert set(values(exposed["mailserver_requests_rejected"])) == {(reason.name.lower(),) for reason in Rejection}
+    assert set(values(exposed["mailserver_disconnects"])) == {(reason.name.lower(),) for reason in DisconnectReason}
+    assert len(values(exposed["mailserver_requests"])) == 4 * 4
+
+
+def test_daemons_of_one_process_are_apart() -> None:
+    one, other = Metrics(), Metrics()
+
+    one.received.inc(3)
+
+    assert count_of(one.received) == 3
+    assert count_of(other.received) == 0
+
+
+def test_sizes_are_counted_in_buckets_that_double() -> None:
+    metrics = Metrics()
+
+    for size in (1, 256, 257, 512, 1024 * 1024, 1024 * 1024 + 1):
+        metrics.sizes.observe(size)
+
+    samples = {
+        (sample.name, sample.labels.get("le")): sample.value
+        for sample in families(metrics)["waku_envelopes_size_bytes"].samples
+    }
+    assert samples["waku_envelopes_size_bytes_bucket", "256.0"] == 2
+    assert samples["waku_envelopes_size_bytes_bucket", "512.0"] == 4
+    assert samples["waku_envelopes_size_bytes_bucket", "1048576.0"] == 5
+    assert samples["waku_envelopes_size_bytes_bucket", "+Inf"] == 6
+    assert samples["waku_envelopes_size_bytes_count", None] == 6
+    assert samples["waku_envelopes_size_bytes_sum", None] == 1 + 256 + 257 + 512 + 2 * 1024 * 1024 + 1
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("client_id", "family"),
     [
-        ("mailserver_sync_left_seconds", "gauge"),
-        ("mailserver_sync_set_aside", "gauge"),
-        ("mailserver_sync_pages", "counter"),
-        ("mailserver_sync_fetched_envelopes", "counter"),
-        ("mailserver_sync_stored_envelopes", "counter"),
-        ("mailserver_sync_wrong_envelopes", "counter"),
+        ("StatusIM/v0.77.0/linux-amd64/go1.18", ClientFamily.STATUS_GO),
+        ("statusd/v0.100.0/linux-amd64/go1.18", ClientFamily.STATUS_GO),
+        ("nim-waku/v0.1", ClientFamily.NIM),
+        ("Nimbus", ClientFamily.NIM),
+        ("waku-mailserver/v0.1.0/linux/python3.11", ClientFamily.OURS),
+        ("Geth/v1.10", ClientFamily.GETH),
+        ("x" * 1000, ClientFamily.OTHER),
+        ("", ClientFamily.OTHER),
     ],
 )
-def test_counters_end_in_total_and_gauges_do_not(name: str, kind: str) -> None:
-    families = {family.name: family for family in SyncCollector(lambda: [ONE]).collect()}
-
-    assert families[name].type == kind
-    assert families[name].documentation.endswith(".")
-
-
-def test_registries_are_apart() -> None:
-    registry = new_registry()
-    registry.register(SyncCollector(lambda: [ONE]))
-
-    assert generate_latest(new_registry()) == b""
+def test_client_is_told_by_the_beginning_of_its_name(client_id: str, family: ClientFamily) -> None:
+    assert ClientFamily.of(client_id) is family

@@ -4,6 +4,7 @@ Addresses are text, as a socket's peername has them. Times are monotonic seconds
 """
 
 import ipaddress
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -179,6 +180,7 @@ class Admission:
         self._everybody = _everybody(limits)
         self._addresses = _buckets(limits.per_second_per_address)
         self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
+        self.refused = Counter(dict.fromkeys(Refusal, 0))
 
     def change(self, limits: AdmissionLimits, allowed: Allowed) -> None:
         """Put other limits in force. Connections stay; a rate that changes starts with its whole burst."""
@@ -196,6 +198,7 @@ class Admission:
         if not self._allowed.has_address(address):
             refusal = self._refusal(groups, now) or self._take_token(groups, now)
             if refusal is not None:
+                self.refused[refusal] += 1
                 return refusal
         self._of_address.add(groups.address)
         self._of_subnet.add(groups.subnet)

@@ -160,6 +160,11 @@ class Connection:
         """How much the peer has sent, as it came."""
         return self._pipe.received_bytes
 
+    @property
+    def sent_bytes(self) -> int:
+        """How much was sent to it, or waits in the socket's buffer."""
+        return self._pipe.sent_bytes
+
     async def run(self, handler: Handler, throttle: Throttle | None = None) -> None:
         """Pump until the connection ends, then close the socket.
 

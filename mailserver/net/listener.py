@@ -80,6 +80,11 @@ class Listener:
         if self._server is not None:
             self._server.close()
 
+    @property
+    def handshakes(self) -> int:
+        """How many connections are in their handshake."""
+        return sum(not connection.was_open for connection in self._pending)
+
     async def join(self) -> None:
         """Wait until every connection has ended."""
         while self._tasks:

@@ -38,7 +38,7 @@ class Pipe(asyncio.Protocol):
         self._rested = asyncio.Event()
         self.host = ""
         self.address = self.local_address = "?"
-        self.received_bytes = 0
+        self.received_bytes = self.sent_bytes = 0
 
     # What asyncio calls.
 
@@ -127,6 +127,7 @@ class Pipe(asyncio.Protocol):
     def write(self, chunks: list[bytes]) -> None:
         """Send; into the void if the socket is gone."""
         if not self.transport.is_closing():
+            self.sent_bytes += sum(map(len, chunks))
             self.transport.writelines(chunks)
 
     async def drain(self) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from mailserver.errors import MailserverError
+from mailserver.errors import MailserverError, StoreError
+from mailserver.metrics import Metrics
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RateLimiter
 from mailserver.services.seen import Seen, Sighting
@@ -38,13 +39,21 @@ class Archive:
     """
 
     def __init__(
-        self, store: EnvelopeStore, acceptance: Acceptance, clock: Clock, *, feed: Feed, limiter: RateLimiter
+        self,
+        store: EnvelopeStore,
+        acceptance: Acceptance,
+        clock: Clock,
+        *,
+        feed: Feed,
+        limiter: RateLimiter,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._acceptance = acceptance
         self._clock = clock
         self._feed = feed
         self._limiter = limiter
+        self._metrics = metrics
         self._seen = Seen()
 
     async def take(
@@ -60,6 +69,7 @@ class Archive:
         """
         accepted: list[tuple[NewEnvelope, Sighting]] = []
         errors: list[EnvelopeError] = []
+        self._metrics.received.inc(len(envelopes))
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
                 await asyncio.sleep(0)  # others' turn
@@ -95,6 +105,7 @@ class Archive:
     ) -> Verdict:
         verdict = self._acceptance.judge(envelope, now)
         if verdict is not Verdict.ACCEPTED:
+            self._metrics.rejected[verdict].inc()
             return verdict
         envelope_hash = envelope.hash()
         sighting = self._seen.get(envelope_hash)
@@ -103,14 +114,19 @@ class Archive:
             if is_limited and not self._limiter.take_topic(
                 envelope.topic, len(envelope.raw), asyncio.get_running_loop().time()
             ):
+                self._metrics.rejected[Verdict.TOPIC_LIMIT].inc()
                 return Verdict.TOPIC_LIMIT
+            self._metrics.new.inc()
+            self._metrics.sizes.observe(len(envelope.raw))
             sighting = self._seen.add(envelope_hash, envelope.expiry, now)
             if peer is not None:
                 sighting.add_peer(peer)
             ahead = max(envelope.created - int(now), 0)
             self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=peer is None))
-        elif peer is not None:
-            sighting.add_peer(peer)
+        else:
+            self._metrics.known.inc()
+            if peer is not None:
+                sighting.add_peer(peer)
         if not sighting.is_stored:
             new = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
             accepted.append((new, sighting))
@@ -119,6 +135,11 @@ class Archive:
     async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]]) -> None:
         if not accepted:
             return
-        await self._store.put([new for new, _ in accepted])
+        try:
+            await self._store.put([new for new, _ in accepted])
+        except StoreError:
+            self._metrics.not_stored.inc(len(accepted))
+            raise
+        self._metrics.stored.inc(len(accepted))
         for _, sighting in accepted:
             sighting.is_stored = True

@@ -5,13 +5,13 @@ waits for minutes.
 """
 
 import asyncio
-import logging
+import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mailserver.codec.keys import PrivateKey
+from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
 from mailserver.mail.pages import TARGET_PACKET_BYTES, cut
@@ -25,15 +25,15 @@ from mailserver.mail.request import (
     decode_request,
     fallback_request_id,
 )
+from mailserver.metrics import Metrics, Outcome
 from mailserver.services.archive import Clock
 from mailserver.services.quotas import Requester
+from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Page, Query
 from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
-
-log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
@@ -66,10 +66,11 @@ class DeliverySettings:
 class Delivery:
     """Answers history requests from the store."""
 
-    def __init__(self, store: EnvelopeStore, settings: DeliverySettings, clock: Clock) -> None:
+    def __init__(self, store: EnvelopeStore, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._metrics = metrics
 
     async def answer(
         self, payload: bytes, send: Send, requester: Requester, *, max_packet_bytes: int = TARGET_PACKET_BYTES
@@ -82,38 +83,50 @@ class Delivery:
         Raises:
             ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
         """
-        request_id = fallback_request_id(payload)
-        outcome: Completion | Failure
+        record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
+        try:
+            outcome, ending = await self._answer(payload, send, requester, max_packet_bytes, record)
+            await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
+            record.outcome = ending
+        finally:  # also when the client goes away, and this is cancelled
+            record.end(self._metrics, _now())
+        return outcome
+
+    async def _answer(
+        self, payload: bytes, send: Send, requester: Requester, max_packet_bytes: int, record: RequestRecord
+    ) -> tuple[Completion | Failure, Outcome]:
         try:
             try:
                 sealed = _decode(payload)
-                request_id = sealed.request_id
+                record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
                 request = self._read(sealed)
             except RequestRejected:
                 _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
                 raise
             _admit(requester, request.cursor)
-            outcome = await self._deliver(request, send, requester, max_packet_bytes)
+            return await self._deliver(request, send, requester, max_packet_bytes, record), Outcome.DELIVERED
         except RequestRejected as error:
-            log.debug("request rejected peer=%s id=%s cause=%r", requester, request_id.hex()[:8], str(error))
-            outcome = Failure(request_id, error.message)
+            record.refused(error.rejection, str(error))
+            return Failure(record.request_id, error.message), Outcome.REJECTED
         except StoreError as error:
-            log.error("request failed id=%s cause=%r", request_id.hex()[:8], str(error))
-            outcome = Failure(request_id, Rejection.STORE_UNAVAILABLE.value)
-        await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
-        return outcome
+            record.refused(Rejection.STORE_UNAVAILABLE, str(error))
+            return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
 
-    async def refuse(self, payload: bytes, rejected: RequestRejected, send: Send) -> None:
+    async def refuse(self, payload: bytes, rejected: RequestRejected, send: Send, peer: NodeId) -> None:
         """Answer a request that is not even looked at with an error.
 
         Raises:
             ConnectionLost: the client is gone.
         """
+        record = RequestRecord(peer, _now(), fallback_request_id(payload))
+        record.refused(rejected.rejection, str(rejected))
         try:
-            request_id = _decode(payload).request_id
-        except RequestRejected:
-            request_id = fallback_request_id(payload)
-        await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(request_id, rejected.message).encode())
+            with contextlib.suppress(RequestRejected):
+                record.request_id = _decode(payload).request_id
+            await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(record.request_id, rejected.message).encode())
+            record.outcome = Outcome.REJECTED
+        finally:
+            record.end(self._metrics, _now())
 
     def _encode(self, outcome: Completion | Failure) -> bytes:
         if isinstance(outcome, Failure):
@@ -142,26 +155,35 @@ class Delivery:
             raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
 
     async def _deliver(
-        self, request: MailRequest, send: Send, requester: Requester, max_packet_bytes: int
+        self,
+        request: MailRequest,
+        send: Send,
+        requester: Requester,
+        max_packet_bytes: int,
+        record: RequestRecord,
     ) -> Completion:
         lower, upper = request.bounds(int(self._clock()))
         limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
+        record.asks(request, lower=lower, upper=upper, limit=limit)
         query = Query(lower, upper, request.interest, request.cursor)
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 page = await self._store.find(query, limit)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
+        record.found_at = _now()
         cursor = None
         try:
-            last = await self._send_page(page, request, send, max_packet_bytes)
+            last = await self._send_page(page, request, send, max_packet_bytes, record)
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
             cursor = _cursor(page, last_hash) if page.more else None
         finally:  # who reads it all and is gone before the completion has had it, too
-            requester.delivered(len(page.keys), cursor, asyncio.get_running_loop().time())
+            requester.delivered(len(page.keys), cursor, _now())
         return Completion(request.request_id, last_hash, cursor)
 
-    async def _send_page(self, page: Page, request: MailRequest, send: Send, max_packet_bytes: int) -> bytes | None:
+    async def _send_page(
+        self, page: Page, request: MailRequest, send: Send, max_packet_bytes: int, record: RequestRecord
+    ) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
         for at in range(0, len(page.keys), _READ_AHEAD):
@@ -170,7 +192,10 @@ class Delivery:
             for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
                 raws = await self._store.read(keys[packet.start : packet.stop])
                 if raws:
-                    await send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
+                    payload = encode_envelopes(raws)
+                    await send(PacketCode.P2P_MESSAGE, payload)
+                    record.sent(len(raws), len(payload), _now())
+                    self._metrics.batch_size.observe(len(payload))
                     last = raws[-1]
         return last
 
@@ -185,9 +210,13 @@ def _decode(payload: bytes) -> SealedRequest | ClearRequest:
 
 
 def _admit(requester: Requester, cursor: Cursor | None) -> None:
-    seconds = requester.admit(cursor, asyncio.get_running_loop().time())
+    seconds = requester.admit(cursor, _now())
     if seconds > 0:
         raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _cursor(page: Page, last_hash: EnvelopeHash) -> Cursor:

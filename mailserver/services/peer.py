@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.mail.pages import TARGET_PACKET_BYTES
+from mailserver.metrics import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
 from mailserver.services.archive import Archive, Clock
@@ -60,6 +61,7 @@ class Services:
     requests: RequestLimiter
     trusted: Container[NodeId]
     clock: Clock
+    metrics: Metrics
 
 
 class ServedPeer:
@@ -98,7 +100,14 @@ class ServedPeer:
                 for _ in self._requests:
                     self._known_requester.leave()
         closed = self.connection.closed
+        if closed is not None:
+            self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
         log.debug("peer left peer=%s cause=%r", self.connection, closed.cause if closed else "")
+
+    @property
+    def requests_waiting(self) -> int:
+        """How many of its history requests wait for their turn."""
+        return len(self._requests)
 
     async def send(self, code: PacketCode, payload: bytes) -> None:
         """Send a packet, no faster than the peer has said that it takes them, and wait while it does not read.
@@ -144,7 +153,7 @@ class ServedPeer:
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
-        self._tasks.create_task(self._archive_and_confirm(event))
+        self._tasks.create_task(self._archive_and_confirm(event, asyncio.get_running_loop().time()))
         while (
             self._unconfirmed_packets >= MAX_UNCONFIRMED_PACKETS
             or self._unconfirmed_envelopes >= MAX_UNCONFIRMED_ENVELOPES
@@ -153,7 +162,7 @@ class ServedPeer:
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    async def _archive_and_confirm(self, event: MessagesReceived) -> None:
+    async def _archive_and_confirm(self, event: MessagesReceived, received_at: float) -> None:
         try:
             response = await self._services.archive.take(
                 event.envelopes, event.batch_hash, peer=self._number, is_limited=not self._known_meter.is_allowed
@@ -167,6 +176,8 @@ class ServedPeer:
                 )
             self._send_at_once(PacketCode.MESSAGE_RESPONSE, response.encode())
             self._send_at_once(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
+            delay_s = asyncio.get_running_loop().time() - received_at
+            self._services.metrics.confirmation_delay.observe(delay_s)
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:
@@ -195,7 +206,7 @@ class ServedPeer:
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                await self._services.delivery.refuse(payload, refused, self.send)
+                await self._services.delivery.refuse(payload, refused, self.send, self._known_requester.node_id)
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.errors import StoreError
+from mailserver.metrics import Metrics
 from mailserver.services.archive import Clock
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.handover import HandoverError, compaction_running, pruning_turn, read_handover
@@ -56,11 +57,14 @@ class _Round:
 class Pruning:
     """Keeps one store within its limits."""
 
-    def __init__(self, store: EnvelopeStore, path: Path, settings: PruningSettings, clock: Clock) -> None:
+    def __init__(
+        self, store: EnvelopeStore, path: Path, settings: PruningSettings, clock: Clock, *, metrics: Metrics
+    ) -> None:
         self._store = store
         self._path = path
         self._settings = settings
         self._clock = clock
+        self._metrics = metrics
         self._stopping = asyncio.Event()
         self._problem: str | None = None
         self._warned_at: float | None = None
@@ -128,6 +132,7 @@ class Pruning:
                 this.waiting = max(this.waiting, await self._store.held(surplus))
                 return
             this.envelopes += deleted.envelopes
+            self._metrics.pruned.inc(deleted.envelopes)
             this.bytes += deleted.bytes
             if deleted.envelopes == surplus.envelopes:  # what has come meanwhile is for the next round
                 return

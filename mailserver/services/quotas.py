@@ -182,6 +182,11 @@ class Requester:
         return f"{self._node_id.hex()[:8]}@{self._address}"
 
     @property
+    def node_id(self) -> NodeId:
+        """Who asks."""
+        return self._node_id
+
+    @property
     def is_allowed(self) -> bool:
         """Whether this peer is never limited."""
         allowed = self._limiter.allowed

@@ -6,7 +6,9 @@ sends; the caller does, as it is told. Times are monotonic seconds, arguments. A
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from mailserver.buckets import Buckets, take_all
@@ -72,9 +74,20 @@ class _Rates:
         return cls(*buckets)
 
 
+class RateLimit(Enum):
+    """Which rate limit. The value is its label: `ip` and `peer_id` are the Go node's words."""
+
+    ADDRESS_PACKETS = "ip_packets"
+    ADDRESS_BYTES = "ip_bytes"
+    PEER_PACKETS = "peer_id_packets"
+    PEER_BYTES = "peer_id_bytes"
+    TOPIC = "topic"
+
+
 class _Rule(NamedTuple):
     """One limit of a peer: `rate` a second, of bytes or of packets."""
 
+    limit: RateLimit
     buckets: Buckets[bytes]
     key: bytes
     rate: int
@@ -88,6 +101,7 @@ class RateLimiter:
         self.settings = settings
         self._packets = _packet_rates(settings)
         self._bytes = _byte_rates(settings)
+        self.exceeded = Counter(dict.fromkeys(RateLimit, 0))
 
     def change(self, settings: RateLimitSettings) -> None:
         """Put other limits in force, for connected peers, too. Limits that change start with their whole burst."""
@@ -108,16 +122,23 @@ class RateLimiter:
         """
         if self._packets.topic is None and self._bytes.topic is None:  # by default: this is done for each envelope
             return True
-        return take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
+        is_within = take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
+        self.exceeded[RateLimit.TOPIC] += not is_within
+        return is_within
 
     def rules(self, address: str, node_id: NodeId) -> list[_Rule]:
         """What a packet of this peer is counted by."""
         keys = groups_of(address).address, node_id
-        kinds = (self._packets, self.settings.packets, False), (self._bytes, self.settings.bytes, True)
+        kinds = (
+            (self._packets, self.settings.packets, (RateLimit.ADDRESS_PACKETS, RateLimit.PEER_PACKETS), False),
+            (self._bytes, self.settings.bytes, (RateLimit.ADDRESS_BYTES, RateLimit.PEER_BYTES), True),
+        )
         return [
-            _Rule(buckets, key, rate, by_bytes)
-            for kind, rates, by_bytes in kinds
-            for buckets, key, rate in zip((kind.ip, kind.peer), keys, (rates.ip, rates.peer), strict=True)
+            _Rule(limit, buckets, key, rate, by_bytes)
+            for kind, rates, limits, by_bytes in kinds
+            for limit, buckets, key, rate in zip(
+                limits, (kind.ip, kind.peer), keys, (rates.ip, rates.peer), strict=True
+            )
             if buckets is not None
         ]
 
@@ -164,6 +185,7 @@ class Meter:
 
     def _slow(self, rule: _Rule, size: int, now: float) -> None:
         """Note that it is at this limit, and judge it when it has been for as long as is tolerated."""
+        self._limiter.exceeded[rule.limit] += 1
         if self._slowed_since == math.inf:
             self._slowed_since = now
             self._slowed_packets = self._slowed_bytes = 0

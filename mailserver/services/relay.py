@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from mailserver.errors import ConnectionLost
 from mailserver.mail.pages import cut
+from mailserver.metrics import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
 from mailserver.rlpx.session import SharedPayload
@@ -85,12 +86,15 @@ class Bundle:
 class Relay:
     """The pool of bundles. Bundles are numbered from the first one made."""
 
-    def __init__(self, feed: Feed, clock: Clock, *, light_node: bool = False, pool_bytes: int = POOL_BYTES) -> None:
+    def __init__(
+        self, feed: Feed, clock: Clock, *, metrics: Metrics, light_node: bool = False, pool_bytes: int = POOL_BYTES
+    ) -> None:
         """Start with an empty pool.
 
         Args:
             light_node: relay what was made here only (6/WAKU1 "Light Node Field").
         """
+        self.metrics = metrics
         self._reader = feed.reader()
         self._clock = clock
         self._light_node = light_node
@@ -130,6 +134,7 @@ class Relay:
             envelopes += self._reader.read_nowait()
         if self._reader.missed > self._missed:
             log.warning("relay missed envelopes count=%d", self._reader.missed - self._missed)
+            self.metrics.relay_missed.inc(self._reader.missed - self._missed)
             self._missed = self._reader.missed
         return envelopes
 
@@ -247,6 +252,7 @@ class PeerRelay:
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:
             self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
+            self._relay.metrics.relayed.inc(len(due))
             await self._connection.drain()
 
 

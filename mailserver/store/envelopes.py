@@ -10,7 +10,7 @@ from pathlib import Path
 import aiosqlite
 
 from mailserver.errors import StoreError
-from mailserver.store.connections import open_reader, open_writer
+from mailserver.store.connections import open_reader, open_writer, transaction
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
 from mailserver.store.reader import Finder, Key, Page, Query
 from mailserver.store.retention import Surplus, Usage
@@ -52,6 +52,11 @@ class EnvelopeStore:
             StoreError: they are not stored, or not all.
         """
         await self._writer.put(envelopes)
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """How many envelopes wait for the disk, and their bytes."""
+        return self._writer.queued
 
     async def find(self, query: Query, limit: int) -> Page:
         """Find the first `limit` matches, newest first.
@@ -114,6 +119,14 @@ class EnvelopeStore:
             StoreError: SQLite could not.
         """
         return await self._writer.between_commits(give_back_pages)
+
+    async def touch(self) -> None:
+        """Commit something that changes nothing: it takes the disk to do so.
+
+        Raises:
+            StoreError: nothing can be stored at present.
+        """
+        await self._writer.between_commits(_touch)
 
     async def held(self, surplus: Surplus) -> int:
         """How much of what is too much is there.
@@ -235,6 +248,11 @@ async def _open_readers(path: Path, count: int) -> AsyncIterator[_ReaderPool]:
             stack.push_async_callback(connection.close)
             connections.append(connection)
         yield _ReaderPool(connections)
+
+
+async def _touch(connection: aiosqlite.Connection) -> None:
+    async with transaction(connection):
+        await connection.execute_fetchall("UPDATE identity SET id = id")
 
 
 async def _stats(readers: _ReaderPool) -> StoreStats:

@@ -150,6 +150,11 @@ class StoreWriter:
         self._arrived.set()
         return await future
 
+    @property
+    def queued(self) -> tuple[int, int]:
+        """How many envelopes wait to be committed, or are being, and their bytes."""
+        return self._queued_rows, self._queued_bytes
+
     def close(self) -> None:
         """Take nothing more; `run` commits what is queued and returns."""
         self._closing = True

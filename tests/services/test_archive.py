@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.metrics import Metrics
 from mailserver.services.archive import Archive, EnvelopeRefused
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RATE_BURST_S, RateLimiter, RateLimitSettings
@@ -51,7 +52,9 @@ def archive_of(
     limits: RateLimitSettings = NO_LIMITS,
 ) -> Archive:
     acceptance = Acceptance(Requirements(min_pow, interest))
-    return Archive(store, acceptance, clock or Clock(), feed=feed or Feed(), limiter=RateLimiter(limits))
+    return Archive(
+        store, acceptance, clock or Clock(), feed=feed or Feed(), limiter=RateLimiter(limits), metrics=Metrics()
+    )
 
 
 async def all_in(store: EnvelopeStore) -> list[bytes]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.metrics import Metrics
 from mailserver.services import pruning as pruning_module
 from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
 from mailserver.store import deletion
@@ -72,7 +73,7 @@ async def pruning(
     """The service on the store at `path`; it does not run by itself."""
     settings = PruningSettings(limits, archive_before_prune=archive_before_prune, has_archive=has_archive)
     async with open_store(path) as store:
-        yield Pruning(store, path, settings, clock or Clock(NOW))
+        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=Metrics())
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -405,7 +406,7 @@ async def test_round_does_not_run_after_what_comes_meanwhile(path: Path, caplog:
     make_store(path, received_at(*range(BATCH_ROWS)))
 
     async with open_store(path) as store:
-        service = Pruning(store, path, PruningSettings((CapacityRetention(1),)), Clock(NOW))
+        service = Pruning(store, path, PruningSettings((CapacityRetention(1),)), Clock(NOW), metrics=Metrics())
         pruned = asyncio.create_task(service.prune_once())
         number = BATCH_ROWS
         while not pruned.done():
@@ -439,7 +440,7 @@ async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) 
             assert set(before) <= set(found)  # the newest by creation are those that were put
 
     async with open_store(path) as store:
-        service = Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW))
+        service = Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW), metrics=Metrics())
         pruned = asyncio.create_task(service.prune_once())
         await asyncio.wait_for(asyncio.gather(pruned, post(store, pruned), look(store, pruned)), 4 * DEADLINE_S)
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
+from mailserver.metrics import Metrics
 from mailserver.net.connection import Connection, session_config
 from mailserver.net.pace import BURST_S, SHARE, Pace
 from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
@@ -109,7 +110,7 @@ class Hub:
     def __init__(self, *, light_node: bool, pool_bytes: int, feed: Feed) -> None:
         self._started = asyncio.get_running_loop().time()
         self.feed = feed
-        self.relay = Relay(self.feed, self.clock, light_node=light_node, pool_bytes=pool_bytes)
+        self.relay = Relay(self.feed, self.clock, metrics=Metrics(), light_node=light_node, pool_bytes=pool_bytes)
         self.tasks: list[asyncio.Task[None]] = []
         self.neighbours: list[Neighbour] = []
         self.sightings: dict[bytes, Sighting] = {}

@@ -1,10 +1,13 @@
-"""What monitoring asks for, over HTTP: the metrics. It changes nothing and tells no secret."""
+"""What monitoring asks for, over HTTP: metrics and health. It changes nothing and tells no secret."""
 
 import asyncio
+import json
+from functools import partial
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import CollectorRegistry
+
+from mailserver.monitoring.state import Monitoring
 
 MAX_CONNECTIONS = 16
 """Most connections; one more drops the oldest. So nobody is kept out by who connects and says nothing."""
@@ -23,14 +26,20 @@ STOP_TIMEOUT_S = 0.5
 """How long answers may take to be read when stopping."""
 
 
-class Monitor:
-    """Serves GET /metrics."""
+NO_STORE = {"Cache-Control": "no-store"}
+"""Of answers that are true only now."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+
+class Monitor:
+    """Serves GET /metrics, /health and /ready."""
+
+    def __init__(self, monitoring: Monitoring) -> None:
+        self._monitoring = monitoring
         self._server: asyncio.Server | None = None
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/ready", self._ready)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -72,4 +81,19 @@ class Monitor:
         return http()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        body = generate_latest(self._monitoring.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """Say that we live: the event loop turns. What is wrong is told, but nothing of it would go by a restart."""
+        return _as_json(200, {"status": "alive", **self._monitoring.health.as_json()})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """Say whether the mailserver can do its work, 200 or 503, and what is wrong."""
+        health = self._monitoring.health
+        status = "ready" if health.is_ready else "not ready"
+        return _as_json(200 if health.is_ready else 503, {"status": status, **health.as_json()})
+
+
+def _as_json(status: int, answer: dict[str, object]) -> web.Response:
+    return web.json_response(answer, status=status, headers=NO_STORE, dumps=partial(json.dumps, indent=1))

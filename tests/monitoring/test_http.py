@@ -1,31 +1,40 @@
-"""mailserver.monitor: the metrics over real sockets, asked for by aiohttp's client and by worse."""
+"""mailserver.monitoring.http: over real sockets, asked by aiohttp's client and by worse."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 
-from mailserver import monitor as monitor_module
-from mailserver.metrics import SyncCollector, SyncFigures, new_registry
-from mailserver.monitor import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from mailserver.metrics import DiskFigures
+from mailserver.monitoring import http as http_module
+from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.watch import Sight
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from tests.monitoring.samples import SYNC, monitoring
 from tests.raw_peer import close_stream
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
-FIGURES = SyncFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow": 7}, False)
 LINE = 'mailserver_sync_fetched_envelopes_total{source="abcd1234@192.0.2.1:30303"} 250.0'
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
-    registry = new_registry()
-    registry.register(SyncCollector(lambda: [FIGURES]))
-    monitor = Monitor(registry)
+async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        yield monitoring(store, tmp_path, sync=[SYNC])
+
+
+@pytest.fixture
+async def port(state: Monitoring) -> AsyncIterator[int]:
+    monitor = Monitor(state)
     yield await monitor.start("127.0.0.1", 0)
     await asyncio.wait_for(monitor.stop(), DEADLINE_S)
 
@@ -102,9 +111,11 @@ async def test_who_connects_and_says_nothing_keeps_nobody_out(port: int) -> None
             await close_stream(writer)
 
 
-async def test_connection_is_kept_for_the_next_time_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor_module, "KEEPALIVE_S", 0.05)
-    monitor = Monitor(new_registry())
+async def test_connection_is_kept_for_the_next_time_and_not_for_ever(
+    state: Monitoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_module, "KEEPALIVE_S", 0.05)
+    monitor = Monitor(state)
     port = await monitor.start("127.0.0.1", 0)
 
     answer = await say(port, GET + b"\r\n" + GET + b"\r\n")
@@ -113,15 +124,15 @@ async def test_connection_is_kept_for_the_next_time_and_not_for_ever(monkeypatch
     assert answer.count(b"HTTP/1.1 200") == 2
 
 
-async def test_address_that_is_taken_is_an_error_and_leaves_nothing() -> None:
-    monitor = Monitor(new_registry())
+async def test_address_that_is_taken_is_an_error_and_leaves_nothing(state: Monitoring) -> None:
+    monitor = Monitor(state)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="address already in use"):
         await monitor.start("127.0.0.1", taken.getsockname()[1])
     await monitor.stop()
 
 
-async def test_stop_ends_connections_and_frees_the_port() -> None:
-    monitor = Monitor(new_registry())
+async def test_stop_ends_connections_and_frees_the_port(state: Monitoring) -> None:
+    monitor = Monitor(state)
     port = await monitor.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GET + b"\r\n")
@@ -129,7 +140,38 @@ async def test_stop_ends_connections_and_frees_the_port() -> None:
 
     await asyncio.wait_for(monitor.stop(), DEADLINE_S)
 
-    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+    await asyncio.wait_for(reader.read(), DEADLINE_S)
     await close_stream(writer)
     with socket.create_server(("127.0.0.1", port), reuse_port=False):
         pass
+
+
+async def get(port: int, path: str) -> tuple[int, object]:
+    """Status and JSON of an answer."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        assert response.headers["Cache-Control"] == "no-store"
+        return response.status, await response.json()
+
+
+async def test_who_is_well_is_alive_and_ready(port: int) -> None:
+    assert await get(port, "/health") == (200, {"status": "alive", "problems": []})
+    assert await get(port, "/ready") == (200, {"status": "ready", "problems": []})
+
+
+async def test_store_that_is_not_writable_is_said_in_words_and_is_not_ready(state: Monitoring, port: int) -> None:
+    state.health.judge(Sight(store_problem="database or disk is full"))
+
+    text = "the store is not writable: database or disk is full"
+    problems = [{"check": "store", "fatal": True, "text": text}]
+    assert await get(port, "/ready") == (503, {"status": "not ready", "problems": problems})
+    assert await get(port, "/health") == (200, {"status": "alive", "problems": problems})  # a restart would not help
+
+
+async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int) -> None:
+    state.health.judge(Sight(disk=DiskFigures(free=2**30, size=2**40)))
+
+    text = "the disk is nearly full: 1.0 GiB of 1024.0 GiB are free"
+    problems = [{"check": "disk", "fatal": False, "text": text}]
+    assert await get(port, "/ready") == (200, {"status": "ready", "problems": problems})
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        assert 'mailserver_problem{check="disk"} 1.0' in await response.text()

@@ -1,0 +1,181 @@
+"""Whether the mailserver is well, in words for the operator.
+
+What is FATAL keeps it from its work, and `/ready` says 503; all else is a warning: it works, and somebody should look.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mailserver.metrics import Check, Metrics, count_of
+from mailserver.monitoring.watch import Sight
+from mailserver.waku.acceptance import Verdict
+
+log = logging.getLogger(__name__)
+
+LATE_S = 26 * 3600.0
+"""A nightly compaction is late when the last good one is older: a day, and two hours for a run that takes long."""
+
+NO_PEERS_S = 300.0
+"""For so long nobody may be connected: phones come and go, but a network has somebody."""
+
+NEARLY_FULL_SHARE = 0.05
+NEARLY_FULL_BYTES = 10 * 1024**3
+"""A disk is nearly full when less than this share of it is free, unless that is more than so many bytes."""
+
+FULL_BYTES = 64 * 1024**2
+"""A disk with less is full: SQLite's log alone may grow by as much."""
+
+CLOCK_WINDOW_S = 300.0
+"""So far back it is looked at whether envelopes are refused for their time."""
+
+LEAST_REFUSED = 20
+"""Fewer envelopes tell nothing of our clock: some peers' own are wrong."""
+
+NOT_BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
+"""No clock that is right shows an earlier time: this program is younger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong. `text` is one line; `is_fatal`: the mailserver cannot do its work."""
+
+    check: Check
+    text: str
+    is_fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """Counts at one moment: envelopes received, and refused as too old and as from the future."""
+
+    at: float
+    received: float
+    too_old: float
+    from_future: float
+
+
+class Health:
+    """Judges what a `Watch` sees. Times are Unix seconds of `clock`, which is judged, too."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        peer_count: Callable[[], int],
+        *,
+        expects_compaction: bool,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take what to judge by; `expects_compaction`: one is set up, whether or not it has ever run."""
+        self._metrics = metrics
+        self._peer_count = peer_count
+        self._expects_compaction = expects_compaction
+        self._clock = clock
+        self._monotonic = monotonic
+        self._started = monotonic()
+        self._peers_seen = self._started
+        self._refusals: deque[_Refusals] = deque()
+        self.problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the mailserver can do its work."""
+        return not any(problem.is_fatal for problem in self.problems)
+
+    def as_json(self) -> dict[str, object]:
+        """What is wrong, as an object of JSON."""
+        problems = [
+            {"check": problem.check.value, "fatal": problem.is_fatal, "text": problem.text} for problem in self.problems
+        ]
+        return {"problems": problems}
+
+    def judge(self, sight: Sight) -> None:
+        """Find out what is wrong now; log what has changed."""
+        found = (*self._store(sight), *self._disk(sight), *self._time(), *self._compaction(sight), *self._peers())
+        before = {problem.check for problem in self.problems}
+        for problem in found:
+            if problem.check not in before:
+                level = logging.ERROR if problem.is_fatal else logging.WARNING
+                log.log(level, "problem check=%s text=%r", problem.check.value, problem.text)
+        for check in sorted(before - {problem.check for problem in found}, key=lambda check: check.value):
+            log.info("problem is over check=%s", check.value)
+        self.problems = found
+
+    def _store(self, sight: Sight) -> list[Problem]:
+        if not sight.store_problem:
+            return []
+        return [Problem(Check.STORE, f"the store is not writable: {sight.store_problem}", is_fatal=True)]
+
+    def _disk(self, sight: Sight) -> list[Problem]:
+        disk = sight.disk
+        if disk is None or disk.free >= min(disk.size * NEARLY_FULL_SHARE, NEARLY_FULL_BYTES):
+            return []
+        what = "full" if disk.free < FULL_BYTES else "nearly full"
+        text = f"the disk is {what}: {_amount(disk.free)} of {_amount(disk.size)} are free"
+        return [Problem(Check.DISK, text, is_fatal=disk.free < FULL_BYTES)]
+
+    def _time(self) -> list[Problem]:
+        """Judge our clock by its own time, and by what peers send: they would not all be wrong."""
+        now = self._clock()
+        if now < NOT_BEFORE.timestamp():
+            return [Problem(Check.CLOCK, f"the clock is off: it shows {_moment(now)}", is_fatal=True)]
+        rejected = self._metrics.rejected
+        latest = _Refusals(
+            self._monotonic(),
+            count_of(self._metrics.received),
+            count_of(rejected[Verdict.VERY_OLD]),
+            count_of(rejected[Verdict.FROM_THE_FUTURE]),
+        )
+        self._refusals.append(latest)
+        while latest.at - self._refusals[0].at > CLOCK_WINDOW_S:
+            self._refusals.popleft()
+        first = self._refusals[0]
+        received = latest.received - first.received
+        for count, hand in (
+            (latest.from_future - first.from_future, "from the future: our clock may be slow"),
+            (latest.too_old - first.too_old, "long expired: our clock may be fast"),
+        ):
+            if count >= LEAST_REFUSED and count * 2 > received:
+                text = f"{count:.0f} of the last {received:.0f} envelopes were {hand}"
+                return [Problem(Check.CLOCK, text)]
+        return []
+
+    def _compaction(self, sight: Sight) -> list[Problem]:
+        run, figures = sight.compaction, sight.compaction_figures
+        if sight.compaction_problem:
+            return [Problem(Check.COMPACTION, sight.compaction_problem)]
+        if run is None or figures is None:
+            age = self._monotonic() - self._started
+            is_late = self._expects_compaction and age > LATE_S
+            return [Problem(Check.COMPACTION, "the compaction has never run")] if is_late else []
+        if figures.has_died:
+            return [Problem(Check.COMPACTION, f"the compaction that began at {_moment(run.started_at)} was killed")]
+        if run.exit_code:
+            return [Problem(Check.COMPACTION, f"the last compaction failed: {run.error or run.exit_code}")]
+        done = run.started_at if run.succeeded_at is None else run.succeeded_at
+        if self._clock() - done > LATE_S:
+            return [Problem(Check.COMPACTION, f"the compaction is late: the last good run ended at {_moment(done)}")]
+        return []
+
+    def _peers(self) -> list[Problem]:
+        now = self._monotonic()
+        if self._peer_count():
+            self._peers_seen = now
+        if now - self._peers_seen < NO_PEERS_S:
+            return []
+        text = (
+            f"no peers: nobody has been connected for {(now - self._peers_seen) / 60:.0f} min; is the port reachable?"
+        )
+        return [Problem(Check.PEERS, text)]
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1024**3:.1f} GiB"

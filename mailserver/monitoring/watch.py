@@ -1,0 +1,130 @@
+"""Looks at the store, its disk, the compaction and the event loop every few seconds, and keeps what it saw.
+
+So an answer to whoever asks costs nothing, and nobody makes us read the disk by asking often.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import Histogram
+
+from mailserver.errors import MailserverError, StoreError
+from mailserver.metrics import CompactionFigures, DiskFigures, StoreFigures
+from mailserver.store.compaction import Compaction, CompactionState, look
+from mailserver.store.envelopes import EnvelopeStore
+from mailserver.store.handover import read_handover
+
+LOOK_INTERVAL_S = 15.0
+"""From the end of one look to the start of the next: Prometheus asks as often, or less."""
+
+STORE_TIMEOUT_S = 10.0
+"""How long the store may take to commit something. A disk that is slower than that does not keep up."""
+
+LAG_INTERVAL_S = 0.5
+"""How often the event loop's lag is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look saw; None is not known. A compaction that has never run is None, too.
+
+    Problems are one line for the operator; "" is none.
+    """
+
+    store: StoreFigures | None = None
+    store_problem: str = ""
+    disk: DiskFigures | None = None
+    compaction: Compaction | None = None
+    compaction_figures: CompactionFigures | None = None
+    compaction_problem: str = ""
+
+
+class Watch:
+    """Looks again and again. `sight` is what it saw last."""
+
+    def __init__(self, store: EnvelopeStore, path: Path, lag: Histogram) -> None:
+        """Take what to look at; `lag` is told how late the event loop is."""
+        self._store = store
+        self._path = path
+        self._lag = lag
+        self.sight = Sight()
+
+    async def run(self, on_look: Callable[[], None]) -> None:
+        """Look for ever; call `on_look` after each look."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._measure_lag())
+            while True:
+                await self.look()
+                on_look()
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def look(self) -> None:
+        """Look once."""
+        store, store_problem = await self._look_at_store()
+        disk = await asyncio.to_thread(_disk, self._path.parent)
+        compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
+        self.sight = Sight(store, store_problem, disk, compaction, figures, problem)
+
+    async def _look_at_store(self) -> tuple[StoreFigures | None, str]:
+        try:
+            usage, oldest = await self._store.usage(), await self._store.oldest_reception()
+            wal = self._path.with_name(f"{self._path.name}-wal")
+            figures = StoreFigures(usage.envelopes, usage.bytes, _size(self._path), _size(wal), oldest)
+        except StoreError as error:
+            return None, str(error)
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                await self._store.touch()
+        except StoreError as error:
+            return figures, str(error)
+        except TimeoutError:
+            return figures, f"nothing was committed for {STORE_TIMEOUT_S:g} s"
+        return figures, ""
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self._lag.observe(max(loop.time() - due, 0.0))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # no WAL at the moment; a store file that is gone is seen otherwise
+        return 0
+
+
+def _disk(folder: Path) -> DiskFigures | None:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None
+    return DiskFigures(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+
+
+def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | None, str]:
+    try:
+        state, compaction = look(store)
+        handover = read_handover(store)
+    except MailserverError as error:
+        return None, None, str(error)
+    except OSError as error:
+        return None, None, f"cannot look at the compaction of {store}: {error.strerror}"
+    if compaction is None:
+        return None, None, ""
+    figures = CompactionFigures(
+        finished_at=compaction.finished_at,
+        exit_code=compaction.exit_code,
+        rows=compaction.rows,
+        seconds=compaction.seconds,
+        succeeded_at=compaction.succeeded_at,
+        verified_at=None if handover is None else handover.verified_at,
+        is_running=state is CompactionState.RUNNING,
+        has_died=state is CompactionState.DIED,
+    )
+    return compaction, figures, ""

@@ -1,0 +1,235 @@
+"""What the runs of the compaction leave beside a store: how the last one went, and what is in the archive.
+
+JSON, named after the store file. A run writes it when it has the store's lock, and again at its end; one that was
+killed leaves "started, not finished" and no lock, and `look` tells that from one that is at work. It decides nothing:
+what may be pruned stands in `mailserver.store.handover`. Standard library only: the compaction imports this module.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from mailserver.errors import MailserverError
+from mailserver.files import write_atomically
+from mailserver.store.handover import compaction_running
+
+_T = TypeVar("_T", str, dict[Any, Any])
+
+_VERSION = 1
+
+MAX_ARCHIVED_DAYS = 62
+"""Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
+
+MAX_RECORD_BYTES = 1024 * 1024
+"""A record takes some kilobytes, and a hundred for a first run over years. A larger file is none."""
+
+MAX_ERROR_CHARS = 1000
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_MAX_NUMBER = 2**63 - 1
+
+
+class CompactionRecordError(MailserverError):
+    """The record cannot be read or understood. `str()` is one line for the operator."""
+
+
+class CompactionState(Enum):
+    """How the last run stands. The value is for programs."""
+
+    NEVER = "never"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DIED = "died"
+    """It was killed, or the machine went down: it began, did not finish, and holds no lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedDay:
+    """What the archive holds of one day of reception: rows, and bytes of their envelopes."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One run of the compaction, the last that had this store's lock. Times are Unix seconds.
+
+    Args:
+        finished_at: None while it is at work, and for ever if it was killed; `exit_code`, too.
+        error: why it failed, one line; "" if it did not.
+        rows: envelopes that it put into the archive, of all its stores; 0 unless it succeeded, as the next two.
+        bytes: of the files that it wrote.
+        days: of reception, that it wrote.
+        report: the run's report, as `spark-export compact` prints it, but for long lists; empty unless it succeeded.
+        succeeded_at: the end of the last run that succeeded, this one or an earlier one.
+        archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive, as the last successful
+            run found it; whatever stores they are from.
+    """
+
+    started_at: float
+    finished_at: float | None = None
+    exit_code: int | None = None
+    error: str = ""
+    rows: int = 0
+    bytes: int = 0
+    days: int = 0
+    seconds: float = 0.0
+    report: Mapping[str, Any] = field(default_factory=dict)
+    succeeded_at: float | None = None
+    archived: Mapping[int, ArchivedDay] = field(default_factory=dict)
+
+
+def compaction_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-compaction.json")
+
+
+def read_compaction(store: Path) -> Compaction | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        CompactionRecordError: it cannot be read, is not whole, or is of a later version.
+    """
+    path = compaction_file(store)
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_RECORD_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CompactionRecordError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        if len(text) > MAX_RECORD_BYTES:
+            raise ValueError(f"more than {MAX_RECORD_BYTES} bytes")
+        return _decode(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise CompactionRecordError(f"{path} is no record of the compaction's runs: {error}") from error
+
+
+def write_compaction(store: Path, compaction: Compaction) -> None:
+    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: it would have more than MAX_RECORD_BYTES.
+    """
+    record = {
+        "version": _VERSION,
+        "started_at": compaction.started_at,
+        "finished_at": compaction.finished_at,
+        "exit_code": compaction.exit_code,
+        "error": compaction.error[:MAX_ERROR_CHARS],
+        "rows": compaction.rows,
+        "bytes": compaction.bytes,
+        "days": compaction.days,
+        "seconds": compaction.seconds,
+        "succeeded_at": compaction.succeeded_at,
+        "archived": {
+            _iso(day): [archived.rows, archived.bytes]
+            for day, archived in sorted(compaction.archived.items())[-MAX_ARCHIVED_DAYS:]
+        },
+        "report": dict(compaction.report),
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    if len(text) > MAX_RECORD_BYTES:
+        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
+    write_atomically(compaction_file(store), text, 0o644)
+
+
+def look(store: Path) -> tuple[CompactionState, Compaction | None]:
+    """How the last run of the compaction stands, and its record; None if there has been none.
+
+    Raises:
+        CompactionRecordError: the record cannot be read.
+        OSError: the lock file cannot be read.
+    """
+    while True:
+        compaction = read_compaction(store)
+        if compaction is None:
+            return CompactionState.NEVER, None
+        if compaction.finished_at is not None:
+            state = CompactionState.SUCCEEDED if compaction.exit_code == 0 else CompactionState.FAILED
+            return state, compaction
+        if compaction_running(store):
+            return CompactionState.RUNNING, compaction
+        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
+        # record is another one now.
+        if read_compaction(store) == compaction:
+            return CompactionState.DIED, compaction
+
+
+def _iso(day: int) -> str:
+    return date.fromordinal(_EPOCH + day).isoformat()
+
+
+def _decode(record: Any) -> Compaction:
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    version = record.get("version")
+    if version != _VERSION:
+        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
+    archived = _field(record, "archived", dict)
+    if len(archived) > MAX_ARCHIVED_DAYS:
+        raise ValueError(f"archived has {len(archived)} days, more than {MAX_ARCHIVED_DAYS}")
+    exit_code = record.get("exit_code")
+    finished_at = _time_or_none(record, "finished_at")
+    if (exit_code is None) != (finished_at is None):
+        raise ValueError("finished_at and exit_code do not go together")
+    return Compaction(
+        started_at=_number(record, "started_at"),
+        finished_at=finished_at,
+        exit_code=None if exit_code is None else _count("exit_code", exit_code),
+        error=_field(record, "error", str),
+        rows=_count("rows", record.get("rows")),
+        bytes=_count("bytes", record.get("bytes")),
+        days=_count("days", record.get("days")),
+        seconds=_number(record, "seconds"),
+        report=MappingProxyType(_field(record, "report", dict)),
+        succeeded_at=_time_or_none(record, "succeeded_at"),
+        archived=MappingProxyType({_day(text): _archived_day(text, value) for text, value in archived.items()}),
+    )
+
+
+def _field(record: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+    value = record.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _number(record: Mapping[str, object], name: str) -> float:
+    value = record.get(name)
+    # So not(NaN) and Infinity, which JSON as Python reads it has.
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:  # type: ignore[operator]
+        raise ValueError(f"{name} is {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _time_or_none(record: Mapping[str, object], name: str) -> float | None:
+    return None if record.get(name) is None else _number(record, name)
+
+
+def _day(text: str) -> int:
+    day = date.fromisoformat(text)
+    if day.isoformat() != text:  # another form of ISO 8601
+        raise ValueError(f"{text!r} is not YYYY-MM-DD")
+    return day.toordinal() - _EPOCH
+
+
+def _archived_day(day: str, value: object) -> ArchivedDay:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{day} is {value!r}")
+    return ArchivedDay(*(_count(day, number) for number in value))

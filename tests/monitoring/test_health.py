@@ -1,0 +1,228 @@
+"""mailserver.monitoring.health: what is wrong, and whether the mailserver can do its work all the same."""
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from mailserver.metrics import Check, CompactionFigures, DiskFigures, Metrics
+from mailserver.monitoring.health import (
+    CLOCK_WINDOW_S,
+    FULL_BYTES,
+    LATE_S,
+    LEAST_REFUSED,
+    NEARLY_FULL_BYTES,
+    NO_PEERS_S,
+    NOT_BEFORE,
+    Health,
+    Problem,
+)
+from mailserver.monitoring.watch import Sight
+from mailserver.store.compaction import Compaction
+from mailserver.waku.acceptance import Verdict
+from tests.mailservers import NOW, Clock
+
+GIB = 1024**3
+RUN = Compaction(started_at=NOW - 600, finished_at=NOW - 500, exit_code=0, succeeded_at=NOW - 500)
+FIGURES = CompactionFigures(
+    finished_at=NOW - 500,
+    exit_code=0,
+    rows=1,
+    seconds=100.0,
+    succeeded_at=NOW - 500,
+    verified_at=NOW - 500,
+    is_running=False,
+    has_died=False,
+)
+WELL = Sight()
+
+
+@dataclass
+class Patient:
+    """A mailserver whose health is judged."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    peers: int = 1
+    clock: Clock = field(default_factory=Clock)
+    uptime_s: float = 0.0
+    expects_compaction: bool = False
+
+    def __post_init__(self) -> None:
+        self.health = Health(
+            self.metrics,
+            lambda: self.peers,
+            expects_compaction=self.expects_compaction,
+            clock=self.clock,
+            monotonic=lambda: self.uptime_s,
+        )
+
+    def judge(self, sight: Sight = WELL) -> tuple[Problem, ...]:
+        self.health.judge(sight)
+        return self.health.problems
+
+    def problem(self, sight: Sight = WELL) -> Problem:
+        (problem,) = self.judge(sight)
+        return problem
+
+    def receive(self, count: int, refused: Verdict | None = None) -> None:
+        self.metrics.received.inc(count)
+        if refused is not None:
+            self.metrics.rejected[refused].inc(count)
+
+
+def compacted(run: Compaction = RUN, **changes: object) -> Sight:
+    return Sight(compaction=run, compaction_figures=replace(FIGURES, **changes))  # type: ignore[arg-type]
+
+
+def test_who_is_well_has_no_problems() -> None:
+    patient = Patient()
+
+    assert patient.judge(compacted()) == ()
+    assert patient.health.is_ready
+    assert patient.health.as_json() == {"problems": []}
+
+
+def test_store_that_is_not_writable_is_fatal() -> None:
+    patient = Patient()
+
+    problem = patient.problem(Sight(store_problem="database or disk is full"))
+
+    assert problem == Problem(Check.STORE, "the store is not writable: database or disk is full", is_fatal=True)
+    assert not patient.health.is_ready
+
+
+@pytest.mark.parametrize(
+    ("free", "size", "text", "is_fatal"),
+    [
+        (4 * GIB, 100 * GIB, "the disk is nearly full: 4.0 GiB of 100.0 GiB are free", False),
+        (FULL_BYTES - 1, 100 * GIB, "the disk is full: 0.1 GiB of 100.0 GiB are free", True),
+    ],
+)
+def test_disk_without_room_is_a_problem(free: int, size: int, text: str, is_fatal: bool) -> None:
+    assert Patient().problem(Sight(disk=DiskFigures(free, size))) == Problem(Check.DISK, text, is_fatal)
+
+
+@pytest.mark.parametrize(("free", "size"), [(6 * GIB, 100 * GIB), (NEARLY_FULL_BYTES, 10_000 * GIB)])
+def test_disk_with_room_is_none(free: int, size: int) -> None:
+    assert Patient().judge(Sight(disk=DiskFigures(free, size))) == ()
+
+
+def test_clock_from_before_this_program_is_fatal() -> None:
+    patient = Patient(clock=Clock(NOT_BEFORE.timestamp() - 1))
+
+    assert patient.problem() == Problem(Check.CLOCK, "the clock is off: it shows 2025-12-31T23:59:59Z", is_fatal=True)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Verdict.FROM_THE_FUTURE, "from the future: our clock may be slow"),
+        (Verdict.VERY_OLD, "long expired: our clock may be fast"),
+    ],
+)
+def test_clock_that_most_envelopes_contradict_is_a_problem(verdict: Verdict, words: str) -> None:
+    patient = Patient()
+    patient.judge()
+    patient.receive(LEAST_REFUSED, verdict)
+    patient.receive(LEAST_REFUSED - 1)
+
+    problem = patient.problem()
+
+    assert problem.check is Check.CLOCK
+    assert problem.text == f"{LEAST_REFUSED} of the last {2 * LEAST_REFUSED - 1} envelopes were {words}"
+    assert not problem.is_fatal  # who sends us nonsense must not be able to take us out of service
+
+
+@pytest.mark.parametrize(("refused", "taken"), [(LEAST_REFUSED - 1, 0), (LEAST_REFUSED, LEAST_REFUSED)])
+def test_few_envelopes_with_a_wrong_time_are_their_senders_fault(refused: int, taken: int) -> None:
+    patient = Patient()
+    patient.judge()
+    patient.receive(refused, Verdict.FROM_THE_FUTURE)
+    patient.receive(taken)
+
+    assert patient.judge() == ()
+
+
+def test_clock_is_well_again_when_the_contradictions_are_long_ago() -> None:
+    patient = Patient()
+    patient.judge()
+    patient.receive(LEAST_REFUSED, Verdict.VERY_OLD)
+    assert patient.judge()
+
+    patient.uptime_s += CLOCK_WINDOW_S + 1
+    assert patient.judge() == ()
+
+
+def test_compaction_that_has_never_run_is_a_problem_after_a_night_if_there_should_be_one() -> None:
+    patient = Patient(expects_compaction=True)
+    assert patient.judge() == ()
+
+    patient.uptime_s = LATE_S + 1
+
+    assert patient.problem() == Problem(Check.COMPACTION, "the compaction has never run")
+    assert Patient(expects_compaction=False, uptime_s=LATE_S + 1).judge() == ()
+
+
+@pytest.mark.parametrize(
+    ("sight", "text"),
+    [
+        (Sight(compaction_problem="x is no record"), "x is no record"),
+        (compacted(replace(RUN, exit_code=1, error="no Java")), "the last compaction failed: no Java"),
+        (compacted(replace(RUN, exit_code=137)), "the last compaction failed: 137"),
+        (
+            compacted(replace(RUN, finished_at=None, exit_code=None), has_died=True),
+            f"the compaction that began at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(NOW - 600))} was killed",
+        ),
+        (
+            compacted(replace(RUN, succeeded_at=NOW - LATE_S - 1)),
+            "the compaction is late: the last good run ended at "
+            + time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW - LATE_S - 1)),
+        ),
+    ],
+)
+def test_compaction_that_does_not_go_well_is_a_problem(sight: Sight, text: str) -> None:
+    patient = Patient()
+
+    assert patient.problem(sight) == Problem(Check.COMPACTION, text)
+    assert patient.health.is_ready
+
+
+def test_compaction_at_work_for_the_first_time_is_not_late() -> None:
+    run = Compaction(started_at=NOW - 60)
+
+    assert Patient().judge(compacted(run, is_running=True)) == ()
+    assert Patient().problem(compacted(replace(run, started_at=NOW - LATE_S - 1), is_running=True)).check is (
+        Check.COMPACTION
+    )
+
+
+def test_nobody_connected_for_a_while_is_a_problem_until_somebody_is() -> None:
+    patient = Patient(peers=0)
+    assert patient.judge() == ()
+
+    patient.uptime_s = NO_PEERS_S
+    problem = patient.problem()
+    assert problem.text == "no peers: nobody has been connected for 5 min; is the port reachable?"
+    assert not problem.is_fatal
+
+    patient.peers = 1
+    assert patient.judge() == ()
+    patient.peers, patient.uptime_s = 0, 2 * NO_PEERS_S - 1
+    assert patient.judge() == ()
+
+
+def test_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    patient = Patient()
+
+    patient.judge(Sight(store_problem="no room"))
+    patient.judge(Sight(store_problem="still no room", disk=DiskFigures(GIB, 100 * GIB)))
+    patient.judge()
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "problem check=store text='the store is not writable: no room'"),
+        ("WARNING", "problem check=disk text='the disk is nearly full: 1.0 GiB of 100.0 GiB are free'"),
+        ("INFO", "problem is over check=disk"),
+        ("INFO", "problem is over check=store"),
+    ]

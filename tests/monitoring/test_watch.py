@@ -1,0 +1,175 @@
+"""mailserver.monitoring.watch: what it sees of a real store, disk and compaction."""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mailserver.metrics import Metrics
+from mailserver.monitoring import watch as watch_module
+from mailserver.monitoring.watch import Sight, Watch
+from mailserver.store.compaction import Compaction, compaction_file, write_compaction
+from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
+from mailserver.store.schema import STORE_FILE
+from tests.mailservers import NOW, fill, make_envelopes
+from tests.waiting import until
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[EnvelopeStore]:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        yield store
+
+
+async def look(store: EnvelopeStore, folder: Path) -> Sight:
+    watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
+    await watch.look()
+    return watch.sight
+
+
+async def test_store_is_seen_with_its_files(store: EnvelopeStore, tmp_path: Path) -> None:
+    await fill(store, make_envelopes(30))
+
+    sight = await look(store, tmp_path)
+
+    assert sight.store is not None
+    assert sight.store.envelopes == 30
+    assert sight.store.oldest == NOW
+    assert sight.store.file_bytes == (tmp_path / STORE_FILE).stat().st_size
+    assert sight.store.wal_bytes == (tmp_path / f"{STORE_FILE}-wal").stat().st_size > 0
+    assert sight.store.bytes > 30 * 100
+    assert sight.store_problem == ""
+
+
+async def test_empty_store_has_no_oldest_envelope(store: EnvelopeStore, tmp_path: Path) -> None:
+    sight = await look(store, tmp_path)
+
+    assert sight.store is not None
+    assert (sight.store.envelopes, sight.store.oldest) == (0, None)
+
+
+async def test_look_changes_nothing_in_the_store(store: EnvelopeStore, tmp_path: Path) -> None:
+    await fill(store, make_envelopes(3))
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+        before = list(connection.iterdump())
+    connection.close()
+
+    await look(store, tmp_path)
+
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+        assert list(connection.iterdump()) == before
+    connection.close()
+
+
+async def test_store_that_somebody_else_keeps_locked_is_not_writable(
+    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "STORE_TIMEOUT_S", 0.1)
+    connection = sqlite3.connect(tmp_path / STORE_FILE)
+    connection.execute("BEGIN IMMEDIATE")
+
+    sight = await look(store, tmp_path)
+    connection.close()
+
+    assert sight.store is not None  # it can be read
+    assert sight.store_problem == "nothing was committed for 0.1 s"
+    assert (await look(store, tmp_path)).store_problem == ""
+
+
+async def test_store_that_cannot_be_read_says_why(store: EnvelopeStore, tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).write_bytes(b"")
+    (tmp_path / f"{STORE_FILE}-wal").write_bytes(b"")
+
+    sight = await look(store, tmp_path)
+
+    assert sight.store is None
+    assert "cannot read the store" in sight.store_problem
+
+
+async def test_disk_is_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+    disk = (await look(store, tmp_path)).disk
+
+    assert disk is not None
+    assert disk.size == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert 0 < disk.free <= disk.size
+
+
+async def test_compaction_that_has_never_run_is_not_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+    sight = await look(store, tmp_path)
+
+    assert (sight.compaction, sight.compaction_figures, sight.compaction_problem) == (None, None, "")
+
+
+async def test_compaction_is_seen_with_what_it_left(store: EnvelopeStore, tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    run = Compaction(NOW - 90, NOW - 50, exit_code=0, rows=12, bytes=1, days=1, seconds=40.0, succeeded_at=NOW - 50)
+    write_compaction(path, run)
+    write_handover(path, Handover(await store.identity(), "archive", NOW - 55, {}))
+
+    sight = await look(store, tmp_path)
+
+    assert sight.compaction == run
+    figures = sight.compaction_figures
+    assert figures is not None
+    assert (figures.finished_at, figures.exit_code, figures.rows, figures.seconds) == (NOW - 50, 0, 12, 40.0)
+    assert (figures.succeeded_at, figures.verified_at) == (NOW - 50, NOW - 55)
+    assert not figures.is_running
+    assert not figures.has_died
+
+
+async def test_compaction_at_work_is_told_from_one_that_was_killed(store: EnvelopeStore, tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    with compaction_lock(path):
+        write_compaction(path, Compaction(NOW - 90))
+        running = (await look(store, tmp_path)).compaction_figures
+    died = (await look(store, tmp_path)).compaction_figures
+
+    assert running is not None
+    assert (running.is_running, running.has_died) == (True, False)
+    assert died is not None
+    assert (died.is_running, died.has_died) == (False, True)
+
+
+@pytest.mark.parametrize("file", [compaction_file, handover_file])
+async def test_damaged_record_of_the_compaction_says_so(store: EnvelopeStore, tmp_path: Path, file: object) -> None:
+    assert callable(file)
+    file(tmp_path / STORE_FILE).write_text("{")
+
+    sight = await look(store, tmp_path)
+
+    assert sight.compaction_figures is None
+    assert "is no record of the compaction" in sight.compaction_problem
+
+
+async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
+    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watch_module, "LAG_INTERVAL_S", 0.01)
+    metrics, looks = Metrics(), 0
+
+    def on_look() -> None:
+        nonlocal looks
+        looks += 1
+
+    def lags(of: str) -> float:
+        return metrics.registry.get_sample_value(f"mailserver_event_loop_lag_seconds_{of}") or 0.0
+
+    watch = Watch(store, tmp_path / STORE_FILE, metrics.loop_lag)
+    running = asyncio.create_task(watch.run(on_look))
+    await until(lambda: looks > 2 and lags("count") > 2)
+    before = lags("sum")
+    busy_until = time.monotonic() + 0.2
+    while time.monotonic() < busy_until:
+        pass  # what a fault of ours does to everybody
+    count = lags("count")
+    await until(lambda: lags("count") > count)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert lags("sum") - before > 0.15
