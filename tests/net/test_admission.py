@@ -521,3 +521,12 @@ def test_any_sequence_of_connections_is_judged_as_by_one_who_counts(steps: list[
                 model.failed(address, now)
             admission.release(address)
             model.open.remove(address)
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    admission = Admission(limits(max_per_address=2))
+
+    for _ in range(5):
+        admission.admit(PHONES, 0.0)
+
+    assert admission.refused == dict.fromkeys(Refusal, 0) | {Refusal.ADDRESS_FULL: 3}

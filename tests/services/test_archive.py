@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.metrics import Metrics
+from mailserver.metrics import Metrics, count_of
 from mailserver.services.archive import Archive, EnvelopeRefused
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RATE_BURST_S, RateLimiter, RateLimitSettings
@@ -50,10 +50,16 @@ def archive_of(
     clock: Clock | None = None,
     feed: Feed | None = None,
     limits: RateLimitSettings = NO_LIMITS,
+    metrics: Metrics | None = None,
 ) -> Archive:
     acceptance = Acceptance(Requirements(min_pow, interest))
     return Archive(
-        store, acceptance, clock or Clock(), feed=feed or Feed(), limiter=RateLimiter(limits), metrics=Metrics()
+        store,
+        acceptance,
+        clock or Clock(),
+        feed=feed or Feed(),
+        limiter=RateLimiter(limits),
+        metrics=metrics or Metrics(),
     )
 
 
@@ -495,3 +501,44 @@ async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_top
     await archive.take(future, HASH, peer=1)
 
     assert await archive.take(make_envelopes(BURST), HASH, peer=1) == MessageResponse(HASH)
+
+
+# Metrics
+
+
+async def test_what_becomes_of_envelopes_is_counted(store: EnvelopeStore) -> None:
+    metrics = Metrics()
+    archive = archive_of(store, interest=Interest(topics=frozenset({NEWS})), metrics=metrics)
+    good, unwanted = make_envelopes(3), make_envelope(12, topic=SPORT)
+    future = make_envelope(10, created=NOW + MAX_AHEAD_S + 1)
+
+    await archive.take([*good, future, unwanted], HASH, peer=1)
+    await archive.take(good, HASH, peer=2)
+
+    assert count_of(metrics.received) == 8
+    assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
+    rejected = {verdict: count_of(counter) for verdict, counter in metrics.rejected.items() if count_of(counter)}
+    assert rejected == {Verdict.FROM_THE_FUTURE: 1, Verdict.UNWANTED_TOPIC: 1}
+    assert metrics.registry.get_sample_value("waku_envelopes_size_bytes_sum") == sum(len(one.raw) for one in good)
+
+
+async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: EnvelopeStore) -> None:
+    metrics = Metrics()
+    archive = archive_of(store, limits=RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS), metrics=metrics)
+
+    await archive.take(make_envelopes(int(RATE_BURST_S) + 2), HASH, peer=1)
+
+    assert count_of(metrics.rejected[Verdict.TOPIC_LIMIT]) == 2
+
+
+async def test_envelopes_that_are_not_stored_are_counted(store: EnvelopeStore, tmp_path: Path) -> None:
+    metrics = Metrics()
+    connection = sqlite3.connect(tmp_path / "mailserver.db")
+    connection.execute("DROP TABLE days")
+    connection.commit()
+    connection.close()
+
+    with pytest.raises(StoreError):
+        await archive_of(store, metrics=metrics).take(make_envelopes(3), HASH, peer=1)
+
+    assert (count_of(metrics.not_stored), count_of(metrics.stored)) == (3, 0)

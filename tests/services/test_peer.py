@@ -17,6 +17,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.request import RequestId, decode_request
+from mailserver.metrics import count_of
 from mailserver.net import connection as connection_module
 from mailserver.net.admission import Allowed
 from mailserver.rlpx import p2p
@@ -946,3 +947,30 @@ async def test_many_peers_come_and_go_and_leave_nothing_behind(mailserver: Mails
         await raw.close()
 
     await until(lambda: len(asyncio.all_tasks()) <= before)
+
+
+# Metrics
+
+
+async def test_confirmation_and_end_of_a_connection_are_counted(mailserver: Mailserver) -> None:
+    metrics = mailserver.services.metrics
+    raw = await mailserver.dial()
+    raw.say(PacketCode.MESSAGES, messages(make_envelope(1)))
+    await raw.hear_confirmation()
+    await until(lambda: metrics.registry.get_sample_value("mailserver_confirmation_delay_seconds_count") == 1)
+
+    mailserver.connections[0].disconnect(DisconnectReason.TOO_MANY_PEERS, "one too many")
+    await asyncio.wait(mailserver.tasks)
+
+    assert count_of(metrics.disconnects[DisconnectReason.TOO_MANY_PEERS]) == 1
+
+
+async def test_requests_that_wait_for_their_turn_are_told(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    peer = mailserver.peers[0]
+    assert peer.requests_waiting == 0
+
+    for number in range(3):
+        raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields(), number=number).raw)
+    await until(lambda: peer.requests_waiting > 0)
+    await until(lambda: peer.requests_waiting == 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.metrics import Metrics
+from mailserver.metrics import Metrics, count_of
 from mailserver.services import pruning as pruning_module
 from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
 from mailserver.store import deletion
@@ -448,3 +448,12 @@ async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) 
     assert raws(stored(path)) == raws(confirmed)
     assert_counts_are_right(path)
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_deleted_envelopes_are_counted(path: Path) -> None:
+    make_store(path, received_at(0, 1, 2, 39 * DAY))
+    metrics = Metrics()
+    async with open_store(path) as store:
+        await Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW), metrics=metrics).prune_once()
+
+    assert count_of(metrics.pruned) == 3

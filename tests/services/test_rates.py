@@ -15,7 +15,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed
 from mailserver.services import rates
-from mailserver.services.rates import FAIR_SHARE, RATE_BURST_S, Meter, RateLimiter, RateLimitSettings
+from mailserver.services.rates import FAIR_SHARE, RATE_BURST_S, Meter, RateLimit, RateLimiter, RateLimitSettings
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, NO_RATE_LIMITS, RateLimits
 
@@ -401,3 +401,14 @@ def test_defaults_slow_and_end_a_flood() -> None:
 
     with pytest.raises(RemoteProtocolError):
         flood(meter, 150.0, size=1000)
+
+
+def test_what_was_over_a_limit_is_counted_by_limit() -> None:
+    limiter = rate_limiter(RateLimits(ip=2, peer=1, topic=1), RateLimits(peer=10**6))
+    assert limiter.exceeded == dict.fromkeys(RateLimit, 0)
+
+    for _ in range(int(RATE_BURST_S) + 3):
+        limiter.meter(PHONES, ALICE).on_packet(1, 0.0)
+        limiter.take_topic(Topic(b"news"), 1, 0.0)
+
+    assert limiter.exceeded == dict.fromkeys(RateLimit, 0) | {RateLimit.PEER_PACKETS: 3, RateLimit.TOPIC: 3}

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
-from mailserver.metrics import Metrics
+from mailserver.metrics import Metrics, count_of
 from mailserver.net.connection import Connection, session_config
 from mailserver.net.pace import BURST_S, SHARE, Pace
 from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
@@ -296,6 +296,7 @@ async def test_envelope_goes_to_everyone_but_its_sender_once() -> None:
 
         assert sender.heard == []
         assert [peer.heard for peer in others] == [envelopes] * 3
+        assert count_of(hub.relay.metrics.relayed) == 15
 
 
 @in_simulated_time
@@ -654,6 +655,7 @@ async def test_relay_says_how_much_it_missed(caplog: pytest.LogCaptureFixture) -
         await pass_time(5.0)
 
         assert peer.heard == envelopes[3:]
+        assert count_of(hub.relay.metrics.relay_missed) == 3
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warnings == ["relay missed envelopes count=3"]
 
