@@ -25,7 +25,7 @@ from mailserver.control import SYNC, call_daemon
 from mailserver.daemon import run_daemon, sync_settings
 from mailserver.datadir import DataDirInUse, locked, read_enode
 from mailserver.errors import ConfigError, MailserverError
-from mailserver.logs import set_up_logging
+from mailserver.logs import LogFormat, log_failure, set_up_logging
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.output import FORMATS, Printer, printable
 from mailserver.rpc.params import Json
@@ -72,12 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> None:
-    print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
+    if not log_failure(text):
+        print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
 
 
 def _run(arguments: argparse.Namespace) -> None:
     config = _config(arguments)
-    set_up_logging(config.log_level)
+    set_up_logging(config.log_level, LogFormat(config.log_format))
     gc.freeze()  # what has been imported stays: it is never looked through
     gc.set_threshold(*GC_THRESHOLDS)
     uvloop.run(run_daemon(config, lambda: _config(arguments)))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from mailserver.codec.keys import Enode, NodeId, check_public_key
 from mailserver.errors import ConfigError, DecodeError
+from mailserver.logs import LogFormat
 from mailserver.mail.completion import CompletionFormat
 from mailserver.net.admission import AdmissionLimits
 from mailserver.rpc.waku import Dialect
@@ -150,7 +151,8 @@ class Config:
         "specification", "what waku_post and wakuext_requestMessages return: specification: true, deployed: a hash"
     )
     metrics: str = _setting("", "HOST:PORT to serve metrics on, for Prometheus (default: not at all)")
-    log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS))
+    log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
+    log_format: str = _setting("text", "text: a line of key=value for each event; json: an object", reloadable=True)
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -350,6 +352,7 @@ _CHOICES = {
     "completion_format": tuple(form.value for form in CompletionFormat),
     "rpc_dialect": tuple(dialect.value for dialect in Dialect),
     "log_level": LOG_LEVELS,
+    "log_format": tuple(form.value for form in LogFormat),
 }
 
 

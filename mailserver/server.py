@@ -11,6 +11,7 @@ from mailserver import __version__, policy
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
+from mailserver.logs import LogFormat, set_up_logging
 from mailserver.mail.completion import CompletionFormat
 from mailserver.metrics import ClientFamily, Direction, Metrics, NodeFigures
 from mailserver.net.admission import Admission
@@ -169,6 +170,8 @@ class Server:
 
     def _apply(self, config: Config) -> None:
         before, self._config = self._config, config
+        if (config.log_level, config.log_format) != (before.log_level, before.log_format):
+            set_up_logging(config.log_level, LogFormat(config.log_format))
         self.admission.change(*policy.admission(config))
         self._rates.change(policy.rate_limits(config))
         self._requests.change(*policy.request_limits(config))

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver import __version__
-from mailserver.logs import set_up_logging
+from mailserver.logs import LogFormat, log_failure, set_up_logging
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
 from spark_export.days import parse_day
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     arguments = _parser().parse_args(argv)
-    set_up_logging("info", "spark_export")
+    set_up_logging("info", LogFormat(arguments.log_format), "spark_export", all_repeats=True)
     try:
         arguments.command(arguments)
         sys.stdout.flush()
@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(cause: str) -> int:
-    print(f"spark-export: {cause}", file=sys.stderr)
+    if not log_failure(cause):
+        print(f"spark-export: {cause}", file=sys.stderr)
     return 1
 
 
@@ -103,7 +104,8 @@ def _spark(arguments: argparse.Namespace) -> AbstractContextManager[SparkSession
     settings = dict(arguments.conf)
     if arguments.driver_memory is not None:
         settings["spark.driver.memory"] = arguments.driver_memory
-    return spark_session(arguments.master, settings, progress=sys.stderr.isatty())
+    log_format = LogFormat(arguments.log_format)
+    return spark_session(arguments.master, settings, progress=sys.stderr.isatty(), log_format=log_format)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,6 +134,12 @@ def _command(
     parser.add_argument("--driver-memory", metavar="SIZE", help="memory of Spark's JVM here (default: 2g)")
     parser.add_argument(
         "--conf", type=_conf, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; repeatable"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=[form.value for form in LogFormat],
+        default=LogFormat.TEXT.value,
+        help="of stderr: text, a line of key=value for each event, or json, an object (default: %(default)s)",
     )
     parser.set_defaults(command=run)
     return parser

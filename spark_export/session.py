@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from mailserver.logs import LogFormat
 from spark_export.errors import ExportError
 from spark_export.source import StoreSource
 
@@ -69,12 +70,15 @@ def check_java(environment: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, settings: Mapping[str, str], *, progress: bool) -> Iterator[SparkSession]:
+def spark_session(
+    master: str | None, settings: Mapping[str, str], *, progress: bool, log_format: LogFormat = LogFormat.TEXT
+) -> Iterator[SparkSession]:
     """Start Spark, or take what spark-submit has started; stop it at the end.
 
     Args:
         master: URL; None for what spark-submit was told, else all cores of this machine.
         settings: Spark's, above those of spark-submit, which are above DEFAULTS.
+        log_format: of the errors that Spark logs, if it is started here.
         progress: show Spark's progress bars on stderr.
     Raises:
         ExportError: there is no Java for it, or it does not start.
@@ -85,7 +89,7 @@ def spark_session(master: str | None, settings: Mapping[str, str], *, progress: 
     if master is not None:
         wanted["spark.master"] = master
     try:
-        spark = _start(wanted, DEFAULTS | {"spark.ui.showConsoleProgress": str(progress).lower()})
+        spark = _start(wanted, DEFAULTS | {"spark.ui.showConsoleProgress": str(progress).lower()}, log_format)
     except (PySparkException, Py4JError) as error:
         raise ExportError(f"Spark does not start: {root_cause(error)}") from error
     try:
@@ -105,10 +109,13 @@ def root_cause(error: BaseException) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
-def _start(wanted: Mapping[str, str], defaults: Mapping[str, str]) -> SparkSession:
+def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: LogFormat) -> SparkSession:
     # Memory and Java options must be known before the JVM starts; what spark-submit was told, only afterwards.
     with as_file(files("spark_export") / "log4j2.properties") as logging:
-        java = f"{defaults['spark.driver.defaultJavaOptions']} -Dlog4j2.configurationFile={logging.as_uri()}"
+        java = (
+            f"{defaults['spark.driver.defaultJavaOptions']} -Dlog4j2.configurationFile={logging.as_uri()}"
+            f" -Dlog.format={log_format.value}"
+        )
         launch = SparkConf(loadDefaults=False)
         for name, value in {**defaults, "spark.driver.defaultJavaOptions": java, **wanted}.items():
             launch.set(name, value)

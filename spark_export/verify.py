@@ -45,7 +45,7 @@ def _verify(spark: SparkSession, archive: Archive, layout: Layout) -> Verificati
     faults = []
     for record in records.values():
         for fault in _faults(spark, archive, layout, record):
-            log.error("fault period=%s cause=%r", record.period, fault)
+            log.error("fault in the archive period=%s cause=%r", record.period, fault)
             faults.append((record.period, fault))
     known = {directory_of(period) for period, record in records.items() if record.files}
     faults += [

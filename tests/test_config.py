@@ -84,6 +84,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "rpc_dialect": ("deployed", '"deployed"', "deployed"),
     "metrics": ("[::1]:9090", '"[::1]:9090"', "[::1]:9090"),
     "log_level": ("debug", '"debug"', "debug"),
+    "log_format": ("json", '"json"', "json"),
 }
 
 
@@ -156,6 +157,8 @@ def test_settings_that_can_change_while_the_daemon_runs_are_these() -> None:
         "address_request_limits",
         "allowed_addresses",
         "allowed_peers",
+        "log_level",
+        "log_format",
     }
 
 
@@ -466,6 +469,7 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("rate_limit_tolerance_s", -0.1),
         ("rate_limit_tolerance_s", float("nan")),
         ("log_level", "loud"),
+        ("log_format", "yaml"),
     ],
 )
 def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) -> None:

@@ -298,5 +298,5 @@ class RpcServer:
 def _cut(transport: asyncio.Transport | None) -> None:
     """End the connection of a caller that does not read."""
     if transport is not None:
-        log.debug("caller cut address=%s", transport.get_extra_info("peername"))
+        log.debug("caller cut address=%s", (transport.get_extra_info("peername") or "?")[0])
         transport.abort()

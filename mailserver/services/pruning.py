@@ -171,11 +171,11 @@ class Pruning:
         try:
             oldest = await self._store.oldest_reception()
         except StoreError as error:  # the line says what it can
-            return repr(str(error))
+            return str(error)
         return "-" if oldest is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(oldest))
 
     async def _say_whether_it_shrinks(self) -> None:
         with contextlib.suppress(StoreError):
             if await self._store.shrinks():
                 return
-            log.info("store keeps its size: free pages are used again, but not given back; see README, Retention")
+            log.info("store keeps its size, free pages are used again, but not given back")

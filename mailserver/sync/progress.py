@@ -42,13 +42,6 @@ class Progress:
     failures: int
     is_hopeless: bool = False
 
-    def __str__(self) -> str:
-        wrong = sum(self.wrong.values())
-        return (
-            f"source={self.source} left_s={self.left_s} pages={self.pages} fetched={self.fetched} "
-            f"stored={self.stored} wrong={wrong} seconds={self.seconds:.1f}"
-        )
-
     def since(self, before: "Progress") -> "Progress":
         """The same, but counted from then on."""
         wrong = Counter(self.wrong) - Counter(before.wrong)
