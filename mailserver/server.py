@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from mailserver import __version__, policy
 from mailserver.codec.keys import Enode, PrivateKey
@@ -159,14 +159,17 @@ class Server:
         except ConfigError as error:
             log.error("settings not reloaded error=%r", str(error))
             return
-        changed = [
-            field for field in fields(Config) if getattr(config, field.name) != getattr(self._config, field.name)
-        ]
-        for field in changed:
-            if not field.metadata["reloadable"]:
+        changed = {}
+        for field in fields(Config):
+            value = getattr(config, field.name)
+            if value == getattr(self._config, field.name):
+                continue
+            if field.metadata["reloadable"]:
+                changed[field.name] = value
+            else:
                 log.warning("setting needs a restart name=%s", field.name)
-        self._apply(config)
-        log.info("settings reloaded changed=%s", ",".join(field.name for field in changed) or "-")
+        self._apply(replace(self._config, **changed))  # what is in force, not what the settings say
+        log.info("settings reloaded changed=%s", ",".join(changed) or "-")
 
     def _apply(self, config: Config) -> None:
         before, self._config = self._config, config

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mailserver.codec.keys import Enode
+from mailserver.datadir import read_enode
 
 PROGRAM = (sys.executable, "-m", "mailserver")
 
@@ -38,9 +39,9 @@ class Daemon:
 
     @property
     def enode(self) -> Enode:
-        """Where it listens, by its log."""
-        line = self.wait_for_line("listening enode=")
-        return Enode.parse(line.partition("enode=")[2].split()[0])
+        """Where it listens; waits until it does, by its log in either format."""
+        self.wait_for_line("listening")
+        return read_enode(self.data_dir)
 
     @property
     def log(self) -> str:
@@ -105,7 +106,7 @@ def running_daemon(
     daemon = Daemon(process, data_dir)
     try:
         if listening:
-            daemon.wait_for_line("listening enode=")
+            daemon.wait_for_line("listening")
         yield daemon
     finally:
         daemon.end()
