@@ -143,29 +143,36 @@ class StaticPeers:
     async def _keep(self, kept: _Kept) -> None:
         loop = asyncio.get_running_loop()
         backoff = Backoff()
+        problem: str | None = None
         while not kept.unwanted.is_set():
             if self._is_connected(kept.enode.node_id):  # it has dialled us: when that is over, it is dialled soon
                 backoff = Backoff()
                 wait_s = STABLE_S
             else:
                 started = loop.time()
-                await self._serve_once(kept)
+                problem = await self._serve_once(kept, problem)
                 wait_s = backoff.after(loop.time() - started)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(jittered(wait_s)):
                     await kept.unwanted.wait()
 
-    async def _serve_once(self, kept: _Kept) -> None:
+    async def _serve_once(self, kept: _Kept, problem: str | None) -> str | None:
+        """Serve a connection; return why there is none. `problem` is what the last attempt returned."""
         task = asyncio.current_task()
         assert task is not None
         self._dialling.add(task)
         try:
             connection = await self._dial(kept.enode)
         except ConnectionLost as error:
-            log.debug("static peer not reached peer=%s cause=%r", kept.enode.node_id.hex()[:8], str(error))
-            return
+            cause, peer = str(error), f"{kept.enode.node_id.hex()[:8]}@{kept.enode.host}:{kept.enode.port}"
+            if cause != problem:  # whom the operator names should be there: it is said, but not with every attempt
+                log.info("static peer not reached, it is dialled again peer=%s cause=%r", peer, cause)
+            else:
+                log.debug("static peer not reached again peer=%s cause=%r", peer, cause)
+            return cause
         finally:
             self._dialling.discard(task)
         if kept.unwanted.is_set():
             connection.abort("no longer wanted")
         await run_guarded(self._serve, connection)
+        return None

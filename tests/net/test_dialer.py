@@ -313,16 +313,36 @@ async def test_fault_of_ours_in_serving_is_logged_and_the_peer_dialled_again(
     assert {(record.name, record.exc_info is not None) for record in errors} == {(connection_module.__name__, True)}
 
 
-async def test_peer_that_is_not_reached_is_worth_a_debug_line(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+async def test_peer_that_is_not_reached_is_said_once_and_then_at_debug(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "mailserver.net.dialer")
     keeper.is_down = True
 
     keeper.peers.add(ENODE)
-    await until(lambda: bool(caplog.records))
+    await until(lambda: len(caplog.records) >= 3)
 
-    record = caplog.records[0]
-    assert record.levelno == logging.DEBUG
-    assert record.getMessage() == (f"static peer not reached peer={ENODE.node_id.hex()[:8]} cause='nobody there'")
+    peer = f"peer={ENODE.node_id.hex()[:8]}@{ENODE.host}:{ENODE.port} cause='nobody there'"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records[:3]] == [
+        ("INFO", f"static peer not reached, it is dialled again {peer}"),
+        ("DEBUG", f"static peer not reached again {peer}"),
+        ("DEBUG", f"static peer not reached again {peer}"),
+    ]
+
+
+async def test_peer_that_is_lost_once_more_is_said_once_more(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mailserver.net.dialer")
+    keeper.is_down = True
+    keeper.peers.add(ENODE)
+    await until(lambda: len(caplog.records) == 1)
+
+    keeper.is_down = False
+    connection = await keeper.serving(1)
+    keeper.is_down = True
+    connection.abort("gone")
+    await until(lambda: len(caplog.records) == 2)
+
+    assert caplog.records[0].getMessage() == caplog.records[1].getMessage()
 
 
 async def test_peer_that_is_added_twice_is_dialled_once(keeper: Keeper) -> None:
