@@ -46,7 +46,7 @@ _FIELD = re.compile(r" ([a-z][a-z0-9_]*)=(%\S+)")
 _BARE = re.compile(r"[^\s'\"=\\]+")
 _NUMBERS = ("d", "f", "g")
 
-_Key: TypeAlias = tuple[str, str]
+_Key: TypeAlias = tuple[str, str, str]
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +256,13 @@ class _Repeats:
 
 def _key(record: logging.LogRecord) -> _Key:
     """What two records of the same event have in common."""
-    return record.name, str(record.msg)
+    # asyncio says what has happened in the first line, and in which of many tasks in the next.
+    return record.name, str(record.msg).partition("\n")[0][:MAX_VALUE_CHARS], _kind(record)
+
+
+def _kind(record: logging.LogRecord) -> str:
+    """The name of what was raised, or nothing."""
+    return record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
 
 
 def _note(record: logging.LogRecord, template: str, figure: int) -> logging.LogRecord:
@@ -291,7 +297,8 @@ class RecentErrors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
         before = self._events.pop(_key(record), None)
-        text = _lines(record)[0][:MAX_RECENT_CHARS]
+        kind = _kind(record)
+        text = (_lines(record)[0] + (f" exception={kind}" if kind else ""))[:MAX_RECENT_CHARS]
         count = 1 if before is None else before.count + 1
         self._events[_key(record)] = RecentError(record.created, record.levelname, text, count)
         if len(self._events) > MAX_RECENT:

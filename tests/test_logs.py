@@ -383,6 +383,22 @@ def test_clock_that_is_set_back_silences_nothing(capsys: pytest.CaptureFixture[s
     assert lines(capsys)[-1] == "2026-10-17T12:00:00.250Z ERROR   store write failed"
 
 
+def test_faults_that_differ_in_their_kind_or_only_in_their_task_are_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with logging_at("info", LogFormat.JSON):
+        for number in range(2 * logs.MAX_REPEATS):
+            message = f"Task exception was never retrieved\nfuture: {number}"
+            logging.getLogger("asyncio").error(message)
+        for kind in (ValueError, KeyError):
+            for _ in range(2 * logs.MAX_REPEATS):
+                OURS.error("internal error peer=%s", "7d2f11aa", exc_info=kind("of the test"))
+
+    said = [line["event"] for line in objects(capsys)]
+    assert sum(event.startswith("Task exception") for event in said) == logs.MAX_REPEATS
+    assert said.count("internal error") == 2 * logs.MAX_REPEATS
+
+
 def test_events_without_end_are_not_all_counted(capsys: pytest.CaptureFixture[str]) -> None:
     repeats = logs._Repeats()  # noqa: SLF001 - its memory shows nowhere else
 
@@ -434,6 +450,13 @@ def test_recent_errors_are_few_short_and_without_traces() -> None:
     assert len(snapshot) == logs.MAX_RECENT
     assert all(len(error.text) == logs.MAX_RECENT_CHARS for error in snapshot)
     assert not any("Traceback" in error.text for error in snapshot)
+
+
+def test_recent_error_names_what_was_raised_and_not_its_words() -> None:
+    with kept() as recent:
+        OURS.error("internal error peer=%s", "7d2f11aa", exc_info=KeyError("words"))
+
+    assert recent.snapshot()[0].text == "internal error peer=7d2f11aa exception=KeyError"
 
 
 def test_errors_are_kept_no_longer_than_asked_for() -> None:

@@ -291,13 +291,4 @@ class Catchup:
             progress = source.progress()
             if progress.state is State.FETCHING and progress.pages != self._logged_pages.get(node_id, 0):
                 self._logged_pages[node_id] = progress.pages
-                log.info(
-                    "catching up source=%s left_s=%d pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
-                    progress.source,
-                    progress.left_s,
-                    progress.pages,
-                    progress.fetched,
-                    progress.stored,
-                    sum(progress.wrong.values()),
-                    progress.seconds,
-                )
+                progress.log_state()

@@ -1,5 +1,6 @@
 """How far catching up from a source is, as the log, the metrics and commands show it."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -7,6 +8,9 @@ from enum import Enum
 from typing import Any
 
 from mailserver.sync.pages import Wrong
+
+
+log = logging.getLogger(__name__)
 
 
 class State(Enum):
@@ -52,6 +56,31 @@ class Progress:
             stored=self.stored - before.stored,
             wrong=dict(wrong),
             seconds=self.seconds - before.seconds,
+        )
+
+    def log_state(self) -> None:
+        """Say how far it is."""
+        log.info(
+            "catching up source=%s left_s=%d pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
+            self.source,
+            self.left_s,
+            self.pages,
+            self.fetched,
+            self.stored,
+            sum(self.wrong.values()),
+            self.seconds,
+        )
+
+    def log_end(self) -> None:
+        """Say that the source has given all."""
+        log.info(
+            "caught up source=%s pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
+            self.source,
+            self.pages,
+            self.fetched,
+            self.stored,
+            sum(self.wrong.values()),
+            self.seconds,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Source:
             if self.account.pending and not self.is_dismissed:
                 pause_s = await self._visit()
                 if not self.account.pending:
-                    self._report()
+                    self.progress().log_end()
             if not self.account.pending:
                 self._state = State.DONE
                 self._lies = 0
@@ -188,18 +188,6 @@ class Source:
                 await self._roused.wait()
             else:
                 await self._stay_away(pause_s)
-
-    def _report(self) -> None:
-        progress = self.progress()
-        log.info(
-            "caught up source=%s pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
-            progress.source,
-            progress.pages,
-            progress.fetched,
-            progress.stored,
-            sum(progress.wrong.values()),
-            progress.seconds,
-        )
 
     async def _stay_away(self, pause_s: float) -> None:
         self._roused.clear()
