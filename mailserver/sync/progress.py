@@ -9,7 +9,6 @@ from typing import Any
 
 from mailserver.sync.pages import Wrong
 
-
 log = logging.getLogger(__name__)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.logs import LogFormat
 from spark_export.cli import main
 from tests.spark_export.samples import archived, envelopes, put, rows_of
 
@@ -19,6 +21,20 @@ pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
 FAST = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.default.parallelism=1"]
 BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import main; sys.exit(main({!r}))"
+
+JVM = "WARNING: Using incubator modules"
+"""What Java says of its start by itself, in whatever format the log is."""
+
+JVM_ERRORS = """
+import sys
+from mailserver.logs import LogFormat
+from spark_export.session import spark_session
+with spark_session("local[1]", {}, progress=False, log_format=LogFormat(sys.argv[1])) as spark:
+    java = spark._jvm.java
+    log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("org.example.Thing")
+    log.error("two\\nlines \\x1b[2J")
+    log.error("caught", java.lang.IllegalStateException("it broke"))
+"""
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -197,3 +213,40 @@ def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:
     assert said(done).startswith(("cannot read the store", "Spark failed: cannot read the store"))
     assert "malformed" in said(done)
     assert not list((tmp_path / "archive").glob("date=*"))
+
+
+def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(3))
+    json_log = ("--archive", tmp_path / "archive", "--log-format", "json", *FAST)
+
+    done = run("compact", "--store", store, *json_log)
+    shutil.rmtree(next((tmp_path / "archive").glob("date=*")))
+    failed = run("verify", *json_log)
+
+    assert done.returncode == 0, done.stderr
+    assert failed.returncode == 1
+    events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines() if not line.startswith(JVM)]
+    assert [(event["level"], event["event"]) for event in events] == [
+        ("INFO", "compacting"),
+        ("ERROR", "fault in the archive"),
+        ("CRITICAL", "failed"),
+    ]
+    assert (events[0]["days"], events[0]["rows"]) == (1, 3)
+    assert events[2]["cause"].startswith("check failed for ")
+
+
+@pytest.mark.parametrize("form", LogFormat)
+def test_errors_of_the_jvm_are_lines_of_the_same_format(form: LogFormat) -> None:
+    done = start([sys.executable, "-c", JVM_ERRORS, form.value])
+
+    first, second = [line for line in done.stderr.splitlines() if not line.startswith(JVM)]
+    if form is LogFormat.TEXT:
+        time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+        assert re.fullmatch(time + r" ERROR   two\\nlines \?\[2J +logger=org\.example\.Thing", first)
+        assert re.fullmatch(time + r" ERROR   caught it broke +logger=org\.example\.Thing", second)
+    else:
+        fields = [json.loads(line) for line in (first, second)]
+        assert [(event["level"], event["logger"]) for event in fields] == [("ERROR", "org.example.Thing")] * 2
+        assert [event["event"] for event in fields] == ["two\nlines \x1b[2J", "caught"]
+        assert fields[0].keys() == {"time", "level", "logger", "event"}
+        assert fields[1]["exception"].startswith("java.lang.IllegalStateException: it broke\n\tat ")

@@ -1,6 +1,9 @@
 """mailserver.sync.progress: what is said of a source, as text, as JSON, and of a part of the time."""
 
+import logging
 from dataclasses import replace
+
+import pytest
 
 from mailserver.sync.pages import Wrong
 from mailserver.sync.progress import Progress, State
@@ -31,10 +34,17 @@ def test_what_was_done_since_then_is_counted_alone() -> None:
     assert now.since(now).wrong == {}
 
 
-def test_line_of_the_log_has_the_numbers() -> None:
-    assert str(BEFORE) == (
-        "source=abcd1234@192.0.2.1:30303 left_s=0 pages=3 fetched=250 stored=200 wrong=8 seconds=1.5"
-    )
+def test_lines_of_the_log_have_the_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mailserver")
+
+    BEFORE.log_state()
+    BEFORE.log_end()
+
+    source = "source=abcd1234@192.0.2.1:30303"
+    assert caplog.messages == [
+        f"catching up {source} left_s=0 pages=3 fetched=250 stored=200 wrong=8 seconds=1.5",
+        f"caught up {source} pages=3 fetched=250 stored=200 wrong=8 seconds=1.5",
+    ]
 
 
 def test_what_is_written_as_json_is_read_again() -> None:
