@@ -50,6 +50,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
 EXPORT_SEES = (
     "mailserver.store.schema",
     "mailserver.store.handover",
+    "mailserver.store.compaction",
     "mailserver.waku.envelope",
     "mailserver.errors",
     "mailserver.files",
