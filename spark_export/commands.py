@@ -21,10 +21,9 @@ from pyspark.sql import SparkSession
 from mailserver import __version__
 from mailserver.logs import LogFormat, log_failure, set_up_logging
 from spark_export.compact import compact
-from spark_export.config import CompactConfig
+from spark_export.config import MAX_PREFIX_DIGITS, CompactConfig, PartitionBy
 from spark_export.days import parse_day
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.layout import MAX_PREFIX_DIGITS, PartitionBy
 from spark_export.merge import merge
 from spark_export.report import as_html, gather
 from spark_export.session import root_cause, spark_session

@@ -1,9 +1,17 @@
 """What a compaction is told to do."""
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from spark_export.layout import PartitionBy
+MAX_PREFIX_DIGITS = 4
+
+
+class PartitionBy(Enum):
+    """What a directory below the period holds (`spark_export.layout`). The value is the option's."""
+
+    TOPIC = "topic"
+    TOPIC_PREFIX = "topic-prefix"
 
 
 @dataclass(frozen=True, slots=True)

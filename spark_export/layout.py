@@ -9,27 +9,18 @@ and in one small range of one file, since files are sorted by topic.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from spark_export.config import MAX_PREFIX_DIGITS, PartitionBy
 from spark_export.schema import TOPIC_PREFIX
 
 MAX_TOPIC_DIRECTORIES = 300
 """Most topics of a day for which a directory per topic is the default."""
 
-MAX_PREFIX_DIGITS = 4
-
 FILE_BYTES = 256 * 1024 * 1024
 """Above this a directory's rows go into several files."""
-
-
-class PartitionBy(Enum):
-    """What a directory below the period holds. The value is the option's."""
-
-    TOPIC = "topic"
-    TOPIC_PREFIX = "topic-prefix"
 
 
 @dataclass(frozen=True, slots=True)

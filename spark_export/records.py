@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_export.config import PartitionBy
 from spark_export.days import day_name, month_of, parse_day
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout, PartitionBy
+from spark_export.layout import Layout
 
 ARCHIVE_VERSION = 1
 

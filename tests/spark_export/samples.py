@@ -15,8 +15,7 @@ from mailserver.store.retention import Surplus
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
-from spark_export.config import CompactConfig
-from spark_export.layout import PartitionBy
+from spark_export.config import CompactConfig, PartitionBy
 from spark_export.run_report import RunReport
 
 DAY_S = 86_400

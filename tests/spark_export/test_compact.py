@@ -22,8 +22,9 @@ from mailserver.store.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
 from spark_export.archive import Archive
+from spark_export.config import PartitionBy
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.layout import Layout, PartitionBy
+from spark_export.layout import Layout
 from spark_export.records import PeriodRecord
 from spark_export.storage import open_storage
 from tests.spark_export.samples import (

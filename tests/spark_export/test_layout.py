@@ -1,7 +1,8 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_export.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, PartitionBy, choose_layout
+from spark_export.config import PartitionBy
+from spark_export.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, choose_layout
 
 TOPIC, PREFIX = PartitionBy.TOPIC, PartitionBy.TOPIC_PREFIX
 

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_export import merge as merge_module
 from spark_export.archive import Archive
+from spark_export.config import PartitionBy
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout, PartitionBy
+from spark_export.layout import Layout
 from spark_export.load import write_staged
 from spark_export.merge import merge
 from spark_export.read import read_archive

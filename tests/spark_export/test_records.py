@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from spark_export.config import PartitionBy
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout, PartitionBy
+from spark_export.layout import Layout
 from spark_export.records import (
     DayRecord,
     FileRecord,

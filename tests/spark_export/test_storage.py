@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_export import storage
+from spark_export.config import PartitionBy
 from spark_export.errors import ExportError
-from spark_export.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage

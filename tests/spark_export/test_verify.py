@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_export.config import PartitionBy
 from spark_export.errors import ExportError
-from spark_export.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.schema import ENVELOPES
 from spark_export.storage import LocalStorage
