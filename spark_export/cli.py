@@ -1,18 +1,67 @@
-"""Entry of `spark-export`: says in one line what is not installed, and leaves the rest to `spark_export.commands`."""
+"""`spark-export`: arguments, messages, exit codes. Spark is imported for the commands that need it, and only there.
 
+Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 130 interrupted.
+"""
+
+import argparse
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 
-_EXTRA = {"pyspark", "py4j", "pyarrow", "matplotlib"}
+from mailserver import __version__
+from mailserver.logs import LogFormat, set_up_logging
+
+_EXTRA = {"pyspark", "py4j", "pyarrow", "matplotlib", "cronsim"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     try:
-        from spark_export import commands  # noqa: PLC0415 - it imports what may not be installed
+        arguments = _read(argv)
+        set_up_logging("info", LogFormat(arguments.log_format), "spark_export", all_repeats=True)
+        module, _, function = arguments.run.partition(":")
+        return int(getattr(importlib.import_module(module), function)(arguments))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
         print(f"spark-export: {error.name} is not installed: pip install 'waku-mailserver[export]'", file=sys.stderr)
         return 1
-    return commands.main(argv)
+
+
+def _read(argv: Sequence[str] | None) -> argparse.Namespace:
+    from spark_export import options  # noqa: PLC0415 - it imports what may not be installed
+
+    spark, service = "spark_export.commands:run", "spark_export.schedule:"
+    commands = {
+        "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with the store, or several"),
+        "merge": (spark, options.SPARK_OPTIONS, "merge the days of each month that is over into larger files"),
+        "verify": (spark, options.SPARK_OPTIONS, "read the whole archive and compare it with its records"),
+        "report": (spark, options.REPORT_OPTIONS, "say what is in the archive: days, topics, sizes"),
+        "schedule": (
+            service + "schedule",
+            (options.SCHEDULE, *options.COMPACT_OPTIONS),
+            "compact by a schedule, until SIGTERM or SIGINT; at once if a run was missed",
+        ),
+        "now": (service + "now", options.COMPACT_OPTIONS, "compact once, as the schedule does, at once"),
+        "last": (
+            "spark_export.last:last",
+            options.LAST_OPTIONS,
+            "say how the last run went and when the next is due; exit code 1 if something is wrong with that",
+        ),
+    }
+    parser = argparse.ArgumentParser(prog="spark-export", description="The Parquet archive of a Waku v1 mailserver.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    parsers = {}
+    for name, (_, own, help_text) in commands.items():
+        description = f"{help_text[0].upper()}{help_text[1:]}. Every option is an environment variable, too: "
+        description += f"{own[0].flag} is {own[0].variable}."
+        parsers[name] = subparsers.add_parser(name, help=help_text, description=description)
+        for option in own:
+            option.add_to(parsers[name])
+    arguments = parser.parse_args(argv)
+    run, own, _ = commands[arguments.command]
+    options.complete(parsers[arguments.command], arguments, own, os.environ)
+    arguments.run = run
+    return arguments

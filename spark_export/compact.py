@@ -16,7 +16,6 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.store.handover import CompactionRunning, compaction_lock
 from spark_export.archive import Archive, directory_of, staged_data
 from spark_export.config import CompactConfig
 from spark_export.days import day_name
@@ -28,7 +27,7 @@ from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.quarantine import quarantine
 from spark_export.records import DayRecord, PeriodRecord
-from spark_export.run_report import RunReport
+from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, StoreSource, options_of
 from spark_export.storage import open_storage
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str) -> RunReport:
-    """Bring an archive up to date with its stores.
+    """Bring an archive up to date with its stores, whose locks the caller holds (`spark_export.recording`).
 
     Args:
         now: Unix seconds: days that are over by then are closed.
@@ -50,7 +49,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     """
     archive = Archive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
-    with archive.storage.locked(), _locked(config):
+    with archive.storage.locked():
         archive.repair()
         layout = _layout(archive, config)
         stores = _describe(config)
@@ -65,6 +64,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             published = _Compaction(spark, archive, layout, stores, f"{run}-{number}").run(group, records, report)
             records |= {record.period: record for record in published}
             hand_over(stores, records, archive.url, time.time())
+        report.archived = archived_days(records)
         archive.write_report(run, report.as_json(time.time()))
     return report
 
@@ -296,23 +296,6 @@ def _layout(archive: Archive, config: CompactConfig) -> Layout | None:
     ):
         raise ExportError(f"{archive.url} is partitioned by {layout}, and stays so: take another archive")
     return layout
-
-
-@contextlib.contextmanager
-def _locked(config: CompactConfig) -> Iterator[None]:
-    """Keep other runs and the daemons' pruning away from the stores."""
-    with contextlib.ExitStack() as stack:
-        for number, store in enumerate(config.stores):
-            if store.resolve() in [other.resolve() for other in config.stores[:number]]:
-                raise ExportError(f"the store {store} is named twice")
-            try:
-                if store.exists():  # else `describe` says so
-                    stack.enter_context(compaction_lock(store))
-            except CompactionRunning as error:
-                raise ExportError(f"{store}: {error}") from error
-            except OSError as error:
-                raise ExportError(f"cannot lock {store}: {error.strerror or error}") from error
-        yield
 
 
 def _describe(config: CompactConfig) -> list[Store]:

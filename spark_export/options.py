@@ -14,6 +14,7 @@ from typing import Any
 
 from cronsim import CronSim, CronSimError
 
+from mailserver.logs import LogFormat
 from spark_export.config import MAX_PREFIX_DIGITS, PartitionBy
 from spark_export.days import parse_day
 
@@ -139,12 +140,20 @@ STORE = Option(
     required=True,
     repeat=True,
 )
+LOG_FORMAT = Option(
+    "log_format",
+    "of stderr: text, a line of key=value for each event, or json, an object (default: text)",
+    "{text,json}",
+    _one_of(form.value for form in LogFormat),
+    default=LogFormat.TEXT.value,
+)
 SPARK_OPTIONS = (
     Option("archive", "directory of the archive, or its URL", "PATH", required=True),
     Option("master", "Spark master (default: spark-submit's, or local[*])", "URL"),
     Option("driver_memory", "memory of Spark's JVM here (default: 2g)", "SIZE"),
     Option("conf", "a setting of Spark; repeatable", "NAME=VALUE", _setting, repeat=True),
     Option("scratch", "folder for what is on its way (default: Spark's spark.local.dir, or the system's /tmp)", "DIR"),
+    LOG_FORMAT,
 )
 COMPACT_OPTIONS = (
     STORE,
@@ -185,6 +194,7 @@ LAST_OPTIONS = (
     SCHEDULE,
     Option("max_age_hours", "how old the last success may be (default: 26)", "H", _hours, default="26"),
     Option("json", "print JSON", switch=True),
+    LOG_FORMAT,
 )
 
 _VARIABLES = {option.variable for option in (*COMPACT_OPTIONS, SCHEDULE, *REPORT_OPTIONS, *LAST_OPTIONS)}

@@ -1,9 +1,10 @@
 """What a run did, as JSON: printed at its end, and kept in the archive."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mailserver.store.compaction import ArchivedDay
 from spark_export.days import utc_text
 from spark_export.records import PeriodRecord
 
@@ -21,6 +22,8 @@ class RunReport:
     quarantined: int = 0
     miscounted: list[dict[str, Any]] = field(default_factory=list)
     periods: list[dict[str, Any]] = field(default_factory=list)
+    archived: dict[int, ArchivedDay] = field(default_factory=dict)
+    """By day, all that is in the archive at the end. Not in the JSON: the archive's own records say it."""
 
     def add(self, record: PeriodRecord, new_rows: int) -> None:
         """A period was written."""
@@ -58,6 +61,16 @@ class RunReport:
             "miscounted": self.miscounted,
             "days": self.periods,
         }
+
+
+def archived_days(records: Mapping[str, PeriodRecord]) -> dict[int, ArchivedDay]:
+    """What an archive holds of each day of reception. Late rows of a merged month lie in a period of their own."""
+    archived: dict[int, ArchivedDay] = {}
+    for record in records.values():
+        for day, said in record.days.items():
+            known = archived.get(day, ArchivedDay(0, 0))
+            archived[day] = ArchivedDay(known.rows + said.fingerprint.rows, known.bytes + said.fingerprint.bytes)
+    return archived
 
 
 def _total(periods: Iterable[dict[str, Any]], name: str) -> int:

@@ -93,3 +93,14 @@ def describe(path: Path) -> Store:
         )
         connection.execute("COMMIT")
     return Store(path, store_id, tuple(StoreDay(*day) for day in days), topics)
+
+
+def oldest_day(path: Path) -> int | None:
+    """The oldest UTC day of reception that a store has rows of; None if it is empty.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    with connect(path) as connection:
+        ((day,),) = connection.execute("SELECT min(day) FROM reception_days WHERE envelopes > 0")
+    return None if day is None else int(day)

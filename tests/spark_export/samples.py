@@ -16,6 +16,7 @@ from mailserver.store.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy
+from spark_export.recording import locked_stores
 from spark_export.run_report import RunReport
 
 DAY_S = 86_400
@@ -128,7 +129,8 @@ def compact_into(
 ) -> RunReport:
     """One nightly run."""
     config = CompactConfig(stores, str(archive), until, keep_open_day, partition_by, prefix_digits)
-    return compact(spark, config, now=now, run=run)
+    with locked_stores(stores):
+        return compact(spark, config, now=now, run=run)
 
 
 def visible_files(archive: Path) -> list[Path]:

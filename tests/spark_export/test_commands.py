@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.logs import LogFormat
+from mailserver.store.compaction import CompactionState, look
 from spark_export.cli import main
 from tests.spark_export.samples import archived, envelopes, put, rows_of
 
@@ -97,6 +98,9 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         ["merge", "--archive", "a", "--conf", "novalue"],
         ["report", "--archive", "a", "--html"],
         ["verify"],
+        ["schedule", "--store", "s", "--archive", "a", "--schedule", "at noon"],
+        ["now", "--store", "s"],
+        ["last"],
     ],
     ids=" ".join,
 )
@@ -123,9 +127,12 @@ def test_missing_java_is_one_line(tmp_path: Path) -> None:
     assert said(done).startswith("Java 17 or newer is needed")
 
 
-@pytest.mark.parametrize("module", ["pyspark", "pyarrow", "py4j", "matplotlib"])
-def test_missing_package_is_one_line(module: str) -> None:
-    done = start([sys.executable, "-c", BLOCKED.format(module, ["verify", "--archive", "a"])])
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("pyspark", "verify"), ("pyarrow", "verify"), ("py4j", "verify"), ("cronsim", "verify"), ("matplotlib", "report")],
+)
+def test_missing_package_is_one_line(module: str, command: str) -> None:
+    done = start([sys.executable, "-c", BLOCKED.format(module, [command, "--archive", "a"])])
 
     assert done.stderr.count("\n") == 1
     assert said(done).endswith("is not installed: pip install 'waku-mailserver[export]'")
@@ -171,6 +178,10 @@ def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
     done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
 
     assert "is not an archive of ours" in said(done)
+    state, record = look(store)
+    assert state is CompactionState.FAILED
+    assert record is not None
+    assert (record.exit_code, record.error) == (1, said(done))
 
 
 def test_damage_found_by_verify_exits_1(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""The locks on the stores of a run, and the record that it leaves beside each (`mailserver.store.compaction`).
+
+The record is for people and for the daemon's metrics: a run goes on where it cannot be written, and says so.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mailserver.store.compaction import (
+    MAX_ARCHIVED_DAYS,
+    ArchivedDay,
+    Compaction,
+    CompactionRecordError,
+    read_compaction,
+    write_compaction,
+)
+from mailserver.store.handover import CompactionRunning, compaction_lock
+from spark_export.errors import ExportError
+
+log = logging.getLogger(__name__)
+
+_LISTS = ("days", "miscounted")
+"""Of the report: as long as the run was. The archive keeps them whole, in `_runs/`."""
+
+
+class Recording:
+    """What a run has to say of itself; `succeeded` is called once it has done everything."""
+
+    def __init__(self) -> None:
+        self.report: Mapping[str, Any] = {}
+        self.archived: Mapping[int, ArchivedDay] = {}
+
+    def succeeded(self, report: Mapping[str, Any], archived: Mapping[int, ArchivedDay]) -> None:
+        """Take down the report, as it is printed, and what is in the archive now."""
+        self.report = report
+        self.archived = archived
+
+
+@contextlib.contextmanager
+def locked_stores(stores: Sequence[Path]) -> Iterator[list[Path]]:
+    """Keep other runs and the daemons' pruning away from the stores; yield those that there are.
+
+    Raises:
+        ExportError: another run has the lock of one, or it cannot be locked, or one is named twice.
+    """
+    locked = []
+    with contextlib.ExitStack() as stack:
+        for number, store in enumerate(stores):
+            if store.resolve() in [other.resolve() for other in stores[:number]]:
+                raise ExportError(f"the store {store} is named twice")
+            try:
+                if store.exists():  # else `describe` says so
+                    stack.enter_context(compaction_lock(store))
+                    locked.append(store)
+            except CompactionRunning as error:
+                raise ExportError(f"{store}: {error}") from error
+            except OSError as error:
+                raise ExportError(f"cannot lock {store}: {error.strerror or error}") from error
+        yield locked
+
+
+@contextlib.contextmanager
+def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[int, str]]) -> Iterator[Recording]:
+    """Lock the stores for a run, and write beside each that it has begun, and how it has ended.
+
+    Args:
+        explain: the exit code that an error leads to, and one line on what it is.
+    Raises:
+        ExportError: see `locked_stores`; or the run was good, and a record of it cannot be written.
+    """
+    recording = Recording()
+    with locked_stores(stores) as locked:
+        began = _now()
+        records = {store: _begin(store, began) for store in locked}
+        try:
+            yield recording
+            _end(records, lambda record: _succeeded(record, recording))
+        except BaseException as error:
+            exit_code, cause = explain(error)
+            _end_badly(records, exit_code, cause)
+            raise
+
+
+def _begin(store: Path, began: float) -> Compaction:
+    try:
+        last = read_compaction(store)
+    except CompactionRecordError as error:
+        log.warning("record of runs begun anew cause=%r", str(error))
+        last = None
+    last = last if last is not None else Compaction(began)
+    record = Compaction(began, succeeded_at=last.succeeded_at, archived=last.archived)
+    try:
+        write_compaction(store, record)
+    except OSError as error:  # what may be pruned afterwards may be what this disk waits for
+        log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+    return record
+
+
+def _succeeded(record: Compaction, recording: Recording) -> Compaction:
+    now = _now()
+    return replace(
+        record,
+        finished_at=now,
+        exit_code=0,
+        rows=recording.report["rows"],
+        bytes=recording.report["bytes"],
+        days=len(recording.report["days"]),
+        seconds=_since(record.started_at, now),
+        report={**recording.report, **{name: recording.report[name][-MAX_ARCHIVED_DAYS:] for name in _LISTS}},
+        succeeded_at=now,
+        archived=recording.archived,
+    )
+
+
+def _end(records: Mapping[Path, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
+    for store, record in records.items():
+        try:
+            write_compaction(store, ended(record))
+        except (OSError, ValueError) as error:
+            cause = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ExportError(
+                f"the archive is up to date, but no record can be written beside {store}: {cause}"
+            ) from error
+
+
+def _end_badly(records: Mapping[Path, Compaction], exit_code: int, cause: str) -> None:
+    for store, record in records.items():
+        now = _now()
+        seconds = _since(record.started_at, now)
+        failed = replace(record, finished_at=now, exit_code=exit_code, error=cause, seconds=seconds)
+        try:
+            write_compaction(store, failed)
+        except OSError as error:  # the run's own error is what is raised
+            log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+
+
+def _now() -> float:
+    return round(time.time(), 3)
+
+
+def _since(began: float, now: float) -> float:
+    return round(max(0.0, now - began), 3)  # the clock may have been stepped

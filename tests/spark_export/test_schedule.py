@@ -1,0 +1,270 @@
+"""`spark-export schedule` and `now`, without Spark: when a run is made, one at a time, and how it is ended."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mailserver.store.compaction import Compaction, compaction_file, write_compaction
+from spark_export import schedule as schedule_module
+from spark_export.schedule import run_by, run_once, waiting
+from tests.spark_export.samples import DAY, DAY_S, envelopes, put
+from tests.waiting import DEADLINE_S, until
+
+EVERY_SECOND = "* * * * * *"
+NIGHTLY = "17 3 * * *"
+TONIGHT = DAY * DAY_S + 3 * 3600 + 17 * 60.0
+
+
+def script(body: str) -> list[str]:
+    """A run that does this."""
+    return [sys.executable, "-c", f"import os, pathlib, signal, subprocess, sys, time\n{body}"]
+
+
+def writes(file: Path) -> list[str]:
+    """A run that adds a line to a file."""
+    return script(f"with open({str(file)!r}, 'a') as file: file.write('x\\n')")
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+class Clock:
+    """A clock that is set by hand, or that gains so much at each look."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return self.now
+
+
+@pytest.fixture
+async def stop() -> asyncio.Event:
+    return asyncio.Event()
+
+
+async def test_run_is_made_when_it_is_due_again_and_again(tmp_path: Path, stop: asyncio.Event) -> None:
+    task = asyncio.create_task(run_by(EVERY_SECOND, writes(tmp_path / "runs"), time.time(), stop))
+
+    await until(lambda: lines(tmp_path / "runs") >= 2)
+
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_run_that_was_missed_is_made_at_once_and_once(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 3600)
+    command = writes(tmp_path / "runs")
+
+    task = asyncio.create_task(run_by(NIGHTLY, command, TONIGHT - 3 * DAY_S, stop, clock))
+    await until(lambda: lines(tmp_path / "runs") == 1)
+    looks = clock.looks
+    await until(lambda: clock.looks > looks + 20)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert lines(tmp_path / "runs") == 1
+
+
+@pytest.mark.parametrize("since", [TONIGHT + 1, TONIGHT + 3600], ids=["done", "nothing waits"])
+async def test_no_run_is_made_before_it_is_due(
+    tmp_path: Path, stop: asyncio.Event, since: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 3600)
+
+    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), since, stop, clock))
+    await until(lambda: clock.looks > 20)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert lines(tmp_path / "runs") == 0
+
+
+async def test_clock_that_is_stepped_forward_is_noticed(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 3600)
+    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), clock.now, stop, clock))
+    await until(lambda: clock.looks > 5)
+
+    clock.now = TONIGHT + 400 * DAY_S
+
+    await until(lambda: lines(tmp_path / "runs") == 1)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+    assert lines(tmp_path / "runs") == 1
+
+
+async def test_clock_that_is_stepped_back_is_followed(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 400 * DAY_S)
+    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), clock.now, stop, clock))
+    await until(lambda: clock.looks > 5)
+
+    clock.now = TONIGHT - 60
+    looks = clock.looks
+    await until(lambda: clock.looks > looks + 5)
+    assert lines(tmp_path / "runs") == 0
+    clock.now = TONIGHT
+
+    await until(lambda: lines(tmp_path / "runs") == 1)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+
+def test_sleep_is_a_minute_at_most() -> None:
+    assert schedule_module.MAX_SLEEP_S == 60
+
+
+async def test_runs_never_overlap(tmp_path: Path, stop: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
+    alone = (
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "(folder / 'at work').mkdir()\n"  # fails if it is there
+        "time.sleep(1.2)\n"  # longer than from one due time to the next
+        "(folder / 'at work').rmdir()\n"
+        "with open(folder / 'runs', 'a') as file: file.write('x\\n')"
+    )
+
+    task = asyncio.create_task(run_by(EVERY_SECOND, script(alone), time.time(), stop))
+    await until(lambda: lines(tmp_path / "runs") >= 3)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert "exit_code=1 " not in caplog.text
+
+
+async def test_run_that_dies_does_not_end_the_schedule(
+    tmp_path: Path, stop: asyncio.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    dies = script(f"open({str(tmp_path / 'runs')!r}, 'a').write('x\\n'); os.kill(os.getpid(), signal.SIGKILL)")
+
+    task = asyncio.create_task(run_by(EVERY_SECOND, dies, time.time(), stop))
+    await until(lambda: lines(tmp_path / "runs") >= 2)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert "run ended exit_code=137 seconds=" in caplog.text
+
+
+@pytest.mark.parametrize("code", [0, 1, 130])
+async def test_exit_code_is_the_runs_and_is_logged_in_one_line(
+    code: int, stop: asyncio.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "spark_export")
+
+    assert await run_once(script(f"sys.exit({code})"), stop) == code
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"run ended exit_code={code} seconds=")
+    assert record.levelname == ("INFO" if code == 0 else "ERROR")
+
+
+async def test_output_is_passed_through(stop: asyncio.Event, capfd: pytest.CaptureFixture[str]) -> None:
+    await run_once(script("print('a report'); print('a line', file=sys.stderr)"), stop)
+
+    assert capfd.readouterr() == ("a report\n", "a line\n")
+
+
+async def test_run_is_interrupted_by_sigterm(tmp_path: Path, stop: asyncio.Event) -> None:
+    tidy = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "signal.pause()"
+    )
+    task = asyncio.create_task(run_once(script(tidy), stop))
+    await until((tmp_path / "ready").exists)
+
+    stop.set()
+
+    assert await asyncio.wait_for(task, DEADLINE_S) == 130
+
+
+async def test_run_that_does_not_end_is_killed_with_its_jvm(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schedule_module, "STOP_LIMIT_S", 0.1)
+    deaf = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "jvm = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        f"file = pathlib.Path({str(tmp_path / 'pid')!r})\n"
+        "file.with_suffix('.new').write_text(str(jvm.pid)); file.with_suffix('.new').rename(file)\n"
+        "signal.pause()"
+    )
+    task = asyncio.create_task(run_once(script(deaf), stop))
+    await until((tmp_path / "pid").exists)
+    pid = int((tmp_path / "pid").read_text())
+
+    stop.set()
+
+    assert await asyncio.wait_for(task, DEADLINE_S) == 128 + signal.SIGKILL
+    assert "run killed: it does not end" in caplog.text
+    await until(lambda: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_limit_leaves_time_within_ten_seconds() -> None:
+    assert schedule_module.STOP_LIMIT_S <= 8
+
+
+# What a schedule that starts has missed
+
+
+def test_last_success_says_since_when_rows_wait(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(1))
+    write_compaction(store, Compaction(TONIGHT, TONIGHT + 9, 1, "failed", succeeded_at=TONIGHT - DAY_S))
+
+    assert waiting([store], TONIGHT + DAY_S) == TONIGHT - DAY_S
+
+
+def test_store_that_was_never_archived_waits_since_its_first_day_was_over(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(1))
+
+    assert waiting([store], TONIGHT + 9 * DAY_S) == (DAY + 1) * DAY_S
+    assert waiting([store], TONIGHT) == TONIGHT  # that day is not over
+
+
+def test_fresh_store_waits_for_nothing(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db")
+
+    assert waiting([store], TONIGHT) == TONIGHT
+
+
+def test_oldest_of_several_stores_counts(tmp_path: Path) -> None:
+    fresh, old = put(tmp_path / "1" / "mailserver.db"), put(tmp_path / "2" / "mailserver.db", envelopes(1))
+
+    assert waiting([fresh, old], TONIGHT + 9 * DAY_S) == (DAY + 1) * DAY_S
+
+
+@pytest.mark.parametrize("damage", ["no store", "no record"])
+def test_what_cannot_be_told_waits_for_the_next_due_time(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "mailserver.db"
+    if damage == "no record":
+        put(store, envelopes(1))
+        compaction_file(store).write_text("{")
+
+    assert waiting([store], TONIGHT) == TONIGHT
+    assert "last run unknown" in caplog.text
+    assert os.path.basename(store) in caplog.text  # noqa: PTH119
