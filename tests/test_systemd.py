@@ -1,0 +1,109 @@
+"""docker/systemd: units that systemd understands, hardened, and that agree with each other and with the programs."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mailserver import daemon
+from mailserver.config import load_config
+from mailserver.store.schema import STORE_FILE
+
+UNITS = Path(__file__).parents[1] / "docker" / "systemd"
+SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service"]
+TIMER = "waku-mailserver-compaction.timer"
+PROGRAMS = "/opt/waku-mailserver/bin/"
+
+MAX_EXPOSURE = 13
+"""Tenths: "OK" ends at 2.0 and "SAFE" at 1.0. What is left: any address may be reached, files are group-readable."""
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None and not os.environ.get("CI"):
+        pytest.skip("systemd is not installed")
+    command = ["systemd-analyze", "--no-pager", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def settings(unit: str) -> dict[str, list[str]]:
+    """What a unit sets: `Section.Name` -> values."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in (UNITS / unit).read_text(encoding="ascii").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(f"{section}.{name}", []).append(value)
+    return found
+
+
+def environment(unit: str) -> dict[str, str]:
+    return dict(setting.split("=", 1) for setting in settings(unit)["Service.Environment"])
+
+
+@pytest.mark.parametrize("unit", [*SERVICES, TIMER])
+def test_systemd_understands_the_unit(unit: str, tmp_path: Path) -> None:
+    for name in [*SERVICES, TIMER]:
+        text = (UNITS / name).read_text(encoding="ascii").replace(PROGRAMS, f"{tmp_path}/")
+        (tmp_path / name).write_text(text, encoding="ascii")
+    for program in ("waku-mailserver", "spark-export"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+
+    done = analyze("verify", tmp_path / unit)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_service_is_exposed_to_little(unit: str) -> None:
+    done = analyze("security", "--offline=yes", f"--threshold={MAX_EXPOSURE}", UNITS / unit)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_service_is_hardened(unit: str) -> None:
+    service = {name.removeprefix("Service."): values for name, values in settings(unit).items()}
+
+    assert service["NoNewPrivileges"] == ["yes"]
+    assert service["ProtectSystem"] == ["strict"]
+    assert service["PrivateTmp"] == ["yes"]
+    assert service["CapabilityBoundingSet"] == [""]
+    assert service["SystemCallFilter"][0] == "@system-service"
+    assert {"MemoryMax", "LimitNOFILE", "TasksMax"} <= service.keys()
+
+
+def test_both_share_user_folder_and_settings() -> None:
+    for name in ("User", "StateDirectory", "StateDirectoryMode", "UMask", "EnvironmentFile"):
+        assert settings(SERVICES[0])[f"Service.{name}"] == settings(SERVICES[1])[f"Service.{name}"]
+
+
+def test_both_know_the_same_store_and_archive() -> None:
+    mailserver, compaction = map(environment, SERVICES)
+    config = load_config({}, mailserver, None)  # raises, if one is no setting
+
+    assert compaction["SPARK_EXPORT_STORE"] == str(config.data_dir / STORE_FILE)
+    assert compaction["SPARK_EXPORT_ARCHIVE"] == config.archive
+    assert str(config.data_dir) == "/var/lib/" + settings(SERVICES[0])["Service.StateDirectory"][0]
+    assert compaction["SPARK_EXPORT_SCRATCH"] == "/var/cache/" + settings(SERVICES[1])["Service.CacheDirectory"][0]
+
+
+def test_daemon_is_given_the_time_that_it_takes_to_stop() -> None:
+    (limit,) = settings(SERVICES[0])["Service.TimeoutStopSec"]
+
+    assert int(limit) > 8 > daemon.STOP_TIMEOUT_S
+    assert settings(SERVICES[0])["Service.Restart"] == ["on-failure"]
+    assert re.fullmatch(r"/bin/kill -HUP \$MAINPID", settings(SERVICES[0])["Service.ExecReload"][0])
+
+
+def test_compaction_is_at_17_past_3_utc_and_made_up_for() -> None:
+    timer = settings(TIMER)
+
+    assert timer["Timer.OnCalendar"] == ["*-*-* 03:17:00 UTC"]
+    assert timer["Timer.Persistent"] == ["true"]
+    assert settings(SERVICES[1])["Service.Type"] == ["oneshot"]
