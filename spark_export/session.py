@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -84,7 +86,12 @@ def spark_session(
         ExportError: there is no Java for it, or it does not start.
     """
     check_java(os.environ)
+    _check_user()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark runs whatever `python3` is
+    if not resolves(
+        socket.gethostname()
+    ):  # no network, as in a container; Spark does not start without an address of its own
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     wanted = dict(settings)
     if master is not None:
         wanted["spark.master"] = master
@@ -107,6 +114,22 @@ def root_cause(error: BaseException) -> str:
         if found:
             return str(found[-1]).strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _check_user() -> None:
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError as error:
+        raise ExportError(f"Spark needs a user with a name: {os.getuid()} has none in /etc/passwd") from error
+
+
+def resolves(host: str) -> bool:
+    """Whether a host has an address."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):  # a name that is none
+        return False
+    return True
 
 
 def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: LogFormat) -> SparkSession:

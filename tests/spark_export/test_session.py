@@ -1,11 +1,12 @@
 """What is said of a Java that is missing or old, and of an error that comes out of Spark."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from spark_export.errors import ExportError
-from spark_export.session import check_java, root_cause
+from spark_export.session import check_java, resolves, root_cause, spark_session
 
 OLD = 'openjdk version "11.0.2" 2019-01-15'
 NEW = 'openjdk version "17.0.15" 2025-04-15'
@@ -88,3 +89,18 @@ def test_java_that_is_new_enough_will_do(tmp_path: Path, lines: list[str]) -> No
 )
 def test_cause_is_one_line(text: str, cause: str) -> None:
     assert root_cause(RuntimeError(text)) == cause
+
+
+def test_user_without_a_name_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+
+    with (
+        pytest.raises(ExportError, match=r"^Spark needs a user with a name: 4000000000 has none in /etc/passwd$"),
+        spark_session("local[1]", {}, progress=False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("host", "address"), [("localhost", True), ("a..b", False), ("x" * 64, False)])
+def test_host_without_an_address_is_told(host: str, address: bool) -> None:
+    assert resolves(host) is address
