@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from mailserver.errors import DecodeError
+from mailserver.logs import log_failure
 from mailserver.mail.completion import Completion
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import Opened, open_symmetric
@@ -20,6 +21,12 @@ _CLEAR_LINE = "\r\x1b[K"
 def printable(text: str) -> str:
     """Text of others as one line that cannot command the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def complain(text: str) -> None:
+    """Say on stderr, in one line, what went wrong."""
+    if not log_failure(text):
+        print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
 
 
 class Printer:

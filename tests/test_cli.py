@@ -16,9 +16,10 @@ from typing import NoReturn
 
 import pytest
 
-from mailserver import __version__, cli
+from mailserver import __version__
 from mailserver.cli import main
 from mailserver.codec.keys import Enode
+from mailserver.commands import enode as enode_command
 from mailserver.config import Config
 from mailserver.datadir import write_enode
 from mailserver.errors import StartupError
@@ -431,7 +432,7 @@ def failing_strangely(path: object) -> NoReturn:
 def test_message_is_one_line_that_cannot_command_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "read_enode", failing_strangely)
+    monkeypatch.setattr(enode_command, "read_enode", failing_strangely)
 
     assert failure(["enode"], 1, capsys) == "two\\nlines \\x1b[2J"
 
@@ -443,7 +444,7 @@ def interrupted(path: object) -> NoReturn:
 def test_interrupt_from_the_keyboard_has_the_shells_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "read_enode", interrupted)
+    monkeypatch.setattr(enode_command, "read_enode", interrupted)
 
     assert main(["enode"]) == 130
     assert capsys.readouterr().err == ""
@@ -451,8 +452,9 @@ def test_interrupt_from_the_keyboard_has_the_shells_exit_code(
 
 def test_running_mailserver_rarely_looks_for_garbage() -> None:
     program = (
-        "import gc, sys; from mailserver import cli; cli.uvloop.run = lambda daemon: daemon.close();"
-        "cli.main(['run']); print(gc.get_threshold() == cli.GC_THRESHOLDS, gc.get_freeze_count() > 10_000)"
+        "import gc, sys; from mailserver.commands import run; run.uvloop.run = lambda daemon: daemon.close();"
+        "from mailserver.cli import main; main(['run']);"
+        "print(gc.get_threshold() == run.GC_THRESHOLDS, gc.get_freeze_count() > 10_000)"
     )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

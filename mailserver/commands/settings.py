@@ -1,0 +1,49 @@
+"""Settings as flags of a command, and what they come to together with the environment and the file."""
+
+import argparse
+import os
+from dataclasses import fields
+from typing import Any
+
+from mailserver.arguments import checked
+from mailserver.codec.keys import Enode
+from mailserver.config import Config, config_file, load_config, parse_value
+
+
+def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
+    """Add --config, and a flag for each of these settings. Values stay text: `load_config` judges them all alike."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings (default: none)")
+    for setting in fields(Config):
+        if setting.name not in only:
+            continue
+        flag = "--" + setting.name.replace("_", "-")
+        help_text = setting.metadata["help"].replace("%", "%%")
+        if setting.default not in ("", ()):  # then the text says what nothing means
+            default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
+            help_text += f" (default: {default})"
+        if setting.type is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
+        else:
+            parser.add_argument(flag, metavar=str(setting.name).upper(), help=help_text)
+
+
+def add_node(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a node."""
+    parser.add_argument(
+        "enode", metavar="ENODE", type=checked(Enode.parse), help="the node's URL: enode://<128 hex digits>@host:port"
+    )
+
+
+def config_of(arguments: argparse.Namespace) -> Config:
+    """The settings in force for a command.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    flags: dict[str, Any] = {}
+    for setting in fields(Config):
+        value = getattr(arguments, setting.name, None)
+        if isinstance(value, str):
+            value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)
+        flags[setting.name] = value
+    return load_config(flags, os.environ, config_file(arguments.config, os.environ))

@@ -1,0 +1,30 @@
+"""`waku-mailserver stats`: what is in the store."""
+
+import argparse
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import uvloop
+
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.store.envelopes import read_stats
+from mailserver.store.schema import STORE_FILE
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `stats`."""
+    add_settings(parser, only={"data_dir"})
+    parser.add_argument("--json", action="store_true", help="as one JSON object; times in Unix seconds")
+    parser.set_defaults(command=_stats)
+
+
+def _stats(arguments: argparse.Namespace) -> None:
+    stats = uvloop.run(read_stats(config_of(arguments).data_dir / STORE_FILE))
+    if arguments.json:
+        print(json.dumps(asdict(stats)))
+        return
+    for name, value in asdict(stats).items():
+        if name in ("oldest", "newest") and value is not None:
+            value = datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")  # noqa: PLW2901
+        print(f"{name:<10} {'-' if value is None else value}")

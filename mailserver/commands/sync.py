@@ -1,0 +1,78 @@
+"""`waku-mailserver sync`: fetch what a store lacks, by the daemon or where none runs."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+import uvloop
+
+from mailserver.arguments import checked, read_time
+from mailserver.codec.keys import Enode
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.config import Config
+from mailserver.control import SYNC, call_daemon
+from mailserver.daemon import sync_settings
+from mailserver.datadir import DataDirInUse, locked
+from mailserver.errors import ConfigError
+from mailserver.logs import set_up_logging
+from mailserver.rpc.params import Json
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync.command import ProgressLine, Show, is_complete, report, run_once
+from mailserver.sync.progress import Progress
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `sync`."""
+    add_settings(parser, only={"data_dir", "password", "min_pow", "archive_topics"})
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        action="append",
+        type=checked(Enode.parse),
+        default=[],
+        metavar="ENODE",
+        help="a mailserver to fetch from; repeatable (default: the trusted peers of the settings)",
+    )
+    parser.add_argument(
+        "--since", required=True, type=read_time, metavar="TIME", help="created from then on: Unix seconds or ISO 8601"
+    )
+    parser.add_argument(
+        "--until", type=read_time, metavar="TIME", help="created until then: Unix seconds or ISO 8601 (default: now)"
+    )
+    parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
+    parser.set_defaults(command=_sync)
+
+
+def _sync(arguments: argparse.Namespace) -> int:
+    config = config_of(arguments)
+    sources = tuple(arguments.sources) or config.trusted_enodes
+    if not sources:
+        raise ConfigError("no mailserver to fetch from: give --from ENODE, or trusted_peers")
+    until = int(datetime.now(UTC).timestamp()) if arguments.until is None else arguments.until
+    if arguments.since > until:
+        raise ConfigError(f"--since {arguments.since} is after --until {until}")
+    with ProgressLine(until - arguments.since) as line:
+        progress = uvloop.run(_catch_up(config, sources, arguments.since, until, line.show))
+    print(report(progress, as_json=arguments.json))
+    return 0 if is_complete(progress) else 1
+
+
+async def _catch_up(
+    config: Config, sources: tuple[Enode, ...], since: int, until: int, show: Show
+) -> tuple[Progress, ...]:
+    """Have the daemon fetch what is missing; where none runs, do it."""
+
+    def read(progress: Any) -> tuple[Progress, ...]:
+        return tuple(Progress.from_json(source) for source in progress)
+
+    try:
+        with locked(config.data_dir):
+            set_up_logging("warning")
+            async with open_store(config.data_dir / STORE_FILE) as store:
+                settings = sync_settings(config, sources)
+                return await run_once(store, config.data_dir, settings, since, until, show=show)
+    except DataDirInUse:
+        params: dict[str, Json] = {"sources": [str(source) for source in sources], "since": since, "until": until}
+        result = await call_daemon(config.data_dir, SYNC, params, lambda progress: show(read(progress)))
+        return read(result)
