@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import enode, post, request, run, stats, sync
+from mailserver.commands import check, enode, post, request, run, stats, sync
 from mailserver.errors import ConfigError, MailserverError
 from mailserver.output import complain
 
@@ -34,6 +34,12 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     ("enode", enode.add, "print the enode URL of a data directory's mailserver", ""),
     ("stats", stats.add, "say what is in the store, also beside a running daemon", ""),
+    (
+        "check",
+        check.add,
+        "look for damage in the store, also beside a running daemon",
+        "Look for damage in the store, also beside a running daemon. Nothing is changed; exit code 1 if there is any.",
+    ),
 )
 """Name, what adds its arguments, a few words, and the same in sentences where that says more."""
 

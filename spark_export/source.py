@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from mailserver.errors import DecodeError
+from mailserver.store.rows import decode_and_compare
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
-from mailserver.waku.envelope import decode_envelope
 from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
 from spark_export.store import Store, StoreDay, connect
 
@@ -161,14 +161,9 @@ def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: 
     What does not decode, or is not what the row's other columns say (a bit turned on the disk, say), gets a fault.
     """
     try:
-        envelope = decode_envelope(raw)
+        envelope, full_hash = decode_and_compare(created, topic, key_hash, raw)
     except DecodeError as error:
-        return _faulty(f"undecodable: {error}", received, raw)
-    full_hash = envelope.hash()
-    if full_hash[:HASH_PREFIX_BYTES] != key_hash:
-        return _faulty("its hash is another", received, raw)
-    if envelope.topic != topic or envelope.created != created:
-        return _faulty("its topic or time is another", received, raw)
+        return _faulty(str(error), received, raw)
     return (
         None,
         "0x" + topic.hex(),

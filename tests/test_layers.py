@@ -52,6 +52,7 @@ EXPORT_SEES = (
     "mailserver.store.schema",
     "mailserver.store.handover",
     "mailserver.store.compaction",
+    "mailserver.store.rows",
     "mailserver.waku.envelope",
     "mailserver.errors",
     "mailserver.files",

@@ -1,0 +1,44 @@
+"""`waku-mailserver check`: look for damage in the store."""
+
+import argparse
+import json
+
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import progress_bar
+from mailserver.output import printable
+from mailserver.store.check import CheckReport, check_store
+from mailserver.store.schema import STORE_FILE
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `check`."""
+    add_settings(parser, only={"data_dir"})
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.set_defaults(command=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    path = config_of(arguments).data_dir / STORE_FILE
+    with progress_bar() as bar:
+        report = check_store(path, bar)
+    print(json.dumps(_as_json(report)) if arguments.json else _as_text(report))
+    return 0 if report.is_sound else 1
+
+
+def _as_json(report: CheckReport) -> dict[str, object]:
+    damage = [
+        {"kind": kind.name.lower(), "count": count, "what": report.shown[kind], "advice": kind.value}
+        for kind, count in report.found.items()
+    ]
+    return {"sound": report.is_sound, "envelopes": report.envelopes, "bytes": report.bytes, "damage": damage}
+
+
+def _as_text(report: CheckReport) -> str:
+    lines = []
+    for kind, count in report.found.items():
+        lines += [printable(text) for text in report.shown[kind]]
+        if count > len(report.shown[kind]):
+            lines.append(f".. and {count - len(report.shown[kind])} more")
+        lines.append(f"{count} of this kind: {kind.value}")
+    read = f"{report.envelopes} envelopes, {report.bytes} bytes"
+    return "\n".join([*lines, f"{read}: {'sound' if report.is_sound else 'DAMAGED'}"])

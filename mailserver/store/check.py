@@ -1,0 +1,299 @@
+"""Looking for damage in a store, beside its daemon or without one. Nothing is changed.
+
+First SQLite's own check of its pages and indexes, then what this program knows: every row is the envelope that its
+columns say, what the tables of days and topics say is what is there, and the record of the compaction is this store's.
+A million rows take some seconds and little memory. As long as it reads, the daemon's log (`-wal`) cannot be cut back.
+"""
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from mailserver.errors import DecodeError, StoreError
+from mailserver.store.handover import HandoverError, read_handover
+from mailserver.store.rows import decode_and_compare
+from mailserver.store.schema import MIGRATIONS, SECONDS_PER_DAY
+from mailserver.store.untouched import has_content, read_untouched
+from mailserver.waku.envelope import MAX_U32
+
+MAX_SHOWN = 20
+"""Of each kind of damage so many are told of one by one; all are counted."""
+
+MAX_SQLITE_LINES = 1000
+"""Most lines that SQLite's check may give before it stops."""
+
+PROGRESS_ROWS = 5000
+"""Rows between two words of progress: some 40 ms."""
+
+_MAX_DAY = MAX_U32 // SECONDS_PER_DAY
+_INTERRUPTIBLE_EVERY = 100_000
+"""Steps of SQLite's machine between two looks for Ctrl-C: some milliseconds."""
+
+Show = Callable[[str, int, int | None], None]
+"""Takes what is being done, how much of it is done, and how much there is; None where that cannot be known."""
+
+
+class Kind(Enum):
+    """What is damaged; the value says what to do."""
+
+    PAGES = (
+        "pages of the file are damaged. Look after the disk first. Stop the mailserver, keep a copy of the folder, and "
+        "restore a backup; without one, `sqlite3 mailserver.db .recover` saves what is left"
+    )
+    INDEX = (
+        "an index does not fit its table. Stop the mailserver, and run: sqlite3 mailserver.db REINDEX; then check again"
+    )
+    SCHEMA = "the store is not as this program makes it. Who has changed it? Restore a backup"
+    ROW = (
+        "rows are damaged: clients would get something else than was stored. Look after the disk. Restore a backup, or "
+        "delete these rows and fetch them again (waku-mailserver sync)"
+    )
+    COUNTS = "what the store says of its days is wrong: they can be counted anew, see README, Damage"
+    RECORD = "the record of the compaction is of no use, nothing will be pruned: delete it, the next run writes it anew"
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What was found: how many envelopes were read, their bytes, and all damage by kind."""
+
+    envelopes: int = 0
+    bytes: int = 0
+    found: Counter[Kind] = field(default_factory=Counter)
+    shown: dict[Kind, list[str]] = field(default_factory=dict)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.found
+
+    def add(self, kind: Kind, text: str) -> None:
+        """Note some damage."""
+        self.found[kind] += 1
+        lines = self.shown.setdefault(kind, [])
+        if len(lines) < MAX_SHOWN:
+            lines.append(text)
+
+
+def check_store(path: Path, show: Show) -> CheckReport:
+    """Look for damage.
+
+    Raises:
+        StoreError: there is no store of this version at `path`, or it cannot be opened.
+        KeyboardInterrupt: also in the middle of a statement.
+    """
+    report = CheckReport()
+    with contextlib.ExitStack() as stack:
+        try:
+            connection = stack.enter_context(read_untouched(path))
+        except StoreError as error:
+            if not isinstance(error.__cause__, sqlite3.DatabaseError):
+                raise
+            _look_at_length(path, report)
+            report.add(Kind.PAGES, str(error))  # so damaged that SQLite reads nothing of it
+            return report
+        _look_at_length(path, report)
+        connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
+        check = _Check(connection, path, report, show)
+        for step in (check.schema, check.pages, check.content, check.record):
+            try:
+                step()
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                    raise KeyboardInterrupt from error  # nobody else interrupts
+                report.add(Kind.PAGES, f"it cannot be read to the end: {error}")
+    return report
+
+
+def _look_for_signals() -> None:
+    """Be Python code that SQLite calls now and then: there Ctrl-C is raised, and SQLite stops the statement."""
+
+
+def _look_at_length(path: Path, report: CheckReport) -> None:
+    """The file is as long as its header says (SQLite, "Database File Format", 1.3).
+
+    Where there is a log, the rest of the file may be in it. SQLite itself takes a part of a page for a whole one.
+    """
+    if has_content(path.with_name(f"{path.name}-wal")):
+        return
+    with path.open("rb") as file:
+        header = file.read(100)
+    page_bytes = int.from_bytes(header[16:18], "big")
+    should = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
+    found = path.stat().st_size
+    if found < should:
+        report.add(Kind.PAGES, f"the file is cut off, {found} bytes of {should}")
+
+
+class _Check:
+    """The steps. Each may fail with `sqlite3.Error`, and the next ones still say what they can."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, report: CheckReport, show: Show) -> None:
+        self._execute = connection.execute
+        self._path = path
+        self._report = report
+        self._show = show
+
+    def schema(self) -> None:
+        """There are the tables and indexes that the migrations make; others are nobody's business."""
+        self._show("schema", 0, None)
+        there = dict(self._execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        model = sqlite3.connect(":memory:")
+        try:
+            for statement in (statement for migration in MIGRATIONS for statement in migration):
+                model.execute(statement)
+            wanted = list(model.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        finally:
+            model.close()
+        for kind, name, sql in wanted:
+            if name not in there:
+                self._report.add(Kind.SCHEMA, f"{kind} {name} is missing")
+            elif there[name] != sql:
+                self._report.add(Kind.SCHEMA, f"{kind} {name} is another: {there[name]!r}")
+
+    def pages(self) -> None:
+        """SQLite's own check. It does not tell how far it is."""
+        self._show("pages and indexes", 0, None)
+        for (text,) in self._execute(f"PRAGMA integrity_check({MAX_SQLITE_LINES})"):
+            for line in text.splitlines():
+                if line not in ("ok", "*** in database main ***"):
+                    of_index = line.startswith(("row ", "wrong # of entries", "non-unique entry"))
+                    self._report.add(Kind.INDEX if of_index else Kind.PAGES, line)
+
+    def content(self) -> None:
+        """Rows, and what is said of them, as they are at one moment."""
+        self._execute("BEGIN")
+        try:
+            days, reception_days = self._rows()
+            self._compare("days", self._days("SELECT day, envelopes, bytes FROM days ORDER BY day"), days)
+            stored = self._days("SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day")
+            self._compare_reception(stored, reception_days)
+            self._topics()
+            self._identity()
+        finally:
+            self._execute("ROLLBACK")
+
+    def record(self) -> None:
+        """What the compaction has left beside the store is its own, and says nothing of rows that never were."""
+        self._show("record of the compaction", 0, None)
+        try:
+            handover = read_handover(self._path)
+        except HandoverError as error:
+            self._report.add(Kind.RECORD, str(error))
+            return
+        if handover is None:
+            return
+        identity = self._execute("SELECT id FROM identity").fetchone()
+        if identity is not None and identity[0] != handover.store_id:  # none: a backup that was not started yet
+            self._report.add(Kind.RECORD, f"the record of the compaction is of another store, {handover.store_id}")
+            return
+        for day, seq in handover.days.items():
+            row = self._execute("SELECT last_seq FROM reception_days WHERE day = ?", (day,)).fetchone()
+            if row is not None and seq > row[0]:
+                self._report.add(Kind.RECORD, f"day {day}: archived up to row {seq}, but there were {row[0]}")
+
+    def _rows(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Look at each row; return what should stand in `days` and `reception_days`."""
+        days: dict[int, list[int]] = {}
+        reception_days: dict[int, list[int]] = {}
+        ((first, last),) = self._execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), -1) FROM envelopes")
+        total = last - first + 1
+        self._show("rows", 0, total)
+        for number, (seq, received, created, topic, key_hash, raw, day, reception_day) in enumerate(
+            self._execute(_ROWS), 1
+        ):
+            try:
+                decode_and_compare(created, topic, key_hash, raw)
+                if not 0 <= received <= MAX_U32:
+                    raise DecodeError("its time of reception is none")
+            except (DecodeError, TypeError) as error:  # TypeError: a column that is nothing at all
+                self._report.add(Kind.ROW, f"row {seq}: {error}")
+            _count(days, day, len(raw), seq)
+            _count(reception_days, reception_day, len(raw), seq)
+            self._report.envelopes += 1
+            self._report.bytes += len(raw)
+            if number % PROGRESS_ROWS == 0:
+                self._show("rows", seq - first, total)
+        return days, reception_days
+
+    def _days(self, sql: str) -> dict[int, list[int]]:
+        return {day: numbers for day, *numbers in self._execute(sql)}
+
+    def _compare(self, table: str, stored: dict[int, list[int]], counted: dict[int, list[int]]) -> None:
+        for day in sorted(stored.keys() | counted.keys()):
+            said, found = stored.get(day, [0, 0])[:2], counted.get(day, [0, 0])[:2]
+            if said != found:
+                counts = f"{said[0]} envelopes of {said[1]} bytes, there are {found[0]} of {found[1]}"
+                self._report.add(Kind.COUNTS, f"{table}, day {day}: it says {counts}")
+
+    def _compare_reception(self, stored: dict[int, list[int]], counted: dict[int, list[int]]) -> None:
+        self._compare("reception_days", stored, counted)
+        for day in sorted(stored.keys() & counted.keys()):
+            first, last = stored[day][2:]
+            if first != counted[day][2] or last < counted[day][3]:  # the last one may have been deleted
+                rows = f"rows {first} to {last}, there are {counted[day][2]} to {counted[day][3]}"
+                self._report.add(Kind.COUNTS, f"reception_days, day {day}: it says {rows}")
+
+    def _topics(self) -> None:
+        """`day_topics` has what the index by topic has; both come in order, so neither is held in memory."""
+        self._show("topics", 0, None)
+        there, said = self._execute(_TOPICS_OF_ROWS), self._execute("SELECT day, topic FROM day_topics ORDER BY 1, 2")
+        for place, is_there in _differences(iter(there), iter(said)):
+            what = "is not in day_topics" if is_there else "is in day_topics, but has no envelope"
+            topic = place[1].hex() if isinstance(place[1], bytes) else repr(place[1])
+            self._report.add(Kind.COUNTS, f"topic 0x{topic} of day {place[0]} {what}")
+
+    def _identity(self) -> None:
+        """The store has one identity, or none: then it is a backup. No number of a row will be used again."""
+        identities = [identity for (identity,) in self._execute("SELECT id FROM identity LIMIT 2")]
+        if len(identities) > 1 or not all(isinstance(identity, str) and identity for identity in identities):
+            self._report.add(Kind.SCHEMA, f"the store has not one identity, but {identities!r}")
+        ((last,),) = self._execute("SELECT coalesce(max(seq), 0) FROM envelopes")
+        ((said,),) = self._execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'")
+        if said < last:
+            self._report.add(Kind.COUNTS, f"sqlite_sequence says {said}, but there is row {last}")
+
+
+# The casts keep a damaged row, whose values may be of any type, from ending the run.
+_ROWS = """
+    SELECT seq, CAST(received AS INTEGER), CAST(created AS INTEGER), CAST(topic AS BLOB), CAST(hash AS BLOB),
+        coalesce(CAST(raw AS BLOB), x''), created / 86400, received / 86400
+    FROM envelopes ORDER BY seq
+"""
+_TOPICS_OF_ROWS = """
+    SELECT DISTINCT created / 86400, topic FROM envelopes INDEXED BY envelopes_by_topic ORDER BY 1, 2
+"""
+
+
+def _count(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:
+    """Count a row of a day. A day that is none is not counted: that bounds the days, and the row is told of."""
+    if not isinstance(day, int) or not -_MAX_DAY <= day <= _MAX_DAY:
+        return
+    counted = days.setdefault(day, [0, 0, seq, seq])
+    counted[0] += 1
+    counted[1] += size
+    counted[3] = seq
+
+
+def _differences(
+    ours: Iterator[tuple[int, object]], theirs: Iterator[tuple[int, object]]
+) -> Iterator[tuple[tuple[int, object], bool]]:
+    """What only one of two ascending sequences has, and whether that is the first one."""
+    left, right = next(ours, None), next(theirs, None)
+    while left is not None or right is not None:
+        if left == right:
+            left, right = next(ours, None), next(theirs, None)
+        elif right is None or (left is not None and _key(left) < _key(right)):
+            assert left is not None
+            yield left, True
+            left = next(ours, None)
+        else:
+            yield right, False
+            right = next(theirs, None)
+
+
+def _key(place: tuple[int, object]) -> tuple[int, bytes]:
+    return place[0], place[1] if isinstance(place[1], bytes) else b""

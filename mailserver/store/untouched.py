@@ -1,0 +1,91 @@
+"""Reading a store beside its daemon, or without one, and leaving the folder as it is.
+
+SQLite's ordinary read-only connection makes the log and its index (`-wal`, `-shm`) where a daemon that stopped has left
+none, and leaves them there. So:
+
+- No log: the file alone is the store. It is read as immutable, without locks. Should a daemon begin to write it
+  meanwhile, what was read may be of two moments: `read_untouched` notices and says so.
+- A log with its index: both are read, the index is not written. That is so beside a daemon, and after one was killed.
+- A log without its index: SQLite would have to make one.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from mailserver.errors import StoreError
+from mailserver.store.schema import APPLICATION_ID, SCHEMA_VERSION
+
+BUSY_TIMEOUT_S = 5.0
+CACHE_KIB = 32 * 1024
+
+_SQLITE_HEADER = b"SQLite format 3\x00"
+
+
+@contextlib.contextmanager
+def read_untouched(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the store at `path`, in autocommit mode.
+
+    Raises:
+        StoreError: there is none, it is foreign or of another version, or cannot be opened; or a daemon has begun to
+            write it. What SQLite cannot read inside of the context is raised as `sqlite3.Error`.
+    """
+    _check_header(path)
+    log = path.with_name(f"{path.name}-wal")
+    has_log = has_content(log)
+    if has_log and not path.with_name(f"{path.name}-shm").exists():
+        raise StoreError(
+            f"{log} has no index ({path.name}-shm): start the mailserver on a copy of the folder, and stop it"
+        )
+    before = _state(path)
+    options = "mode=ro&readonly_shm=1" if has_log else "mode=ro&immutable=1"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?{options}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
+    )
+    with contextlib.closing(connection):
+        _check_ours(connection, path)
+        yield connection
+    if not has_log and (_state(path) != before or has_content(log)):
+        raise StoreError(f"a mailserver has begun to write {path} meanwhile: try again")
+
+
+def has_content(log: Path) -> bool:
+    """Whether there is a log with something in it: then the file alone is not the store."""
+    return log.exists() and log.stat().st_size > 0
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_HEADER))
+    except FileNotFoundError as error:
+        raise StoreError(f"cannot open the store {path}: there is none") from error
+    except OSError as error:
+        raise StoreError(f"cannot open the store {path}: {error.strerror}") from error
+    if start != _SQLITE_HEADER:
+        raise StoreError(f"{path} is not a mailserver store: it is no SQLite database")
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        ((application_id,),) = connection.execute("PRAGMA application_id")
+        ((version,),) = connection.execute("PRAGMA user_version")
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the store {path}: {error}") from error
+    if application_id != APPLICATION_ID:
+        raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
+    if version > SCHEMA_VERSION:
+        raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+    if version < SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
+            "start this version of the mailserver on it once, which migrates it"
+        )
