@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import check, enode, post, request, run, stats, sync
+from mailserver.commands import backup, check, enode, post, request, run, stats, sync
 from mailserver.errors import ConfigError, MailserverError
 from mailserver.output import complain
 
@@ -39,6 +39,12 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         check.add,
         "look for damage in the store, also beside a running daemon",
         "Look for damage in the store, also beside a running daemon. Nothing is changed; exit code 1 if there is any.",
+    ),
+    (
+        "backup",
+        backup.add,
+        "copy the data directory, also beside a running daemon",
+        "Make a folder that is a data directory, with what is in the present one at this moment, also beside a daemon.",
     ),
 )
 """Name, what adds its arguments, a few words, and the same in sentences where that says more."""

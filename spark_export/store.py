@@ -84,7 +84,9 @@ def describe(path: Path) -> Store:
     """
     with connect(path) as connection:
         connection.execute("BEGIN")  # one snapshot for all three
-        ((store_id,),) = connection.execute("SELECT id FROM identity")
+        identity = connection.execute("SELECT id FROM identity").fetchone()
+        if identity is None:
+            raise ExportError(f"{path} is a backup: start the mailserver on it once, which gives it an identity")
         days = connection.execute(
             "SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day"
         ).fetchall()
@@ -92,7 +94,7 @@ def describe(path: Path) -> Store:
             "SELECT coalesce(max(topics), 0) FROM (SELECT count(*) AS topics FROM day_topics GROUP BY day)"
         )
         connection.execute("COMMIT")
-    return Store(path, store_id, tuple(StoreDay(*day) for day in days), topics)
+    return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics)
 
 
 def oldest_day(path: Path) -> int | None:

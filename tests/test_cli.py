@@ -26,7 +26,7 @@ from mailserver.errors import StartupError
 from mailserver.mail.request import CURSOR_BYTES
 from tests.pairs import private_key
 
-COMMANDS = ("run", "sync", "request", "post", "enode", "stats", "check")
+COMMANDS = ("run", "sync", "request", "post", "enode", "stats", "check", "backup")
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
 
@@ -122,7 +122,7 @@ def test_help_of_run_names_every_setting_with_its_default(capsys: pytest.Capture
     assert "(default: ())" not in out
 
 
-@pytest.mark.parametrize("command", ["enode", "stats", "check"])
+@pytest.mark.parametrize("command", ["enode", "stats", "check", "backup"])
 def test_commands_beside_the_daemon_take_the_data_folder_and_nothing_else_of_it(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ LAYERS = {
     "policy": 6,
     "daemon": 6,
     "arguments": 6,
+    "backup": 6,
     "cli": 6,
     "commands": 6,
     "server": 6,

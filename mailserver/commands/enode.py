@@ -1,6 +1,7 @@
 """`waku-mailserver enode`: who the mailserver of a data directory is."""
 
 import argparse
+import json
 
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.datadir import read_enode
@@ -9,8 +10,11 @@ from mailserver.datadir import read_enode
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `enode`."""
     add_settings(parser, only={"data_dir"})
+    parser.add_argument("--json", action="store_true", help="the URL and its parts as a JSON object")
     parser.set_defaults(command=_enode)
 
 
 def _enode(arguments: argparse.Namespace) -> None:
-    print(read_enode(config_of(arguments).data_dir))
+    enode = read_enode(config_of(arguments).data_dir)
+    fields = {"enode": str(enode), "node_id": enode.node_id.hex(), "host": enode.host, "port": enode.port}
+    print(json.dumps(fields) if arguments.json else enode)

@@ -1,6 +1,7 @@
 """`waku-mailserver post`: seal, post, wait for the confirmation."""
 
 import argparse
+import json
 from datetime import UTC, datetime
 
 import uvloop
@@ -34,6 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pow", type=read_pow, metavar="X", help="proof of work to reach (default: what the node asks for)"
     )
+    parser.add_argument("--json", action="store_true", help="the confirmed envelope's hash as a JSON object")
     parser.set_defaults(command=_post)
 
 
@@ -56,7 +58,8 @@ def _post(arguments: argparse.Namespace) -> int:
             complain(f"envelope refused: {error.description} (code {error.code})")
         if response.errors:
             return 1
-        print(f"confirmed {envelope.hash().hex()}")
+        name = envelope.hash().hex()
+        print(json.dumps({"confirmed": name}) if arguments.json else f"confirmed {name}")
         return 0
 
     return uvloop.run(post())

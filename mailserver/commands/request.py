@@ -55,9 +55,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sym-key-password", type=read_text, metavar="PW", help="open payloads with the key from this password"
     )
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--format", choices=FORMATS, default="table", help="default: %(default)s; raw is hex of RLP, a line each"
     )
+    form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.set_defaults(command=_request)
 
 

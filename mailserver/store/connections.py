@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import aiosqlite
 
 from mailserver.errors import StoreError
+from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,8 @@ async def open_writer(path: Path) -> aiosqlite.Connection:
         raise StoreError(f"cannot open the store {path}: {error}") from error
     try:
         await _prepare(connection)
-    except sqlite3.Error as error:
+        await _identify(connection, path)
+    except (sqlite3.Error, OSError) as error:
         await connection.close()
         raise StoreError(f"cannot prepare the store {path}: {error}") from error
     return connection
@@ -139,6 +142,24 @@ async def _prepare(connection: aiosqlite.Connection) -> None:
         await execute("COMMIT")
     if 0 < present < SCHEMA_VERSION:
         log.info("store migrated from=%d to=%d", present, SCHEMA_VERSION)
+
+
+async def _identify(connection: aiosqlite.Connection, path: Path) -> None:
+    """Give a store that was put back from a backup an identity of its own, each time that it is put back.
+
+    It goes on where the backup ended, and so gives numbers to rows that other rows had, which were received after the
+    backup and may be archived. Under another identity none of them is taken for an archived one. What is recorded of
+    the rows in the backup holds.
+    """
+    if await connection.execute_fetchall("SELECT 1 FROM identity"):
+        return
+    identity = secrets.token_hex(16)
+    try:
+        await asyncio.to_thread(adopt_handover, path, identity)
+    except HandoverError as error:  # pruning waits for the next run of the compaction
+        log.warning("record of the compaction not taken over error=%r", str(error))
+    await connection.execute_fetchall("INSERT INTO identity VALUES (?)", (identity,))
+    log.info("store restored from a backup identity=%s", identity)
 
 
 async def pragma(connection: aiosqlite.Connection, name: str) -> int:

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
@@ -99,6 +99,18 @@ def write_handover(store: Path, handover: Handover) -> None:
         "days": {_iso(day): seq for day, seq in sorted(handover.days.items())},
     }
     write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n", 0o644)
+
+
+def adopt_handover(store: Path, store_id: str) -> None:
+    """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
+
+    Raises:
+        HandoverError: it cannot be read.
+        OSError: it cannot be written.
+    """
+    handover = read_handover(store)
+    if handover is not None:
+        write_handover(store, replace(handover, store_id=store_id))
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def read_untouched(path: Path) -> Iterator[sqlite3.Connection]:
         StoreError: there is none, it is foreign or of another version, or cannot be opened; or a daemon has begun to
             write it. What SQLite cannot read inside of the context is raised as `sqlite3.Error`.
     """
-    _check_header(path)
+    check_header(path)
     log = path.with_name(f"{path.name}-wal")
     has_log = has_content(log)
     if has_log and not path.with_name(f"{path.name}-shm").exists():
@@ -45,7 +45,10 @@ def read_untouched(path: Path) -> Iterator[sqlite3.Connection]:
         f"file:{quote(str(path.absolute()))}?{options}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
     )
     with contextlib.closing(connection):
-        _check_ours(connection, path)
+        if check_ours(connection, path) < SCHEMA_VERSION:
+            raise StoreError(
+                f"{path} is of an earlier version of this program: start the mailserver on it once, which migrates it"
+            )
         yield connection
     if not has_log and (_state(path) != before or has_content(log)):
         raise StoreError(f"a mailserver has begun to write {path} meanwhile: try again")
@@ -61,7 +64,12 @@ def _state(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
+    """Look at how the file begins.
+
+    Raises:
+        StoreError: it is not there, or no SQLite database.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_HEADER))
@@ -73,7 +81,12 @@ def _check_header(path: Path) -> None:
         raise StoreError(f"{path} is not a mailserver store: it is no SQLite database")
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+def check_ours(connection: sqlite3.Connection, path: Path) -> int:
+    """Look whose store this is; return its schema version, 1 to SCHEMA_VERSION.
+
+    Raises:
+        StoreError: it is foreign, of a later version, or cannot be read.
+    """
     try:
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         ((application_id,),) = connection.execute("PRAGMA application_id")
@@ -84,8 +97,4 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
     if version > SCHEMA_VERSION:
         raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
-    if version < SCHEMA_VERSION:
-        raise StoreError(
-            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-            "start this version of the mailserver on it once, which migrates it"
-        )
+    return int(version)

@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
 from mailserver.codec.keccak import keccak256
+from mailserver.store.backup import copy_store as copy_moment
+from mailserver.store.backup import snapshot
 from mailserver.store.handover import compaction_lock, handover_file, read_handover
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope
@@ -466,6 +468,30 @@ def test_copy_of_a_store_is_refused(spark: SparkSession, store: Path, other_stor
         compact_into(spark, archive, store, other_store)
 
     assert periods(archive) == []
+
+
+def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_knows(
+    spark: SparkSession, store: Path, archive: Path, tmp_path: Path
+) -> None:
+    before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
+    put(store, before)
+    with snapshot(store) as moment:
+        copy_moment(moment, tmp_path / "backup.db", lambda done, total: None)
+    put(store, lost)
+    compact_into(spark, archive, store)  # knows rows 5 to 7, which the backup has not
+    with pytest.raises(ExportError, match="is a backup: start the mailserver on it once"):
+        compact_into(spark, archive, tmp_path / "backup.db", run="run-2")
+
+    store.unlink()
+    handover_file(store).unlink()
+    put(copy_store(tmp_path / "backup.db", store), after)  # as rows 5 to 7
+    compact_into(spark, archive, store, run="run-3")
+
+    assert archived(archive) == rows_of([*before, *lost, *after])
+    said = read_handover(store)
+    assert said is not None
+    assert said.store_id == identity(store)
+    assert said.days == {DAY: 7}
 
 
 def test_store_named_twice_is_refused(spark: SparkSession, store: Path, archive: Path) -> None:

@@ -1,0 +1,145 @@
+"""A backup of a data directory: a folder that is one itself.
+
+The store, the node key, what is still to be fetched from whom, and the records of the compaction, all of one moment:
+what a crash would have left then. The folder is made beside under another name, and renamed when all of it is on disk:
+it is complete, or not there.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailserver.datadir import KEY_FILE
+from mailserver.errors import MailserverError
+from mailserver.files import open_descriptor, try_lock
+from mailserver.store.backup import OnStep, copy_store, snapshot
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync.ledger import MAX_FILE_BYTES, PROGRESS_FILE
+
+MOMENT_ATTEMPTS = 100
+"""How often to look for a moment at which none of the small files changes. They do once a second at most, and each
+attempt takes a millisecond."""
+
+MIN_SPARE_BYTES = 64 * 1024 * 1024
+"""What must stay free on the disk of the backup: it may be the daemon's, too."""
+
+_RECORDS = f"{STORE_FILE}-*.json"
+"""What the compaction leaves beside a store."""
+
+
+class BackupError(MailserverError):
+    """There can be no backup. `str()` is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that was made: its folder, the names in it, and what is in its store. Bytes are of the file."""
+
+    folder: Path
+    files: tuple[str, ...]
+    envelopes: int
+    bytes: int
+
+
+def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
+    """Make a backup; the daemon may run or not.
+
+    Raises:
+        BackupError: `destination` is there already, or cannot be written.
+        StoreError: there is no store, it cannot be read, or is damaged.
+    """
+    _check_destination(destination)
+    try:
+        with _new_folder(destination) as folder:
+            with _moment(data_dir) as (small, connection):
+                _check_space(connection, destination)
+                envelopes = copy_store(connection, folder / STORE_FILE, on_step)
+            for name, content in small.items():
+                _write(folder / name, content, 0o600 if name == KEY_FILE else 0o644)
+            size = (folder / STORE_FILE).stat().st_size
+            _sync_folder(folder)
+            folder.rename(destination)  # takes the place of an empty folder, and of nothing else
+        _sync_folder(destination.parent)
+    except OSError as error:
+        raise BackupError(f"cannot write the backup {destination}: {error.strerror or error}") from error
+    return Backup(destination, (STORE_FILE, *small), envelopes, size)
+
+
+@contextlib.contextmanager
+def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], sqlite3.Connection]]:
+    """The small files and the store as they were at one moment.
+
+    A range of time leaves the progress file when its envelopes are stored, so a store that is older than its progress
+    file would have gaps; one that is younger might think that it was never away.
+    """
+    for _ in range(MOMENT_ATTEMPTS):
+        before = _small_files(data_dir)
+        with snapshot(data_dir / STORE_FILE) as connection:
+            if _small_files(data_dir) == before:
+                yield before, connection
+                return
+    raise BackupError(f"the files in {data_dir} change faster than they can be read")
+
+
+def _small_files(data_dir: Path) -> dict[str, bytes]:
+    names = [KEY_FILE, PROGRESS_FILE, *sorted(path.name for path in data_dir.glob(_RECORDS))]
+    contents = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
+            contents[name] = file.read(MAX_FILE_BYTES + 1)
+            if len(contents[name]) > MAX_FILE_BYTES:
+                raise BackupError(f"{data_dir / name} is longer than it can be: {MAX_FILE_BYTES} bytes")
+    return contents
+
+
+def _check_destination(destination: Path) -> None:
+    try:
+        if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
+            raise BackupError(f"{destination} is there, and no folder: nothing is overwritten")
+        if destination.is_dir() and any(destination.iterdir()):
+            raise BackupError(f"{destination} is not empty: nothing is overwritten")
+        if destination.is_mount():
+            raise BackupError(f"{destination} is a mount point: name a folder in it, that is not there yet")
+        if not destination.parent.is_dir():
+            raise BackupError(f"there is no folder {destination.parent}")
+    except OSError as error:
+        raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
+
+
+def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
+    ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    free = shutil.disk_usage(destination.parent).free
+    if free < size + MIN_SPARE_BYTES:
+        raise BackupError(f"the disk of {destination} has {free} bytes free, the backup takes {size}")
+
+
+@contextlib.contextmanager
+def _new_folder(destination: Path) -> Iterator[Path]:
+    """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
+    folder = destination.with_name(f".{destination.name}.partial")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
+        if not try_lock(descriptor):
+            raise BackupError(f"another backup to {destination} is being made")
+        for left in folder.iterdir():
+            left.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as descriptor:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)

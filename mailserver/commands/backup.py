@@ -1,0 +1,43 @@
+"""`waku-mailserver backup`: a copy of the data directory, beside a running daemon."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from mailserver.backup import Backup, back_up
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import progress_bar
+from mailserver.output import printable
+from mailserver.store.schema import STORE_FILE
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `backup`."""
+    add_settings(parser, only={"data_dir"})
+    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+    parser.add_argument("--json", action="store_true", help="what was made, as one JSON object")
+    parser.set_defaults(command=_back_up)
+
+
+def _back_up(arguments: argparse.Namespace) -> None:
+    destination = Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end
+    with progress_bar(counts_bytes=True) as bar:
+        backup = back_up(
+            config_of(arguments).data_dir, destination, lambda done, total: bar(f"copying {STORE_FILE}", done, total)
+        )
+    print(json.dumps(_as_json(backup)) if arguments.json else _as_text(backup))
+
+
+def _as_json(backup: Backup) -> dict[str, object]:
+    return {
+        "folder": str(backup.folder),
+        "files": list(backup.files),
+        "envelopes": backup.envelopes,
+        "bytes": backup.bytes,
+    }
+
+
+def _as_text(backup: Backup) -> str:
+    others = ", ".join(backup.files[1:]) or "nothing else"
+    return printable(f"{backup.folder}: {backup.envelopes} envelopes, {backup.bytes} bytes, with {others}")
