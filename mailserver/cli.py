@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import backup, check, enode, post, request, run, stats, sync
+from mailserver.commands import backup, check, config, doctor, enode, post, request, run, stats, sync
 from mailserver.errors import ConfigError, MailserverError
 from mailserver.output import complain
 
@@ -33,6 +33,16 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         ),
     ),
     ("enode", enode.add, "print the enode URL of a data directory's mailserver", ""),
+    ("config", config.add, "say which settings are in force, and where each comes from", ""),
+    (
+        "doctor",
+        doctor.add,
+        "look whether this machine and these settings will do",
+        (
+            "Look whether this machine and these settings will do, also beside a running daemon. Nothing is changed; "
+            "exit code 1 if there is a problem."
+        ),
+    ),
     ("stats", stats.add, "say what is in the store, also beside a running daemon", ""),
     (
         "check",

@@ -51,8 +51,8 @@ _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an eno
 _T = TypeVar("_T")
 
 
-def _setting(default: Any, help_text: str, *, reloadable: bool = False) -> Any:
-    return field(default=default, metadata={"help": help_text, "reloadable": reloadable})
+def _setting(default: Any, help_text: str, *, reloadable: bool = False, secret: bool = False) -> Any:
+    return field(default=default, metadata={"help": help_text, "reloadable": reloadable, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Config:
     data_dir: Path = _setting(Path("data"), "folder of the store, the node key and the enode file")
     listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 takes any free one")
     advertise: str = _setting("", "host in the enode URL (default: the listen host; for all addresses, 127.0.0.1)")
-    password: str = _setting("status-offline-inbox", "password of history requests; no secret: all clients know it")
+    password: str = _setting(
+        "status-offline-inbox", "password of history requests; no secret: all clients know it", secret=True
+    )
     min_pow: float = _setting(
         0.000002, "least proof of work of an envelope, 0.000002 is what clients expect at most", reloadable=True
     )
@@ -250,13 +252,22 @@ def load_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: 
         ConfigError: an unknown key, a value of the wrong kind or out of range, or an unreadable file. It names them.
     """
     values: dict[str, Any] = {}
-    if file is not None:
-        values.update(_from_file(file))
-    values.update(_from_environment(environment))
-    values.update({name: value for name, value in flags.items() if value is not None})
+    for given in given_settings(flags, environment, file).values():
+        values.update(given)
     config = Config(**values)
     _check(config)
     return config
+
+
+def given_settings(
+    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+) -> dict[str, dict[str, Any]]:
+    """What each place says, the weakest first: "file", "environment", "flag". As `load_config`, but not yet checked."""
+    return {
+        "file": {} if file is None else _from_file(file),
+        "environment": _from_environment(environment),
+        "flag": {name: value for name, value in flags.items() if value is not None},
+    }
 
 
 def config_file(flag: str | None, environment: Mapping[str, str]) -> Path | None:

@@ -198,6 +198,19 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
             await writer.wait_closed()
 
 
+def is_running(data_dir: Path) -> bool:
+    """Whether a daemon uses a data directory: it listens there, for us or for another user."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            with _short(data_dir) as path:
+                asking.connect(path)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
     """Read a line; nothing at the end, or when the other side breaks off or says too much."""
     try:

@@ -36,6 +36,7 @@ LAYERS = {
     "daemon": 6,
     "arguments": 6,
     "backup": 6,
+    "doctor": 6,
     "cli": 6,
     "commands": 6,
     "server": 6,

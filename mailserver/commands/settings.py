@@ -7,7 +7,7 @@ from typing import Any
 
 from mailserver.arguments import checked
 from mailserver.codec.keys import Enode
-from mailserver.config import Config, config_file, load_config, parse_value
+from mailserver.config import Config, config_file, given_settings, load_config, parse_value
 
 
 def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
@@ -40,10 +40,27 @@ def config_of(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: one is wrong.
     """
+    return load_config(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
+
+
+def origins_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Where each setting in force comes from: "default", "file", "environment" or "flag".
+
+    Raises:
+        ConfigError: one cannot be read.
+    """
+    origins = {setting.name: "default" for setting in fields(Config)}
+    given = given_settings(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
+    for place, values in given.items():
+        origins |= dict.fromkeys(values, place)
+    return origins
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for setting in fields(Config):
         value = getattr(arguments, setting.name, None)
         if isinstance(value, str):
             value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)
         flags[setting.name] = value
-    return load_config(flags, os.environ, config_file(arguments.config, os.environ))
+    return flags

@@ -1,0 +1,165 @@
+"""Where the store lies: room, growth, the kind of file system, and who may read and write."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailserver.config import Config
+from mailserver.datadir import KEY_FILE, load_or_make_key, read_token
+from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.errors import StartupError, StoreError
+from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
+from mailserver.store.untouched import read_untouched
+
+MIN_FREE_BYTES = 256 * 1024 * 1024
+"""Less, and the log of SQLite alone may fill the disk: it takes up to 128 MiB in a flood."""
+
+MIN_FREE_DAYS = 7
+"""For so many days of growth there should be room: time for somebody to do something."""
+
+GROWTH_DAYS = 7
+"""Growth is the mean of so many days of reception that are over."""
+
+NETWORKED = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "9p", "fuse.sshfs"}
+"""SQLite's log needs memory that is shared by all who open the store, and locks that hold: a network has neither."""
+FLEETING = {"tmpfs", "ramfs", "overlay"}
+_MOUNTS = Path("/proc/self/mountinfo")
+_MIB = 1024 * 1024
+
+
+def check_data_dir(data_dir: Path) -> list[Finding]:
+    """Folder, room and file system."""
+    place = data_dir.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    findings = [_check_access(data_dir, place), check_space(shutil.disk_usage(place).free, read_growth(data_dir))]
+    kind = file_system_of(place.resolve(), _MOUNTS.read_text(encoding="utf-8", errors="replace"))
+    return [*findings, check_file_system(kind)]
+
+
+def _check_access(data_dir: Path, place: Path) -> Finding:
+    if not place.is_dir():
+        return problem("data directory", f"{place} is no folder", "choose another --data-dir")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return problem("data directory", f"{place} cannot be written", f"run: chown {os.geteuid()} {place}")
+    if not data_dir.exists():
+        return ok("data directory", f"{data_dir} will be made at the first start")
+    for name in (STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm", "lock"):
+        path = data_dir / name
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            return problem("data directory", f"{path} cannot be written", f"run: chown {os.geteuid()} {path}")
+    return ok("data directory", f"{data_dir} can be written")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a store takes on the disk, and what it receives a day; bytes, indexes included."""
+
+    stored: int
+    a_day: int
+
+
+def read_growth(data_dir: Path) -> Growth | None:
+    """How a store grows; None where there is none that can be read: `check` says why."""
+    path = data_dir / STORE_FILE
+    try:
+        with read_untouched(path) as connection:
+            days = connection.execute("SELECT day, bytes FROM reception_days ORDER BY day DESC").fetchall()
+            ((held,),) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM days")
+            ((size,),) = connection.execute(
+                "SELECT (page_count - freelist_count) * page_size "
+                "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+            )
+    except (StoreError, sqlite3.Error):
+        return None
+    over = [received for _, received in days[1:]]  # the newest day is not over
+    last = over[:GROWTH_DAYS]
+    a_day = sum(last) // len(last) if last else 0
+    return Growth(size, a_day * size // held if held else 0)
+
+
+def check_space(free: int, growth: Growth | None) -> Finding:
+    """There is room for some days."""
+    text = f"{free // _MIB} MiB free"
+    if growth is not None:
+        text += f"; the store takes {growth.stored // _MIB} MiB and receives {growth.a_day // _MIB} MiB a day"
+    advice = "make room, or lower --retention-days or --retention-bytes"
+    if free < MIN_FREE_BYTES:
+        return problem("disk", text, advice)
+    if growth is not None and free < MIN_FREE_DAYS * growth.a_day:
+        return warning("disk", f"{text}: room for {free // growth.a_day} days", advice)
+    return ok("disk", text)
+
+
+def file_system_of(path: Path, mountinfo: str) -> str:
+    """The kind of file system that a path lies on, by proc(5) "mountinfo"; "" if it does not say."""
+    kind, longest = "", -1
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(" - ")
+        point = Path(mount.split()[4].replace("\\040", " "))
+        # Of two mounts at one place, the later one is seen.
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            kind, longest = source.split()[0], len(point.parts)
+    return kind
+
+
+def check_file_system(kind: str) -> Finding:
+    """SQLite can keep its log there, and it stays."""
+    if kind in NETWORKED:
+        return problem("file system", kind, "use a local disk: over a network SQLite may lose or damage the store")
+    if kind in FLEETING:
+        return warning(
+            "file system", kind, "what is there goes with the container or the machine's next start: use a volume"
+        )
+    return ok("file system", kind or "unknown")
+
+
+def check_secrets(config: Config) -> list[Finding]:
+    """Nobody else may read the node key and the token."""
+    findings = []
+    path = config.data_dir / KEY_FILE
+    if path.exists():
+        findings.append(_readable(KEY_FILE, lambda: load_or_make_key(config.data_dir)))
+    if config.rpc_token_file:
+        findings.append(_readable("token file", lambda: read_token(Path(config.rpc_token_file))))
+    return findings
+
+
+def _readable(check: str, read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except StartupError as error:
+        text, _, command = str(error).partition("; run: ")
+        return problem(check, text, f"run: {command}" if command else "put it back from a backup, or have it made anew")
+    return ok(check, "readable by its owner only")
+
+
+def check_archive(archive: str) -> list[Finding]:
+    """The archive that pruning waits for is there; of one that is no local folder nothing is known."""
+    if not archive:
+        return []
+    if "://" in archive:
+        return [ok("archive", "not on this machine's disks: not looked at")]
+    path = Path(archive)
+    if not path.exists():
+        text = f"{path} is not there: nothing is pruned until the compaction has made it"
+        return [warning("archive", text, "see to the nightly compaction")]
+    if not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):
+        return [problem("archive", f"{path} is no folder that can be read", "look after its owner and mode")]
+    return [ok("archive", f"{path} is there")]
+
+
+def check_store_clock(data_dir: Path, now: float) -> list[Finding]:
+    """No envelope was received in the future: else our clock was ahead, and pruning and archive are late by that."""
+    try:
+        with read_untouched(data_dir / STORE_FILE) as connection:
+            ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
+    except (StoreError, sqlite3.Error):
+        return []
+    if isinstance(last, int) and last > now + SECONDS_PER_DAY:
+        text = f"envelopes were received {(last - now) / SECONDS_PER_DAY:.0f} days in the future"
+        return [warning("store clock", text, "the clock was ahead, or is behind now: what it marked stays longer")]
+    return []

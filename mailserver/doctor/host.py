@@ -1,0 +1,93 @@
+"""The machine: its clock, memory, and how many files a process may open."""
+
+import ctypes
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.waku.envelope import MAX_U32
+
+EARLIEST = 1_767_225_600
+"""2026-01-01: this program was not there before."""
+
+MIN_MEMORY_BYTES = 300 * 1024 * 1024
+"""What the daemon may come to need under a flood."""
+
+SPARE_FILES = 128
+"""Files that a daemon has open besides its peers: store, log, sockets; and connections that are being made."""
+
+_STA_UNSYNC = 0x0040  # linux/timex.h
+_TIME_ERROR = 5
+_TIMEX_BYTES = 512  # struct timex takes 208
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def is_synchronised() -> bool | None:
+    """Whether the kernel's clock is kept right by NTP or the like; None where the kernel does not say.
+
+    Read by adjtimex(2) with no mode set: the state, and nothing is changed.
+    """
+    try:
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
+    state = adjtimex(timex)
+    if state < 0:
+        return None
+    word = ctypes.sizeof(ctypes.c_long)  # struct timex: modes, offset, freq, maxerror, esterror, status, ..
+    status = int.from_bytes(timex.raw[5 * word : 5 * word + 4], "little")
+    return state != _TIME_ERROR and not status & _STA_UNSYNC
+
+
+def check_clock(now: float, synchronised: Callable[[], bool | None] = is_synchronised) -> Finding:
+    """Envelopes are judged by our clock: 20 s off, and live ones are refused."""
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if not EARLIEST <= now <= MAX_U32:
+        return problem("clock", f"it is {shown}?", "set the clock: live envelopes are refused by it")
+    state = synchronised()
+    if state is None:
+        return warning("clock", f"{shown}; the kernel does not say whether it is kept right", "see to it on the host")
+    if not state:
+        advice = "run chrony or systemd-timesyncd: where the clock is off, live envelopes are refused"
+        return warning("clock", f"{shown}; not synchronised, says the kernel", advice)
+    return ok("clock", f"{shown}; synchronised")
+
+
+def check_open_files(max_peers: int, hard_limit: int | None = None) -> Finding:
+    """There is a file for each peer. The daemon raises the soft limit to the hard one by itself."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard_limit is None else hard_limit
+    if limit == resource.RLIM_INFINITY:
+        return ok("open files", "no limit")
+    if limit < max_peers + SPARE_FILES:
+        advice = f"raise the hard limit (LimitNOFILE=, ulimits:) to {max_peers + SPARE_FILES}, or lower --max-peers"
+        return problem("open files", f"{limit} allowed, for {max_peers} peers", advice)
+    return ok("open files", f"{limit} allowed, for {max_peers} peers")
+
+
+def check_memory() -> Finding:
+    """There is as much as the daemon may come to need, here or in this container."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * page
+    for name in _CGROUP_LIMITS:
+        try:
+            text = Path(name).read_text(encoding="ascii").strip()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
+                raise
+            continue
+        if text.isdecimal():
+            total = min(total, int(text))
+    return judge_memory(total)
+
+
+def judge_memory(total: int) -> Finding:
+    """Say whether so many bytes are enough."""
+    text = f"{total // 1024**2} MiB"
+    if total < MIN_MEMORY_BYTES:
+        return warning("memory", text, f"the daemon may need {MIN_MEMORY_BYTES // 1024**2} MiB: raise the limit")
+    return ok("memory", text)
