@@ -104,8 +104,6 @@ def _check_destination(destination: Path) -> None:
             raise BackupError(f"{destination} is not empty: nothing is overwritten")
         if destination.is_mount():
             raise BackupError(f"{destination} is a mount point: name a folder in it, that is not there yet")
-        if not destination.parent.is_dir():
-            raise BackupError(f"there is no folder {destination.parent}")
     except OSError as error:
         raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
 
@@ -121,6 +119,7 @@ def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
 def _new_folder(destination: Path) -> Iterator[Path]:
     """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
     folder = destination.with_name(f".{destination.name}.partial")
+    destination.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         if not try_lock(descriptor):

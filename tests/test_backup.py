@@ -113,9 +113,15 @@ def test_mount_point_is_refused(data_dir: Path, tmp_path: Path, monkeypatch: pyt
         make(data_dir, tmp_path / "backup")
 
 
-def test_folder_to_put_it_in_must_be_there(data_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match="there is no folder"):
-        make(data_dir, tmp_path / "none" / "backup")
+def test_folders_above_are_made(data_dir: Path, tmp_path: Path) -> None:
+    make(data_dir, tmp_path / "backups" / "2026" / "11-21")
+
+    assert (tmp_path / "backups" / "2026" / "11-21" / STORE_FILE).exists()
+
+
+def test_place_that_cannot_be_written_is_an_error(data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match="cannot write the backup"):
+        make(data_dir, Path("/proc/backup"))
 
 
 def test_failure_leaves_nothing(data_dir: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import uvloop
 
 from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import print_table
 from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import STORE_FILE
 
@@ -24,7 +25,12 @@ def _stats(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(asdict(stats)))
         return
-    for name, value in asdict(stats).items():
-        if name in ("oldest", "newest") and value is not None:
-            value = datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")  # noqa: PLW2901
-        print(f"{name:<10} {'-' if value is None else value}")
+    print_table((), [(name, _as_text(name, value)) for name, value in asdict(stats).items()])
+
+
+def _as_text(name: str, value: int | None) -> str:
+    if value is None:
+        return "-"
+    if name in ("oldest", "newest"):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return str(value)

@@ -9,6 +9,7 @@ import uvloop
 from mailserver.arguments import checked, read_time
 from mailserver.codec.keys import Enode
 from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import progress_bar
 from mailserver.config import Config
 from mailserver.control import SYNC, call_daemon
 from mailserver.daemon import sync_settings
@@ -18,7 +19,7 @@ from mailserver.logs import set_up_logging
 from mailserver.rpc.params import Json
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
-from mailserver.sync.command import ProgressLine, Show, is_complete, report, run_once
+from mailserver.sync.command import Show, is_complete, overview, report, run_once
 from mailserver.sync.progress import Progress
 
 
@@ -52,8 +53,16 @@ def _sync(arguments: argparse.Namespace) -> int:
     until = int(datetime.now(UTC).timestamp()) if arguments.until is None else arguments.until
     if arguments.since > until:
         raise ConfigError(f"--since {arguments.since} is after --until {until}")
-    with ProgressLine(until - arguments.since) as line:
-        progress = uvloop.run(_catch_up(config, sources, arguments.since, until, line.show))
+    with progress_bar() as bar:
+        progress = uvloop.run(
+            _catch_up(
+                config,
+                sources,
+                arguments.since,
+                until,
+                lambda progress: bar(*overview(progress, until - arguments.since)),
+            )
+        )
     print(report(progress, as_json=arguments.json))
     return 0 if is_complete(progress) else 1
 

@@ -30,14 +30,14 @@ def progress_bar(*, counts_bytes: bool = False) -> Iterator[Bar]:
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         DownloadColumn,
-        MofNCompleteColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
     )
 
-    amount = DownloadColumn(binary_units=True) if counts_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeElapsedColumn())
+    amount = DownloadColumn(binary_units=True) if counts_bytes else TaskProgressColumn()
+    columns = (BarColumn(), amount, TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
@@ -53,13 +53,14 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Se
     """Print rows below titles.
 
     Args:
+        titles: none for a list without a heading.
         rows: a text for each title. Whatever is in it, it stays one line, and no command to the terminal.
         styles: a colour for the first column of each row, as `rich` names it.
     """
     lines = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
-        for line in (titles, *lines):
+        widths = [max(map(len, column)) for column in zip(*([titles] if titles else []), *lines, strict=True)]
+        for line in (titles, *lines) if titles else lines:
             padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             print(_GAP.join(padded).rstrip())
         return
@@ -68,7 +69,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Se
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*titles, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(*titles, show_header=bool(titles), box=box.SIMPLE_HEAD, pad_edge=False)
     for number, line in enumerate(lines):
         cells = [Text(cell) for cell in line]  # not markup: what stands in brackets stays
         if styles:

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.catchup import Catchup
@@ -20,8 +17,6 @@ ATTEMPTS = 6
 from one address for half of that."""
 
 SHOW_INTERVAL_S = 0.5
-
-_CLEAR_LINE = "\r\x1b[K"
 
 Show = Callable[[Sequence[Progress]], None]
 
@@ -65,30 +60,13 @@ async def run_once(
     return catchup.snapshot()
 
 
-class ProgressLine:
-    """One line on a terminal that says how far it is; nothing where stderr is no terminal."""
-
-    def __init__(self, span_s: int) -> None:
-        """Take how many seconds of creation times are asked for."""
-        self._span_s = max(span_s, 1)
-        self._is_shown = sys.stderr.isatty()
-
-    def __enter__(self) -> "ProgressLine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._is_shown:
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
-
-    def show(self, sources: Sequence[Progress]) -> None:
-        """Show how far it is."""
-        if self._is_shown:
-            width = shutil.get_terminal_size().columns - 1  # a line that wraps could not be taken back
-            sys.stderr.write(_CLEAR_LINE + _line(sources, self._span_s)[:width])
-            sys.stderr.flush()
+def overview(sources: Sequence[Progress], span_s: int) -> tuple[str, int, int]:
+    """How far it is with all sources together: in words, and as seconds of creation times, done and asked for."""
+    asked_s = max(span_s, 1) * max(len(sources), 1)
+    done_s = asked_s - sum(source.left_s for source in sources)
+    fetched, stored = (sum(getattr(source, name) for source in sources) for name in ("fetched", "stored"))
+    waiting = [f"; {source.source}: {source.problem!r}" for source in sources if source.problem]  # others' words
+    return f"{fetched} envelopes, {stored} of them new{''.join(waiting)}", max(done_s, 0), asked_s
 
 
 def report(sources: Sequence[Progress], *, as_json: bool) -> str:
@@ -101,13 +79,6 @@ def report(sources: Sequence[Progress], *, as_json: bool) -> str:
 def is_complete(sources: Sequence[Progress]) -> bool:
     """Whether every source has given all that it was asked for."""
     return all(source.state is State.DONE for source in sources)
-
-
-def _line(sources: Sequence[Progress], span_s: int) -> str:
-    done = 1 - sum(source.left_s for source in sources) / (span_s * max(len(sources), 1))
-    fetched, stored = (sum(getattr(source, name) for source in sources) for name in ("fetched", "stored"))
-    waiting = [f"; {source.source}: {source.problem!r}" for source in sources if source.problem]  # others' words
-    return f"{max(done, 0):.0%}, {fetched} envelopes, {stored} of them new{''.join(waiting)}"
 
 
 def _ended(source: Progress) -> str:

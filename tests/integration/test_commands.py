@@ -589,6 +589,23 @@ def test_stats_of_an_empty_store_have_no_times_as_json(daemon: Daemon) -> None:
     assert json.loads(done.stdout) == {"envelopes": 0, "bytes": 0, "topics": 0, "oldest": None, "newest": None}
 
 
+# For programs
+
+
+def test_commands_of_clients_print_json(shared: Daemon) -> None:
+    posted = call("post", str(shared.enode), "--topic", "json", "--payload", "hello", "--json")
+    asked = call("request", str(shared.enode), "--topic", "json", "--json")
+    enode = call("enode", "--data-dir", shared.data_dir, "--json")
+
+    assert json.loads(posted.stdout) == {"confirmed": json.loads(asked.stdout)["hash"]}
+    assert json.loads(enode.stdout) == {
+        "enode": str(shared.enode),
+        "node_id": shared.enode.node_id.hex(),
+        "host": shared.enode.host,
+        "port": shared.enode.port,
+    }
+
+
 # The data folder
 
 

@@ -1,9 +1,7 @@
 """mailserver.sync.command: catching up once, and what people and programs see of it."""
 
 import asyncio
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from mailserver.codec.keys import Enode
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import command as command_module
-from mailserver.sync.command import ProgressLine, is_complete, report, run_once
+from mailserver.sync.command import is_complete, overview, report, run_once
 from mailserver.sync.ledger import open_ledger
 from mailserver.sync.pages import Wrong
 from mailserver.sync.progress import Progress, State
@@ -26,13 +24,6 @@ THREE_DAYS = make_envelopes(250, step_s=1000)
 
 DONE = Progress("abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "", 0)
 DOWN = Progress("ef567890@192.0.2.2:30303", State.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer", 6)
-
-
-class Terminal(io.StringIO):
-    """What is written to a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -97,34 +88,14 @@ async def test_one_run_that_is_cancelled_has_saved_its_progress(tmp_path: Path) 
     assert open_ledger(tmp_path).account(server.enode.node_id).pending[0].cursor is not None
 
 
-def test_terminal_shows_how_far_it_is_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    with ProgressLine(1000) as line:
-        line.show([DONE, DOWN])
-
-    shown = "50%, 250 envelopes, 200 of them new; ef567890@192.0.2.2:30303: 'no \\x1b[31manswer'"
-    assert terminal.getvalue() == f"\r\x1b[K{shown}\r\x1b[K"
-
-
-def test_line_is_no_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "20")
-
-    with ProgressLine(0) as line:
-        line.show([DONE, DOWN])
-
-    assert terminal.getvalue().split("\r\x1b[K") == ["", "0%, 250 envelopes, ", ""]
-
-
-def test_nothing_is_shown_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine(1000) as line:
-        line.show([DONE])
-
-    assert capsys.readouterr() == ("", "")
+def test_overview_takes_all_sources_together() -> None:
+    assert overview([DONE, DOWN], 1000) == (
+        "250 envelopes, 200 of them new; ef567890@192.0.2.2:30303: 'no \\x1b[31manswer'",
+        1000,
+        2000,
+    )
+    assert overview([DOWN], 0)[1:] == (0, 1)  # asked for a moment, and owed more from before
+    assert overview([], 5)[1:] == (5, 5)
 
 
 def test_report_says_how_it_ended_with_each() -> None:
