@@ -113,7 +113,7 @@ async def run_once(command: Sequence[str], stop: asyncio.Event) -> int:
         child.terminate()
         await asyncio.wait({ended}, timeout=STOP_LIMIT_S)
     if not ended.done():
-        log.error("run killed: it does not end limit_s=%g", STOP_LIMIT_S)
+        log.error("run killed, it does not end limit_s=%g", STOP_LIMIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     stopped.cancel()

@@ -716,7 +716,7 @@ async def test_what_was_received_is_confirmed_before_the_goodbye(tmp_path: Path)
     async with running(tmp_path) as daemon:
         raw = await (await daemon.dial()).greet()
         payload = fresh()
-        with _write_lock(tmp_path):
+        async with _write_lock(tmp_path):
             raw.say(PacketCode.MESSAGES, payload)
             raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
             await raw.hear()
@@ -730,12 +730,12 @@ async def test_what_was_received_is_confirmed_before_the_goodbye(tmp_path: Path)
         assert await stopping < STOP_WITHIN_S
 
 
-@contextlib.contextmanager
-def _write_lock(data_dir: Path) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def _write_lock(data_dir: Path) -> AsyncIterator[None]:
     """Keep the store from writing, as another process could."""
-    connection = sqlite3.connect(data_dir / STORE_FILE, isolation_level=None)
+    connection = sqlite3.connect(data_dir / STORE_FILE, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")  # it waits for a commit under way
         yield
     finally:
         connection.close()

@@ -15,8 +15,8 @@ from mailserver.logs import read_template
 ROOT = Path(__file__).parent.parent
 FILES = sorted(file for package in ("mailserver", "spark_export") for file in (ROOT / package).rglob("*.py"))
 
-METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
-OTHER_METHODS = {"log", "warn", "fatal", "handle"}
+METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+OTHER_METHODS = {"warn", "fatal", "handle"}
 RESERVED = {"time", "level", "logger", "event", "exception"}
 """What a line of JSON has of its own."""
 
@@ -45,7 +45,12 @@ def fault(call: ast.Call) -> str | None:
     assert isinstance(call.func, ast.Attribute)
     if call.func.attr in OTHER_METHODS or (isinstance(call.func.value, ast.Name) and call.func.value.id == "logging"):
         return "not a method of `log` that is named for a level"
-    match call.args:
+    arguments = call.args
+    if call.func.attr == "log":  # for a level that depends
+        level, *arguments = arguments
+        if isinstance(level, ast.Constant):
+            return "a level that has a name"
+    match arguments:
         case [ast.Constant(value=str(template)), *values]:
             pass
         case _:
@@ -99,6 +104,7 @@ def test_log_calls_have_one_shape() -> None:
         'log.info("listening event=%s", port)',
         'log.info("listening", extra={"port": port})',
         'log.log(10, "listening")',
+        'log.log(level, "listening on %s", port)',
         'logging.info("listening")',
         'logging.getLogger("mailserver").info("listening on %s", port)',
         'other = logging.getLogger("other")\nother.info("listening on %s", port)',
@@ -114,6 +120,7 @@ def test_call_of_another_shape_is_found(call: str) -> None:
         'log.info("stopped")',
         'log.info("serving JSON-RPC port=%d token=%s", port, "no")',
         'log.warning("clock leapt ahead, what was sent meanwhile is missed seconds=%.0f", leap_s)',
+        'log.log(level, "listening port=%d", port)',
         'log.exception("internal error in pruning")',
         'log.error("internal error subscription=%s", subscription, exc_info=error)',
         "math.log(2)",
