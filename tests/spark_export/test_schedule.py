@@ -212,7 +212,7 @@ async def test_run_that_does_not_end_is_killed_with_its_jvm(
     stop.set()
 
     assert await asyncio.wait_for(task, DEADLINE_S) == 128 + signal.SIGKILL
-    assert "run killed: it does not end" in caplog.text
+    assert "run killed, it does not end" in caplog.text
     await until(lambda: not alive(pid))
 
 
