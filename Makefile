@@ -16,7 +16,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check bench java lock clean help
+.PHONY: run compact test check docs bench java lock clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -31,6 +31,9 @@ check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+docs: $(DEV) ## write what README.md and .env.example say of the settings
+	@$(BIN)/python -m docs.settings
 
 bench: java $(DEV) ## measure: make bench ARGS="..."
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,55 +1,54 @@
-"""README.md: its tables of settings name every field of Config, with its true default."""
+"""README.md and docs: the settings are those of Config, links lead somewhere."""
 
 import re
 from dataclasses import fields
 from pathlib import Path
 
-from mailserver.config import Config, parse_value
+import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+from docs.settings import WRITTEN, settings_table, updated
+from mailserver.config import Config
 
-ROW = re.compile(r"\| (?P<flags>`--[^|]*) \| (?P<default>[^|]*) \| .* \|")
-WORDS: dict[str, tuple[object, ...]] = {"on": (True,), "off": (False, ""), "none": ("", ()), "all": ((),)}
-"""What a default is that stands there without quotes. Other words explain an empty one."""
-
-
-def section(title: str) -> str:
-    """The text below a heading, up to the next one."""
-    _, _, rest = README.read_text(encoding="utf-8").partition(f"# {title}\n")
-    return re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+ROOT = Path(__file__).parents[1]
+HEADING = re.compile("^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
 
 
-def documented(text: str) -> dict[str, str]:
-    """Names of the settings in a table, and their defaults as they stand there. A row may hold several, in order."""
-    settings: dict[str, str] = {}
-    for row in ROW.finditer(text):
-        names = [flag.replace("-", "_") for flag in re.findall("--([a-z-]+)", row["flags"])]
-        defaults = row["default"].split(", ") if len(names) > 1 else [row["default"]]
-        settings.update(zip(names, defaults, strict=True))
-    return settings
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_settings_are_as_the_code_has_them(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == updated(path), "run make docs"
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
-    settings = documented(section("Settings")) | documented(section("Limits"))
+def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded() -> None:
+    rows = [row.split(" | ") for row in settings_table().splitlines()[2:]]
 
-    assert settings.keys() == {field.name for field in fields(Config)}
-    for field in fields(Config):
-        text = settings[field.name]
-        quoted = re.fullmatch("`([^`]*)`", text)
-        if quoted:
-            assert parse_value(field.name, quoted[1], field.type) == field.default, field.name
-        else:
-            assert field.default in WORDS.get(text, ("",)), field.name
+    assert [row[0].removeprefix("| ").strip("`↻ ") for row in rows] == [
+        "--" + setting.name.replace("_", "-") for setting in fields(Config)
+    ]
+    assert ["↻" in row[0] for row in rows] == [setting.metadata["reloadable"] for setting in fields(Config)]
+    defaults = {row[0].removeprefix("| ").strip("`↻ "): row[1] for row in rows}
+    assert defaults["--min-pow"] == "`0.000002`"
+    assert defaults["--retention-days"] == "`30`"
+    assert defaults["--packet-rate-limits"] == "`2500,500,0`"
+    assert defaults["--light-node"] == "off"
+    assert defaults["--allow-clear-requests"] == "on"
+    assert defaults["--archive"] == "-"
 
 
-def test_settings_that_can_change_while_the_daemon_runs_are_marked() -> None:
-    marked = {
-        name.replace("-", "_")
-        for row in ROW.finditer(section("Settings"))
-        if "↻" in row["flags"]
-        for name in re.findall("--([a-z-]+)", row["flags"])
-    }
+def anchors(path: Path) -> set[str]:
+    """The anchors of a file's headings, as they are made for Markdown on the web."""
+    titles = HEADING.findall(path.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
-    reloadable = {field.name for field in fields(Config) if field.metadata["reloadable"]}
 
-    assert marked | documented(section("Limits")).keys() == reloadable
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_links_lead_somewhere(path: Path) -> None:
+    links = LINK.findall(path.read_text(encoding="utf-8"))
+
+    for target, anchor in links:
+        file = path.parent / target if target else path
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), f"{target}#{anchor}"

@@ -1,0 +1,1 @@
+"""What is written of the code, by the code."""
