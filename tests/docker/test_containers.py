@@ -1,0 +1,293 @@
+"""The real compose file, run by a real engine: what operators are promised of it.
+
+All tests share one project. Each starts the services that it needs with the settings that it needs; none needs another.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from mailserver.client import connect, seal_envelope
+from mailserver.codec.keys import Enode
+from mailserver.errors import ConnectionLost
+from mailserver.store.schema import SCHEMA_VERSION
+from mailserver.store.writer import NewEnvelope
+from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelope
+from mailserver.waku.payload import key_from_password
+from mailserver.waku.topics import topic_of
+from tests.docker.engine import QUICK_S, docker, inspect, wait_for
+from tests.docker.stack import COMPACTED_WITHIN_S, SERVICES, Stack, history
+from tests.integration.daemons import run_command
+from tests.waiting import until
+
+pytestmark = [pytest.mark.docker, pytest.mark.integration]
+
+DAY_S = 86_400
+OURS = 10001
+EVERY_MINUTE, AT_NIGHT = "* * * * *", "17 3 * * *"
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def stack(built: Stack) -> Stack:
+    """The mailserver and the compaction, healthy."""
+    built.settings["SPARK_EXPORT_SCHEDULE"] = AT_NIGHT
+    built.up()
+    return built
+
+
+def of_yesterday(topic: Topic, count: int) -> list[NewEnvelope]:
+    """True envelopes that were received yesterday, at noon."""
+    noon = int(time.time()) // DAY_S * DAY_S - DAY_S // 2
+    sealed = [encode_envelope(noon + 60, 60, topic, bytes(300), number) for number in range(count)]
+    return [NewEnvelope(noon, noon, topic, envelope.hash(), envelope.raw) for envelope in sealed]
+
+
+def archived(stack: Stack, folder: Path, topic: Topic) -> set[bytes]:
+    """The hashes that a reader of the archive finds under a topic, as 32 bytes."""
+    files = stack.read_archive(folder) / "date=*/*/*.parquet"
+    if not list(folder.glob("date=*/*/*.parquet")):
+        return set()
+    query = "SELECT hash FROM read_parquet(?, hive_partitioning=true, hive_types_autocast=false) WHERE topic = ?"
+    with duckdb.connect() as connection:
+        rows = connection.execute(query, [str(files), f"0x{topic.hex()}"]).fetchall()
+    return {bytes.fromhex(text.removeprefix("0x")) for (text,) in rows}
+
+
+def hashes(envelopes: list[NewEnvelope]) -> set[bytes]:
+    return {envelope.hash for envelope in envelopes}
+
+
+def test_a_client_posts_and_requests_through_the_published_port(stack: Stack) -> None:
+    enode = stack.enode()
+
+    posted = run_command("post", enode, "--topic", "published", "--payload", "through the port")
+    answer = run_command("request", enode, "--topic", "published", "--sym-key-password", "published")
+
+    assert (enode.host, str(enode.port)) == ("localhost", stack.settings["P2P_PORT"])
+    assert posted.returncode == answer.returncode == 0, posted.stderr + answer.stderr
+    assert "through the port" in answer.stdout
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_container_can_do_only_what_it_must(stack: Stack, service: str) -> None:
+    """Its processes have no rights, its root file system cannot be written, and what it takes has a limit."""
+    processes = json.loads(stack.python(service, STATUS_OF_PROCESSES))
+    refused = stack.python(service, WRITE_ANYWHERE).split()
+    host = stack.container(service)["HostConfig"]
+
+    assert len(processes) >= 2  # the init, and ours
+    for status in processes:
+        assert status["Uid"].split() == status["Gid"].split() == [str(OURS)] * 4
+        assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+        assert status["NoNewPrivs"] == "1"
+    assert refused == ["EROFS"] * 4
+    assert host["ReadonlyRootfs"]
+    assert host["Memory"] >= 512 * MIB
+    assert host["PidsLimit"] > 0
+    assert host["RestartPolicy"]["Name"] == "unless-stopped"
+    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
+
+
+STATUS_OF_PROCESSES = """
+import json, pathlib
+texts = [path.read_text() for path in pathlib.Path("/proc").glob("[0-9]*/status")]
+print(json.dumps([dict(line.split(":\\t", 1) for line in text.splitlines() if ":\\t" in line) for text in texts]))
+"""
+
+WRITE_ANYWHERE = """
+import errno, os
+for path in ("/new", "/usr/local/bin/new", "/var/tmp/new", os.path.dirname(os.__file__) + "/new"):
+    try:
+        open(path, "w").close()
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_has_no_tools_to_build_or_install_with(built: Stack, service: str) -> None:
+    image = built.images[SERVICES.index(service)]
+    look = "import shutil; print(*(name for name in ('gcc', 'cc', 'hatchling', 'git', 'java') if shutil.which(name)))"
+
+    found = docker("run", "--rm", "--entrypoint", "python", f"{image}:{built.project}", "-c", look).stdout.split()
+    config = inspect(f"{image}:{built.project}")["Config"]
+
+    assert found == (["java"] if service == "compaction" else [])
+    assert config["User"] == f"{OURS}:{OURS}"
+    assert config["StopSignal"] == "SIGTERM"
+
+
+def test_the_compaction_runs_by_its_schedule(built: Stack, tmp_path: Path) -> None:
+    topic = topic_of("by schedule")
+    envelopes = of_yesterday(topic, 5)
+    built.down()
+    built.put(envelopes)
+
+    built.settings["SPARK_EXPORT_SCHEDULE"] = EVERY_MINUTE
+    built.up()
+
+    folders = (tmp_path / str(number) for number in range(1000))
+    wait_for(
+        lambda: archived(built, next(folders), topic) == hashes(envelopes),
+        lambda: built.logs("compaction"),
+        QUICK_S + COMPACTED_WITHIN_S,  # it is due within a minute
+    )
+    assert json.loads(built.compose("exec", "-T", "compaction", "spark-export", "last", "--json").stdout)
+
+
+def test_the_compaction_runs_by_hand_and_never_twice_at_once(stack: Stack, tmp_path: Path) -> None:
+    topic = topic_of("by hand")
+    envelopes = of_yesterday(topic, 5)
+    stack.down()
+    stack.put(envelopes)
+    stack.up("mailserver")  # without the schedule, which might be at work
+
+    with holding_the_lock(stack):
+        refused = stack.compact(check=False)
+    done = stack.compact()
+
+    stack.up("compaction")
+    assert refused.returncode == 1
+    assert "another" in refused.stderr
+    assert done.returncode == 0
+    assert archived(stack, tmp_path, topic) == hashes(envelopes)
+
+
+@contextlib.contextmanager
+def holding_the_lock(stack: Stack) -> Iterator[None]:
+    """Read the store as a run of the compaction does, in another container, as long as the context is entered."""
+    name = f"{stack.project}-lock"
+    run = ("run", "--rm", "--detach", "--no-deps", "--name", name, "--entrypoint", "python", "mailserver", "-c")
+    stack.compose(*run, HOLD_THE_LOCK)
+    try:
+        wait_for(lambda: "locked" in docker("logs", name).stdout, lambda: docker("logs", name).stderr, QUICK_S)
+        yield
+    finally:
+        docker("rm", "--force", name)
+
+
+HOLD_THE_LOCK = """
+import signal
+from pathlib import Path
+from mailserver.store.handover import compaction_lock
+with compaction_lock(Path("/data/mailserver.db")):
+    print("locked", flush=True)
+    signal.pause()
+"""
+
+
+async def test_down_and_up_lose_nothing(stack: Stack, tmp_path: Path) -> None:
+    topic = topic_of("down and up")
+    stack.down()
+    stack.put(of_yesterday(topic, 5))
+    stack.up()
+    before, stored = stack.enode(), await history(stack.enode(), topic, *yesterday())
+
+    stack.down()
+    stack.up()
+
+    assert stack.enode() == before
+    assert len(stored) == 5
+    assert await history(before, topic, *yesterday()) == stored
+
+
+def yesterday() -> tuple[int, int]:
+    midnight = int(time.time()) // DAY_S * DAY_S
+    return midnight - DAY_S, midnight
+
+
+async def test_a_killed_mailserver_comes_back_with_all_that_it_has_confirmed(stack: Stack) -> None:
+    topic = topic_of("killed")
+    since, restarts = int(time.time()), stack.container("mailserver")["RestartCount"]
+    confirmed: list[EnvelopeHash] = []
+
+    posting = asyncio.create_task(post_until_lost(stack.enode(), topic, confirmed))
+    await until(lambda: len(confirmed) >= 20 or posting.done(), QUICK_S)
+    await asyncio.to_thread(stack.python, "mailserver", KILL_THE_DAEMON, check=False)
+    await posting
+    wait_for(
+        lambda: stack.container("mailserver")["RestartCount"] > restarts,
+        lambda: json.dumps(stack.container("mailserver")["State"]),
+        QUICK_S,
+    )
+    await asyncio.to_thread(stack.wait_until_healthy, "mailserver")
+
+    found = {envelope.hash() for envelope in await history(stack.enode(), topic, since - 60, int(time.time()) + 60)}
+    assert len(confirmed) >= 20
+    assert set(confirmed) <= found
+
+
+KILL_THE_DAEMON = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    if folder.name not in ("1", str(os.getpid())) and b"waku-mailserver" in (folder / "cmdline").read_bytes():
+        os.kill(int(folder.name), signal.SIGKILL)
+"""
+"""As the kernel does where memory is short. `docker kill` would count as an operator's stop: nothing restarts then."""
+
+
+async def post_until_lost(enode: Enode, topic: Topic, confirmed: list[EnvelopeHash]) -> None:
+    """Post one envelope after the other until the connection ends, and note which were confirmed."""
+    key = key_from_password("killed")
+    number = 0
+    with contextlib.suppress(ConnectionLost):
+        async with connect(enode, "test") as client:
+            while True:
+                number += 1
+                envelope = await seal_envelope(
+                    b"%d" % number, key, topic, ttl=60, min_pow=client.settings.pow_requirement, now=int(time.time())
+                )
+                await client.post([envelope])
+                confirmed.append(envelope.hash())
+
+
+async def test_stop_ends_within_its_grace_period_with_a_goodbye(stack: Stack) -> None:
+    began = time.monotonic()
+    async with connect(stack.enode(), "test"):
+        await asyncio.to_thread(stack.compose, "stop")
+    took = time.monotonic() - began
+
+    for service in SERVICES:
+        container = stack.container(service)
+        assert took < container["Config"]["StopTimeout"] == 15
+        assert container["State"]["ExitCode"] == 0, service
+    assert "stopped" in stack.logs("mailserver").splitlines()[-1]
+
+
+def test_a_store_of_an_earlier_version_is_migrated_and_the_log_says_so(built: Stack) -> None:
+    image, volume = f"waku-mailserver:{built.project}", f"{built.project}-old"
+    run = ("run", "--detach", "--volume", f"{volume}:/data")
+    try:
+        docker("run", "--rm", *run[2:], "--entrypoint", "python", image, "-c", MAKE_VERSION_1)
+
+        container = docker(*run, image).stdout.strip()
+
+        wait_for(lambda: "listening" in log_of(container), lambda: log_of(container), QUICK_S)
+        assert f"store migrated from=1 to={SCHEMA_VERSION}" in log_of(container)
+    finally:
+        for name in docker("ps", "--all", "--quiet", "--filter", f"volume={volume}").stdout.split():
+            docker("rm", "--force", name)
+        docker("volume", "rm", volume)
+
+
+def log_of(container: str) -> str:
+    return docker("logs", container).stderr
+
+
+MAKE_VERSION_1 = """
+import sqlite3
+from mailserver.store.schema import APPLICATION_ID, MIGRATIONS
+connection = sqlite3.connect("/data/mailserver.db")
+for statement in MIGRATIONS[0]:
+    connection.execute(statement)
+connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+connection.execute("PRAGMA user_version = 1")
+connection.commit()
+"""

@@ -1,0 +1,80 @@
+"""docker-compose.yml, .env.example and what is in docker/, as far as it can be judged without an engine."""
+
+import re
+from dataclasses import fields
+
+from mailserver.config import Config, parse_value
+from spark_export.options import COMPACT_OPTIONS, LAST_OPTIONS, SCHEDULE
+from tests.docker.stack import REPOSITORY
+
+EXAMPLE = (REPOSITORY / ".env.example").read_text(encoding="utf-8")
+COMPOSE = (REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8")
+DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+
+SETTINGS = dict(re.findall(r"^# ([A-Z][A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
+"""What the example documents, and the default that it shows."""
+
+INTERPOLATED = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", COMPOSE))
+"""Compose's own settings, and their defaults."""
+
+FIXED = dict(re.findall(r"^ +((?:MAILSERVER|SPARK_EXPORT)_[A-Z_]+): (\S+)", COMPOSE, re.MULTILINE))
+"""What the compose file itself sets, and .env cannot."""
+
+READ_BY_COMPOSE = {"COMPOSE_PROFILES"}
+
+OF_THE_COMMAND_LINE = {"SPARK_EXPORT_JSON"}
+
+PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+\.\d+(-[a-z-]+)?")
+
+
+def test_every_setting_of_the_mailserver_is_in_the_example_with_its_default() -> None:
+    settings = {field.name: field for field in fields(Config) if f"MAILSERVER_{field.name.upper()}" not in FIXED}
+
+    shown = {name.removeprefix("MAILSERVER_").lower() for name in SETTINGS if name.startswith("MAILSERVER_")}
+
+    assert shown == settings.keys()
+    for name, field in settings.items():
+        text = SETTINGS[f"MAILSERVER_{name.upper()}"]
+        assert parse_value(name, text, field.type) == field.default, name
+
+
+def test_every_setting_of_the_compaction_is_in_the_example_with_its_default() -> None:
+    options = {option.variable: option for option in (*COMPACT_OPTIONS, SCHEDULE, *LAST_OPTIONS)}
+
+    shown = {name for name in SETTINGS if name.startswith("SPARK_EXPORT_")}
+
+    assert shown == options.keys() - FIXED.keys() - OF_THE_COMMAND_LINE
+    for name in shown:
+        default = options[name].default
+        if default is not None:
+            assert SETTINGS[name] == default, name
+        elif SETTINGS[name]:
+            options[name].from_variable(SETTINGS[name])  # what it stands for is Spark's default, not ours
+
+
+def test_every_setting_of_compose_is_in_the_example_with_its_default() -> None:
+    for name, default in INTERPOLATED.items():
+        assert SETTINGS[name] == default, name
+
+
+def test_the_example_has_nothing_that_is_not_a_setting() -> None:
+    ours = {name for name in SETTINGS if name.startswith(("MAILSERVER_", "SPARK_EXPORT_"))}
+
+    assert SETTINGS.keys() == ours | INTERPOLATED.keys() | READ_BY_COMPOSE
+    assert not FIXED.keys() & SETTINGS.keys()
+    assert all(name in EXAMPLE for name in FIXED)  # it says who sets them
+
+
+def test_the_example_changes_nothing_when_it_is_copied() -> None:
+    assert [line for line in EXAMPLE.splitlines() if line and not line.startswith("#")] == []
+
+
+def test_every_image_of_others_is_pinned_to_a_version() -> None:
+    foreign = [image for image in re.findall(r"image: (\S+)", COMPOSE) if "IMAGE_TAG" not in image]
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    bases = [image for image in re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) if image not in stages]
+
+    assert len(foreign) == 2
+    assert len(set(bases)) == 1
+    for image in foreign + bases:
+        assert PINNED.fullmatch(image), image
