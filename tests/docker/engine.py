@@ -1,7 +1,9 @@
 """The Docker engine, by its command line, as operators use it; and waiting for what it does."""
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import time
@@ -16,6 +18,9 @@ BUILD_S = 900.0
 """How long an image may take to build where nothing of it is there: 600 MB are downloaded."""
 
 POLL_S = 0.2
+
+PORTS = range(20_000, 30_000)
+"""Below those that the system gives away: ours must stay free while the containers are down."""
 
 
 def docker(
@@ -49,12 +54,15 @@ def docker(
 
 
 def engine_fault() -> str:
-    """Why no engine can be used; "" if one answers."""
+    """Why no engine can be used; "" if one answers, and Compose is there."""
     try:
-        done = docker("info", "--format", "{{.ServerVersion}}", check=False)
+        engine = docker("info", "--format", "{{.ServerVersion}}", check=False)
+        compose = docker("compose", "version", check=False)
     except FileNotFoundError:
         return "docker is not installed"
-    return "" if done.returncode == 0 else f"no Docker engine answers: {done.stderr.strip()}"
+    if engine.returncode != 0:
+        return f"no Docker engine answers: {engine.stderr.strip()}"
+    return "" if compose.returncode == 0 else "docker has no Compose"
 
 
 def inspect(container: str) -> Any:
@@ -71,9 +79,11 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str], within_s: f
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
+    """Ports of loopback that nothing listens on, and that the system gives to nobody who asks for any."""
+    ports: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            break
     return ports
