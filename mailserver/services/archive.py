@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
 from mailserver.metrics import Metrics
@@ -29,6 +30,18 @@ class EnvelopeRefused(MailserverError):
 
     def __str__(self) -> str:
         return self.verdict.value
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What was taken of some envelopes: those that are not on disk, and how many are new and known.
+
+    They are counted together: a counter takes 0.4 us, and there are 20,000 envelopes a second.
+    """
+
+    to_store: list[tuple[NewEnvelope, Sighting]] = field(default_factory=list)
+    new: int = 0
+    known: int = 0
 
 
 class Archive:
@@ -67,18 +80,20 @@ class Archive:
         Raises:
             StoreError: it is not on disk, or not all: the packet must not be confirmed.
         """
-        accepted: list[tuple[NewEnvelope, Sighting]] = []
+        to_store: list[tuple[NewEnvelope, Sighting]] = []
         errors: list[EnvelopeError] = []
         self._metrics.received.inc(len(envelopes))
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
                 await asyncio.sleep(0)  # others' turn
-            now = self._clock()
+            now, taken = self._clock(), _Taken()
             for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
-                verdict = self._judge(envelope, now, accepted, peer=peer, is_limited=is_limited)
+                verdict = self._judge(envelope, now, taken, peer=peer, is_limited=is_limited)
                 if verdict.code is not None:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
-        await self._put(accepted)
+            self._count(taken)
+            to_store += taken.to_store
+        await self._put(to_store)
         return MessageResponse(batch_hash, tuple(errors))
 
     async def take_own(self, envelope: Envelope) -> None:
@@ -88,17 +103,18 @@ class Archive:
             EnvelopeRefused: no node would take it.
             StoreError: it is not on disk; it is relayed all the same.
         """
-        accepted: list[tuple[NewEnvelope, Sighting]] = []
-        verdict = self._judge(envelope, self._clock(), accepted, peer=None, is_limited=False)
+        taken = _Taken()
+        verdict = self._judge(envelope, self._clock(), taken, peer=None, is_limited=False)
         if verdict is not Verdict.ACCEPTED:
             raise EnvelopeRefused(verdict)
-        await self._put(accepted)
+        self._count(taken)
+        await self._put(taken.to_store)
 
     def _judge(
         self,
         envelope: Envelope,
         now: float,
-        accepted: list[tuple[NewEnvelope, Sighting]],
+        taken: _Taken,
         *,
         peer: int | None,
         is_limited: bool,
@@ -116,7 +132,7 @@ class Archive:
             ):
                 self._metrics.rejected[Verdict.TOPIC_LIMIT].inc()
                 return Verdict.TOPIC_LIMIT
-            self._metrics.new.inc()
+            taken.new += 1
             self._metrics.sizes.observe(len(envelope.raw))
             sighting = self._seen.add(envelope_hash, envelope.expiry, now)
             if peer is not None:
@@ -124,13 +140,19 @@ class Archive:
             ahead = max(envelope.created - int(now), 0)
             self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=peer is None))
         else:
-            self._metrics.known.inc()
+            taken.known += 1
             if peer is not None:
                 sighting.add_peer(peer)
         if not sighting.is_stored:
             new = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
-            accepted.append((new, sighting))
+            taken.to_store.append((new, sighting))
         return verdict
+
+    def _count(self, taken: _Taken) -> None:
+        if taken.new:
+            self._metrics.new.inc(taken.new)
+        if taken.known:
+            self._metrics.known.inc(taken.known)
 
     async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]]) -> None:
         if not accepted:

@@ -542,3 +542,32 @@ async def test_envelopes_that_are_not_stored_are_counted(store: EnvelopeStore, t
         await archive_of(store, metrics=metrics).take(make_envelopes(3), HASH, peer=1)
 
     assert (count_of(metrics.not_stored), count_of(metrics.stored)) == (3, 0)
+
+
+async def test_each_envelope_is_counted_once_by_what_became_of_it(store: EnvelopeStore) -> None:
+    metrics = Metrics()
+    archive = archive_of(store, metrics=metrics)
+    late = make_envelope(1000, created=NOW - MAX_EXPIRED_S - 51)
+
+    many = [make_envelope(number) for number in range(300)]  # more than are judged together
+
+    await archive.take([*many, late], HASH, peer=1)
+    await archive.take([*many, make_envelope(300)], HASH, peer=2)
+    await archive.take_own(make_envelope(301))
+
+    assert count_of(metrics.received) == 602  # of peers
+    assert count_of(metrics.new) == 302
+    assert count_of(metrics.known) == 300
+    assert count_of(metrics.stored) == 302
+    assert {verdict for verdict, counter in metrics.rejected.items() if count_of(counter)} == {Verdict.VERY_OLD}
+
+
+async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: EnvelopeStore, tmp_path: Path) -> None:
+    metrics = Metrics()
+    archive, envelopes = archive_of(store, metrics=metrics), make_envelopes(3)
+    with disk_full(tmp_path), pytest.raises(StoreError):
+        await archive.take(envelopes, HASH, peer=1)
+    await archive.take(envelopes, HASH, peer=1)
+
+    assert count_of(metrics.not_stored) == 3
+    assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
