@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from prometheus_client import Counter, Histogram, Info, disable_created_metrics
+from prometheus_client import Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -147,6 +147,11 @@ class Metrics:
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
         )
         self.pruned = counter("mailserver_pruned_envelopes_total", "Envelopes that retention has deleted.")
+        self.pruning_waiting = Gauge(
+            "mailserver_pruning_waiting_envelopes",
+            "Envelopes beyond the limits of retention that wait to be archived.",
+            registry=registry,
+        )
 
         # History.
         kinds = ("kind", "outcome")
@@ -181,8 +186,8 @@ class Metrics:
         ProcessCollector(registry=registry)
 
 
-def count_of(counter: Counter) -> float:
-    """How far a counter is."""
+def count_of(counter: Counter | Gauge) -> float:
+    """How far a counter or gauge is."""
     return sum(sample.value for metric in counter.collect() for sample in metric.samples)
 
 
@@ -269,13 +274,19 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is, at one moment, as far as it is known. `problems`: what is wrong."""
+    """What is, at one moment, as far as it is known.
+
+    `problems`: what is wrong; `is_ready`: the mailserver can do its work all the same. `memory_limit`: most bytes that
+    the process may take, None for as many as there are.
+    """
 
     node: NodeFigures
     store: StoreFigures | None = None
     disk: DiskFigures | None = None
     compaction: CompactionFigures | None = None
+    memory_limit: int | None = None
     problems: frozenset[Check] = frozenset()
+    is_ready: bool = True
     sync: tuple[SyncFigures, ...] = ()
 
 
@@ -292,6 +303,8 @@ class FiguresCollector(Collector):
         yield from _gauges(_STORE, figures.store)
         yield from _gauges(_DISK, figures.disk)
         yield from _gauges(_COMPACTION, figures.compaction)
+        yield from _gauges(_MEMORY, figures)
+        yield GaugeMetricFamily("mailserver_ready", "1 while the mailserver can do its work.", figures.is_ready)
         yield _labelled(
             GaugeMetricFamily,
             "mailserver_problem",
@@ -357,6 +370,9 @@ _STORE = {
 _DISK = {
     "mailserver_disk_free_bytes": ("free", "Free space of the store's file system."),
     "mailserver_disk_size_bytes": ("size", "Its size."),
+}
+_MEMORY = {
+    "mailserver_memory_limit_bytes": ("memory_limit", "Most memory that the process may take (cgroup)."),
 }
 _COMPACTION = {
     "mailserver_compaction_last_run_timestamp_seconds": ("finished_at", "End of the last run."),

@@ -36,7 +36,9 @@ FIGURES = Figures(
         is_running=False,
         has_died=True,
     ),
+    memory_limit=2**30,
     problems=frozenset({Check.DISK}),
+    is_ready=False,
     sync=(SYNC, replace(SYNC, source="other", is_set_aside=True)),
 )
 UNITS = ("_bytes", "_seconds", "_envelopes", "_total")
@@ -49,6 +51,7 @@ UNITLESS = {
     "mailserver_handshakes",
     "mailserver_peers",
     "mailserver_problem",
+    "mailserver_ready",
     "mailserver_requests_waiting",
     "mailserver_sync_set_aside",
     "p2p_peers_max",
@@ -102,6 +105,8 @@ def test_figures_are_exposed_under_their_names() -> None:
     assert of["mailserver_archive_verified_timestamp_seconds"] == {(): 1_795_099_999}
     assert of["mailserver_compaction_running"] == {(): 0}
     assert of["mailserver_compaction_died"] == {(): 1}
+    assert of["mailserver_memory_limit_bytes"] == {(): 2**30}
+    assert of["mailserver_ready"] == {(): 0}
     assert of["mailserver_problem"] == {(check.value,): check is Check.DISK for check in Check}
     assert of["mailserver_sync_left_seconds"] == {(SYNC.source,): 86_400, ("other",): 86_400}
     assert of["mailserver_sync_set_aside"] == {(SYNC.source,): 0, ("other",): 1}
@@ -116,6 +121,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
     assert not [name for name in exposed if name.startswith(("mailserver_store", "mailserver_disk"))]
     assert not [name for name in exposed if name.startswith(("mailserver_compaction", "mailserver_archive"))]
+    assert "mailserver_memory_limit_bytes" not in exposed
 
 
 def test_names_have_units_and_help() -> None:

@@ -46,7 +46,9 @@ class Monitoring:
             store=sight.store,
             disk=sight.disk,
             compaction=sight.compaction_figures,
+            memory_limit=sight.memory_limit,
             problems=frozenset(problem.check for problem in self.health.problems),
+            is_ready=self.health.is_ready,
             sync=tuple(self._sync()),
         )
 

@@ -13,6 +13,7 @@ from prometheus_client import Histogram
 
 from mailserver.errors import MailserverError, StoreError
 from mailserver.metrics import CompactionFigures, DiskFigures, StoreFigures
+from mailserver.monitoring.memory import memory_limit
 from mailserver.store.compaction import Compaction, CompactionState, look
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.handover import read_handover
@@ -40,6 +41,7 @@ class Sight:
     compaction: Compaction | None = None
     compaction_figures: CompactionFigures | None = None
     compaction_problem: str = ""
+    memory_limit: int | None = None
 
 
 class Watch:
@@ -66,7 +68,8 @@ class Watch:
         store, store_problem = await self._look_at_store()
         disk = await asyncio.to_thread(_disk, self._path.parent)
         compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
-        self.sight = Sight(store, store_problem, disk, compaction, figures, problem)
+        limit = await asyncio.to_thread(memory_limit)
+        self.sight = Sight(store, store_problem, disk, compaction, figures, problem, limit)
 
     async def _look_at_store(self) -> tuple[StoreFigures | None, str]:
         try:

@@ -92,6 +92,7 @@ class Pruning:
             self._problem = None
             for limit in self._settings.limits:
                 await self._keep_within(limit, archived, this)
+            self._metrics.pruning_waiting.set(this.waiting)
             await self._give_back_pages()
             if archived is not None and this.waiting:
                 await self._warn(this.waiting)

@@ -153,6 +153,11 @@ async def get(port: int, path: str) -> tuple[int, object]:
         return response.status, await response.json()
 
 
+async def text_of(port: int) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        return await response.text()
+
+
 async def test_who_is_well_is_alive_and_ready(port: int) -> None:
     assert await get(port, "/health") == (200, {"status": "alive", "problems": []})
     assert await get(port, "/ready") == (200, {"status": "ready", "problems": []})
@@ -165,6 +170,7 @@ async def test_store_that_is_not_writable_is_said_in_words_and_is_not_ready(stat
     problems = [{"check": "store", "fatal": True, "text": text}]
     assert await get(port, "/ready") == (503, {"status": "not ready", "problems": problems})
     assert await get(port, "/health") == (200, {"status": "alive", "problems": problems})  # a restart would not help
+    assert "\nmailserver_ready 0.0\n" in await text_of(port)
 
 
 async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int) -> None:
@@ -173,5 +179,6 @@ async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int)
     text = "the disk is nearly full: 1.0 GiB of 1024.0 GiB are free"
     problems = [{"check": "disk", "fatal": False, "text": text}]
     assert await get(port, "/ready") == (200, {"status": "ready", "problems": problems})
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
-        assert 'mailserver_problem{check="disk"} 1.0' in await response.text()
+    exposed = await text_of(port)
+    assert 'mailserver_problem{check="disk"} 1.0' in exposed
+    assert "\nmailserver_ready 1.0\n" in exposed

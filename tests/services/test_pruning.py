@@ -69,11 +69,12 @@ async def pruning(
     has_archive: bool = False,
     archive_before_prune: bool = True,
     clock: Clock | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Pruning]:
     """The service on the store at `path`; it does not run by itself."""
     settings = PruningSettings(limits, archive_before_prune=archive_before_prune, has_archive=has_archive)
     async with open_store(path) as store:
-        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=Metrics())
+        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=metrics or Metrics())
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -232,6 +233,19 @@ async def test_warning_comes_once_an_hour(path: Path, caplog: pytest.LogCaptureF
             said.append(len(lines(caplog, logging.WARNING)))
 
     assert said == [1, 1, 1, 2, 2, 3]  # the last: the clock was stepped back
+
+
+async def test_what_waits_for_the_archive_is_a_metric(path: Path) -> None:
+    make_store(path, received_at(0, 1, DAY, 39 * DAY))
+    metrics = Metrics()
+
+    async with pruning(path, MONTH, has_archive=True, metrics=metrics) as service:
+        await service.prune_once()
+        assert count_of(metrics.pruning_waiting) == 3
+
+        record(path, {START // DAY: 2, START // DAY + 1: 3})
+        await service.prune_once()
+        assert count_of(metrics.pruning_waiting) == 0
 
 
 async def test_nothing_too_much_waits_for_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
