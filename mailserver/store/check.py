@@ -2,7 +2,8 @@
 
 First SQLite's own check of its pages and indexes, then what this program knows: every row is the envelope that its
 columns say, what the tables of days and topics say is what is there, and the record of the compaction is this store's.
-A million rows take some seconds and little memory. As long as it reads, the daemon's log (`-wal`) cannot be cut back.
+A million rows take some seconds and little memory. The daemon's log (`-wal`) grows as long as one moment is looked at:
+for SQLite's check, and while rows are counted. The envelopes, which take longest, are read bit by bit.
 """
 
 import contextlib
@@ -26,8 +27,8 @@ MAX_SHOWN = 20
 MAX_SQLITE_LINES = 1000
 """Most lines that SQLite's check may give before it stops."""
 
-PROGRESS_ROWS = 5000
-"""Rows between two words of progress: some 40 ms."""
+BATCH_ROWS = 2000
+"""Rows of one statement, and between two words of progress: some 15 ms."""
 
 _MAX_DAY = MAX_U32 // SECONDS_PER_DAY
 _INTERRUPTIBLE_EVERY = 100_000
@@ -98,7 +99,7 @@ def check_store(path: Path, show: Show) -> CheckReport:
         _look_at_length(path, report)
         connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
         check = _Check(connection, path, report, show)
-        for step in (check.schema, check.pages, check.content, check.record):
+        for step in (check.schema, check.pages, check.rows, check.counts, check.record):
             try:
                 step()
             except sqlite3.Error as error:
@@ -163,13 +164,37 @@ class _Check:
                     of_index = line.startswith(("row ", "wrong # of entries", "non-unique entry"))
                     self._report.add(Kind.INDEX if of_index else Kind.PAGES, line)
 
-    def content(self) -> None:
-        """Rows, and what is said of them, as they are at one moment."""
+    def rows(self) -> None:
+        """Each row is the envelope that its columns say. Those that come meanwhile are for the next check."""
+        ((first, last),) = self._execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), -1) FROM envelopes")
+        seq = first - 1
+        while seq < last:
+            self._show("rows", seq + 1 - first, last + 1 - first)
+            batch = self._execute(_ROWS, (seq, last)).fetchall()
+            if not batch:
+                return
+            for row in batch:
+                self._look_at(*row)
+            seq = batch[-1][0]
+
+    def _look_at(self, seq: int, received: int, created: int, topic: bytes, key_hash: bytes, raw: bytes) -> None:
+        try:
+            decode_and_compare(created, topic, key_hash, raw)
+            if not 0 <= received <= MAX_U32:
+                raise DecodeError("its time of reception is none")
+        except (DecodeError, TypeError) as error:  # TypeError: a column that is nothing at all
+            self._report.add(Kind.ROW, f"row {seq}: {error}")
+        self._report.envelopes += 1
+        self._report.bytes += len(raw)
+
+    def counts(self) -> None:
+        """What is said of days, topics and numbers is what is there, at one moment."""
+        self._show("counts", 0, None)
         self._execute("BEGIN")
         try:
-            days, reception_days = self._rows()
-            self._compare("days", self._days("SELECT day, envelopes, bytes FROM days ORDER BY day"), days)
-            stored = self._days("SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day")
+            days, reception_days = self._count()
+            self._compare("days", self._days("SELECT day, envelopes, bytes FROM days"), days)
+            stored = self._days("SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days")
             self._compare_reception(stored, reception_days)
             self._topics()
             self._identity()
@@ -195,28 +220,13 @@ class _Check:
             if row is not None and seq > row[0]:
                 self._report.add(Kind.RECORD, f"day {day}: archived up to row {seq}, but there were {row[0]}")
 
-    def _rows(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """Look at each row; return what should stand in `days` and `reception_days`."""
+    def _count(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """What should stand in `days` and `reception_days`."""
         days: dict[int, list[int]] = {}
         reception_days: dict[int, list[int]] = {}
-        ((first, last),) = self._execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), -1) FROM envelopes")
-        total = last - first + 1
-        self._show("rows", 0, total)
-        for number, (seq, received, created, topic, key_hash, raw, day, reception_day) in enumerate(
-            self._execute(_ROWS), 1
-        ):
-            try:
-                decode_and_compare(created, topic, key_hash, raw)
-                if not 0 <= received <= MAX_U32:
-                    raise DecodeError("its time of reception is none")
-            except (DecodeError, TypeError) as error:  # TypeError: a column that is nothing at all
-                self._report.add(Kind.ROW, f"row {seq}: {error}")
-            _count(days, day, len(raw), seq)
-            _count(reception_days, reception_day, len(raw), seq)
-            self._report.envelopes += 1
-            self._report.bytes += len(raw)
-            if number % PROGRESS_ROWS == 0:
-                self._show("rows", seq - first, total)
+        for day, reception_day, size, seq in self._execute(_SIZES):
+            _add(days, day, size, seq)
+            _add(reception_days, reception_day, size, seq)
         return days, reception_days
 
     def _days(self, sql: str) -> dict[int, list[int]]:
@@ -258,21 +268,26 @@ class _Check:
 
 
 # The casts keep a damaged row, whose values may be of any type, from ending the run.
-_ROWS = """
+_ROWS = f"""
     SELECT seq, CAST(received AS INTEGER), CAST(created AS INTEGER), CAST(topic AS BLOB), CAST(hash AS BLOB),
-        coalesce(CAST(raw AS BLOB), x''), created / 86400, received / 86400
-    FROM envelopes ORDER BY seq
+        coalesce(CAST(raw AS BLOB), x'')
+    FROM envelopes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {BATCH_ROWS}
+"""
+_SIZES = """
+    SELECT created / 86400, received / 86400, length(CAST(raw AS BLOB)), seq FROM envelopes NOT INDEXED ORDER BY seq
 """
 _TOPICS_OF_ROWS = """
     SELECT DISTINCT created / 86400, topic FROM envelopes INDEXED BY envelopes_by_topic ORDER BY 1, 2
 """
 
 
-def _count(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:
-    """Count a row of a day. A day that is none is not counted: that bounds the days, and the row is told of."""
+def _add(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:
+    """Count a row of a day; rows come by `seq`. A day that is none is left out: that bounds the days."""
     if not isinstance(day, int) or not -_MAX_DAY <= day <= _MAX_DAY:
         return
-    counted = days.setdefault(day, [0, 0, seq, seq])
+    counted = days.get(day)
+    if counted is None:
+        counted = days[day] = [0, 0, seq, seq]
     counted[0] += 1
     counted[1] += size
     counted[3] = seq

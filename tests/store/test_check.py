@@ -16,7 +16,7 @@ from mailserver.store.handover import Handover, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, fill, make_envelope, make_envelopes, stored
-from tests.store.samples import change, contents_of, copy_as_on_disk, make_store, names_in, rows
+from tests.store.samples import change, contents_of, copy_as_on_disk, make_store, names_in, plain, rows
 
 DAY = 86_400
 TODAY = NOW // DAY
@@ -108,6 +108,28 @@ def test_daemon_that_begins_meanwhile_is_noticed(path: Path) -> None:
 
     with pytest.raises(StoreError, match="has begun to write"):
         check_store(path, start)
+
+
+async def test_daemon_can_cut_its_log_back_while_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    async with open_store(path) as store:
+        await fill(store, make_envelopes(check_module.BATCH_ROWS + 1))
+        cut_back: list[object] = []
+
+        def cut(step: str, done: int, total: int | None) -> None:
+            if step == "rows" and done:
+                cut_back.extend(rows_of_writer(path, "PRAGMA wal_checkpoint(TRUNCATE)"))
+
+        report = await asyncio.to_thread(check_store, path, cut)
+
+    assert cut_back == [(0, 0, 0)]  # nobody was in the way
+    assert report.is_sound
+    assert report.envelopes == check_module.BATCH_ROWS + 1
+
+
+def rows_of_writer(path: Path, sql: str) -> list[object]:
+    with plain(path, write=True) as connection:
+        return connection.execute(sql).fetchall()
 
 
 # What SQLite finds
