@@ -35,6 +35,7 @@ from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.catchup import Catchup
+from mailserver.sync.pages import Wrong
 from mailserver.sync.progress import Progress, State
 from mailserver.sync.source import SyncSettings
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -190,7 +191,7 @@ def _sync_figures(progress: Progress) -> SyncFigures:
         pages=progress.pages,
         fetched=progress.fetched,
         stored=progress.stored,
-        wrong={wrong.name.lower(): count for wrong, count in progress.wrong.items()},
+        wrong={wrong.name.lower(): progress.wrong.get(wrong, 0) for wrong in Wrong},
         is_set_aside=progress.state is State.SET_ASIDE,
     )
 

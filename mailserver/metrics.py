@@ -128,12 +128,14 @@ class Metrics:
         # Envelopes that peers send.
         self.received = counter("waku_envelopes_received_total", "Envelopes in packets of peers.")
         self.rejected: dict[Verdict, Counter] = _by(
-            counter("waku_envelopes_rejected_total", "Those that were not taken, by reason.", "reason"),
+            counter("waku_envelopes_rejected_total", "Envelopes that were not taken, by reason.", "reason"),
             [verdict for verdict in Verdict if verdict is not Verdict.ACCEPTED],
         )
-        cached = counter("waku_envelopes_cached_total", "Those that were taken: miss if new, hit if known.", "cache")
+        cached = counter(
+            "waku_envelopes_cached_total", "Envelopes that were taken: miss if new, hit if known.", "cache"
+        )
         self.known, self.new = cached.labels("hit"), cached.labels("miss")
-        self.sizes = SizeHistogram("waku_envelopes_size_bytes", "Sizes of those that were new.")
+        self.sizes = SizeHistogram("waku_envelopes_size_bytes", "Sizes of new envelopes.")
         registry.register(self.sizes)
         self.stored = counter("mailserver_envelopes_stored_total", "New envelopes that are on disk.")
         self.not_stored = counter(
@@ -169,7 +171,7 @@ class Metrics:
             "mailserver_delivery_first_packet_seconds", "From a history request to its first envelopes.", *kinds
         )
         self.delivered = counter("mailserver_delivered_envelopes_total", "Envelopes in answers.", *kinds)
-        self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of these envelopes.", *kinds)
+        self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of envelopes in answers.", *kinds)
         self.batch_size = histogram(
             "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
         )
@@ -323,7 +325,7 @@ def _of_node(figures: NodeFigures) -> Iterable[Metric]:
         ("direction", "client"),
         {(direction.value, client.value): count for (direction, client), count in figures.peers.items()},
     )
-    yield GaugeMetricFamily("p2p_peers_max", "How many there may be.", figures.max_peers)
+    yield GaugeMetricFamily("p2p_peers_max", "How many peers there may be.", figures.max_peers)
     yield GaugeMetricFamily("mailserver_handshakes", "Connections in their handshake.", figures.handshakes)
     yield _labelled(
         CounterMetricFamily,
@@ -362,27 +364,27 @@ def _of_node(figures: NodeFigures) -> Iterable[Metric]:
 
 _STORE = {
     "mailserver_store_envelopes": ("envelopes", "Envelopes in the store."),
-    "mailserver_store_bytes": ("bytes", "What they take on disk, indexes included."),
+    "mailserver_store_bytes": ("bytes", "What envelopes take on disk, indexes included."),
     "mailserver_store_file_bytes": ("file_bytes", "Size of the store file, free pages included."),
-    "mailserver_store_wal_bytes": ("wal_bytes", "Size of SQLite's log beside it."),
+    "mailserver_store_wal_bytes": ("wal_bytes", "Size of SQLite's log beside the store file."),
     "mailserver_store_oldest_timestamp_seconds": ("oldest", "When the oldest envelope was received."),
 }
 _DISK = {
     "mailserver_disk_free_bytes": ("free", "Free space of the store's file system."),
-    "mailserver_disk_size_bytes": ("size", "Its size."),
+    "mailserver_disk_size_bytes": ("size", "Size of the store's file system."),
 }
 _MEMORY = {
     "mailserver_memory_limit_bytes": ("memory_limit", "Most memory that the process may take (cgroup)."),
 }
 _COMPACTION = {
-    "mailserver_compaction_last_run_timestamp_seconds": ("finished_at", "End of the last run."),
-    "mailserver_compaction_last_exit_code": ("exit_code", "How it ended; 0 is well."),
-    "mailserver_compaction_rows": ("rows", "Envelopes that it archived."),
-    "mailserver_compaction_duration_seconds": ("seconds", "How long it took."),
-    "mailserver_compaction_last_success_timestamp_seconds": ("succeeded_at", "End of the last run that ended well."),
+    "mailserver_compaction_last_run_timestamp_seconds": ("finished_at", "End of the compaction's last run."),
+    "mailserver_compaction_last_exit_code": ("exit_code", "How the compaction's last run ended; 0 is well."),
+    "mailserver_compaction_rows": ("rows", "Envelopes that the compaction's last run archived."),
+    "mailserver_compaction_duration_seconds": ("seconds", "How long the compaction's last run took."),
+    "mailserver_compaction_last_success_timestamp_seconds": ("succeeded_at", "End of the compaction's last good run."),
     "mailserver_archive_verified_timestamp_seconds": ("verified_at", "When the archive last equalled the store."),
-    "mailserver_compaction_running": ("is_running", "1 while a run is at work."),
-    "mailserver_compaction_died": ("has_died", "1 if the last run was killed."),
+    "mailserver_compaction_running": ("is_running", "1 while the compaction is at work."),
+    "mailserver_compaction_died": ("has_died", "1 if the compaction's last run was killed."),
 }
 
 
@@ -413,7 +415,11 @@ _SYNC = {
     "mailserver_sync_set_aside": (GaugeMetricFamily, "is_set_aside", "1 while a source is left alone: it lied."),
     "mailserver_sync_pages": (CounterMetricFamily, "pages", "Answers of a source."),
     "mailserver_sync_fetched_envelopes": (CounterMetricFamily, "fetched", "Envelopes that a source sent."),
-    "mailserver_sync_stored_envelopes": (CounterMetricFamily, "stored", "Those that the store did not have."),
+    "mailserver_sync_stored_envelopes": (
+        CounterMetricFamily,
+        "stored",
+        "Fetched envelopes that the store did not have.",
+    ),
 }
 
 
@@ -429,7 +435,7 @@ def _of_sync(sources: Iterable[SyncFigures]) -> Iterable[Metric]:
     yield _labelled(
         CounterMetricFamily,
         "mailserver_sync_wrong_envelopes",
-        "Those that were dropped, by reason.",
+        "Fetched envelopes that were dropped, by reason.",
         ("source", "reason"),
         wrong,
     )

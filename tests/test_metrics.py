@@ -1,7 +1,5 @@
 """mailserver.metrics: names, units and labels, as Prometheus reads them."""
 
-from dataclasses import replace
-
 import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
@@ -11,36 +9,14 @@ from mailserver.errors import DisconnectReason, Rejection
 from mailserver.metrics import (
     Check,
     ClientFamily,
-    CompactionFigures,
-    DiskFigures,
     Figures,
     FiguresCollector,
     Metrics,
-    StoreFigures,
     count_of,
 )
 from mailserver.waku.acceptance import Verdict
-from tests.monitoring.samples import NODE, SYNC
+from tests.monitoring.samples import FIGURES, NODE, SYNC, with_figures
 
-FIGURES = Figures(
-    node=NODE,
-    store=StoreFigures(envelopes=1000, bytes=600_000, file_bytes=700_000, wal_bytes=80_000, oldest=1_795_000_000),
-    disk=DiskFigures(free=10**9, size=10**11),
-    compaction=CompactionFigures(
-        finished_at=1_795_200_000.5,
-        exit_code=1,
-        rows=12,
-        seconds=34.5,
-        succeeded_at=1_795_100_000.0,
-        verified_at=1_795_099_999,
-        is_running=False,
-        has_died=True,
-    ),
-    memory_limit=2**30,
-    problems=frozenset({Check.DISK}),
-    is_ready=False,
-    sync=(SYNC, replace(SYNC, source="other", is_set_aside=True)),
-)
 UNITS = ("_bytes", "_seconds", "_envelopes", "_total")
 UNITLESS = {
     "mailserver_build_info",
@@ -67,12 +43,6 @@ def families(metrics: Metrics) -> dict[str, Metric]:
 def values(family: Metric) -> dict[tuple[str, ...], float]:
     """The values of a family by its labels, in the order of their names."""
     return {tuple(sample.labels[name] for name in sorted(sample.labels)): sample.value for sample in family.samples}
-
-
-def with_figures(figures: Figures) -> Metrics:
-    metrics = Metrics()
-    metrics.registry.register(FiguresCollector(lambda: figures))
-    return metrics
 
 
 def test_figures_are_exposed_under_their_names() -> None:

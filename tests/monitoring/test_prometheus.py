@@ -1,0 +1,241 @@
+"""What a real Prometheus makes of a running daemon: each query of the dashboard has an answer, each alert a metric."""
+
+import asyncio
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mailserver.client import connect
+from mailserver.codec import rlp
+from mailserver.mail.request import MailRequest, RequestId
+from mailserver.store.compaction import Compaction, write_compaction
+from mailserver.store.envelopes import open_store
+from mailserver.store.handover import Handover, write_handover
+from mailserver.store.schema import STORE_FILE
+from mailserver.waku.bloom import FULL_BLOOM, Interest
+from mailserver.waku.envelope import Envelope, encode_envelope, encode_envelopes
+from mailserver.waku.packets import PacketCode
+from tests.integration.daemons import Daemon, running_daemon
+from tests.integration.peers import Peers
+from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, make_envelope
+from tests.monitoring.prometheus import (
+    Prometheus,
+    Query,
+    metrics_in,
+    program,
+    queries,
+    running_prometheus,
+)
+from tests.raw_peer import RawPeer
+
+pytestmark = pytest.mark.integration
+
+NOT_EVERYWHERE = {"mailserver_memory_limit_bytes"}
+"""Only where a control group limits the memory."""
+
+LARGE_BYTES = 100_000
+REQUEST_ID = bytes(32)
+SOME_BLOOM = b"\x01" * 32 + bytes(32)
+REQUESTS = [
+    rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", b"", [bytes(NEWS)]]),
+    rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", SOME_BLOOM, []]),
+    rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"\x01", b"", FULL_BLOOM, []]),
+    rlp.encode([REQUEST_ID, b"\x02", b"\x01", b"", b"", FULL_BLOOM, []]),  # its lower bound is above the upper
+    rlp.encode([b"not a request"]),
+]
+"""In the clear: by topic, by bloom filter, for everything; refused, and unreadable."""
+
+LONG_REQUEST = rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", b"", [bytes(SPORT)]])
+"""For all large envelopes."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What Prometheus saw of a daemon that has had every kind of traffic, until `at` (Unix seconds)."""
+
+    prometheus: Prometheus
+    instance: str
+    at: float
+    exposed: str
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """Made once: each test asks for the same moment."""
+    folder = tmp_path_factory.mktemp("observed")
+    for name in ("source", "ours", "prometheus"):
+        (folder / name).mkdir()
+    program("prometheus")
+    asyncio.run(prepare(folder / "source", folder / "ours"))
+    keep = ("--retention-days", "0")
+    with (
+        running_daemon(folder / "source", *keep) as source,
+        running_daemon(
+            folder / "ours", *keep, "--metrics", "127.0.0.1:0", "--trusted-peers", str(source.enode)
+        ) as daemon,
+        running_prometheus(folder / "prometheus", instance := metrics_address(daemon)) as prometheus,
+    ):
+        daemon.wait_for_line("caught up")
+        at, exposed = asyncio.run(make_traffic(daemon, instance, prometheus))
+        yield Observed(prometheus, instance, at, exposed)
+
+
+def metrics_address(daemon: Daemon) -> str:
+    """HOST:PORT of a daemon's metrics, by its log."""
+    return f"127.0.0.1:{daemon.wait_for_line('serving metrics port=').rpartition('=')[2]}"
+
+
+def exposed_by(instance: str) -> str:
+    """What is there to scrape."""
+    with urllib.request.urlopen(f"http://{instance}/metrics") as response:
+        text: str = response.read().decode()
+    return text
+
+
+async def prepare(source: Path, ours: Path) -> None:
+    """Make two stores: one has what the other has missed, that one has a compaction behind it."""
+    now = int(time.time())
+    async with open_store(source / STORE_FILE) as store:
+        await fill(store, [make_envelope(number, created=now - 60 * number, ttl=10) for number in range(1, 20)])
+    path = ours / STORE_FILE
+    async with open_store(path) as store:
+        # What fills the buffers of a socket many times: who asks for it and goes away does so before its end.
+        large = [make_envelope(number, topic=SPORT, data_bytes=LARGE_BYTES) for number in range(100)]
+        await fill(store, large)
+        identity = await store.identity()
+    write_compaction(
+        path,
+        Compaction(
+            started_at=now - 700, finished_at=now - 600, exit_code=0, rows=100, seconds=100.0, succeeded_at=now - 600
+        ),
+    )
+    write_handover(path, Handover(identity, "archive", now - 600, {now // 86400 - 1: 100}))
+
+
+async def make_traffic(daemon: Daemon, instance: str, prometheus: Prometheus) -> tuple[float, str]:
+    """Have two rounds of all kinds of traffic, with a look of Prometheus before, between and after them."""
+    peers = Peers()
+    try:
+        sender, reader = await peers.join(daemon, "sender"), await peers.join(daemon, "reader")
+        await looked_at(instance, prometheus)
+        await have_round(daemon, sender, reader, peers)
+        await looked_at(instance, prometheus)
+        await have_round(daemon, sender, reader, peers)
+        exposed = await looked_at(instance, prometheus)
+        (scraped,) = await asyncio.to_thread(prometheus.query, "timestamp(up)")
+        return scraped.value, exposed
+    finally:
+        await peers.close()
+
+
+async def looked_at(instance: str, prometheus: Prometheus) -> str:
+    """Wait until Prometheus has seen what is now; return that."""
+    exposed = await asyncio.to_thread(exposed_by, instance)
+    for family in text_string_to_metric_families(exposed):
+        for sample in family.samples:
+            if sample.name in ("mailserver_envelopes_stored_total", "mailserver_confirmation_delay_seconds_count"):
+                await asyncio.to_thread(prometheus.wait_for, f"{sample.name} >= {sample.value}")
+    return exposed
+
+
+async def have_round(daemon: Daemon, sender: RawPeer, reader: RawPeer, peers: Peers) -> None:
+    """Have envelopes of all kinds, relayed to a second peer, and requests of all kinds."""
+    now = int(time.time())
+    good = [live(now, number) for number in range(10)]
+    bad = [live(now - 1000, 1), live(now + 1000, 2), live(now, 3, ttl=10**7)]  # of a wrong time, of too little work
+    for envelopes in (good, good, bad):
+        sender.say(PacketCode.MESSAGES, encode_envelopes([envelope.raw for envelope in envelopes]))
+        await sender.hear_confirmation()
+    while (await reader.hear_packet()).code != PacketCode.MESSAGES:
+        pass
+    for request in REQUESTS:
+        sender.say(PacketCode.P2P_REQUEST, request)
+        await sender.hear_answer()
+    hasty = await peers.join(daemon, f"hasty {now}")
+    hasty.say(PacketCode.P2P_REQUEST, LONG_REQUEST)
+    await hasty.hear_packet()
+    await hasty.close()
+    await asyncio.to_thread(daemon.wait_for_line, "outcome=lost")
+
+
+def live(now: int, number: int, ttl: int = 50) -> Envelope:
+    """An envelope of now that is like no other."""
+    return encode_envelope(now + ttl, ttl, NEWS, time.time_ns().to_bytes(8, "big") * 30, number)
+
+
+@pytest.mark.parametrize("query", queries(), ids=lambda query: f"{query.panel}: {query.expression}")
+def test_query_of_each_panel_has_an_answer(observed: Observed, query: Query) -> None:
+    found = observed.prometheus.query(query.of(observed.instance), observed.at)
+
+    if metrics_in(query.expression) & NOT_EVERYWHERE and not found:
+        assert not any(f"\n{name} " in observed.exposed for name in NOT_EVERYWHERE)
+        return
+    assert found
+    assert all(sample.value == sample.value for sample in found), "not a number: nothing was observed"
+
+
+def test_alerts_are_evaluated_and_none_is_raised(observed: Observed) -> None:
+    rules = observed.prometheus.alerts()
+
+    assert rules
+    assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
+
+
+def test_metrics_of_all_alerts_are_there(observed: Observed) -> None:
+    names = {name for rule in observed.prometheus.alerts() for name in metrics_in(rule["query"])}
+
+    types = {family.name: family.type for family in text_string_to_metric_families(observed.exposed)}
+    series = {f"{name}_bucket" if types.get(name) == "histogram" else name for name in names - NOT_EVERYWHERE}
+    assert {name for name in series if not observed.prometheus.query(name, observed.at)} == set()
+
+
+def test_promtool_has_nothing_to_say_of_the_metrics(observed: Observed) -> None:
+    checked = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=observed.exposed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def series_of(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_no_peer_can_make_a_series(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon:
+        instance = metrics_address(daemon)
+
+        async def visit(number: int) -> None:
+            """Come under a name of its own, post to a topic of its own, ask for that."""
+            topic = type(NEWS)(number.to_bytes(4, "big"))
+            async with connect(daemon.enode, f'name-{number}"\n/v{number}') as client:
+                now = int(time.time())
+                await client.post([encode_envelope(now + 50, 50, topic, bytes(300), number)])
+                interest = Interest(topics=frozenset({topic}))
+                await client.request(
+                    MailRequest(RequestId(number.to_bytes(32, "big")), 0, 0, interest), PASSWORD_KEY, lambda found: None
+                )
+
+        await visit(0)
+        before = series_of(await asyncio.to_thread(exposed_by, instance))
+        for number in range(1, 51):
+            await visit(number)
+        after = series_of(await asyncio.to_thread(exposed_by, instance))
+
+    assert after == before
