@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import secrets
 import signal
 import sys
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         "verify": _verify,
         "report": _report,
     }
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs with a trace, it raises, too
     signal.signal(signal.SIGTERM, _interrupt)  # as SIGINT: a service is stopped by it
     try:
         commands[arguments.command](arguments)

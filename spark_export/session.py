@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -26,6 +26,8 @@ MIN_JAVA = 17
 NO_JAVA = f"Java {MIN_JAVA} or newer is needed (Debian: openjdk-17-jre-headless; JAVA_HOME names another one)"
 
 _JAVA_TIMEOUT_S = 60.0
+_JVM_END_S = 3.0
+"""Less than a schedule gives a run, after what Python takes to notice."""
 _VERSION = re.compile(r'version "(\d+)')
 _OUR_ERROR = re.compile(r"^(?:\w+\.)*(?:ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)  # of a Python worker
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
@@ -99,11 +101,15 @@ def spark_session(
         spark = _start(wanted, DEFAULTS | {"spark.ui.showConsoleProgress": str(progress).lower()}, log_format)
     except (PySparkException, Py4JError) as error:
         raise ExportError(f"Spark does not start: {root_cause(error)}") from error
+    end: Callable[[SparkSession], None] = SparkSession.stop
     try:
         spark.dataSource.register(StoreSource)
         yield spark
+    except KeyboardInterrupt:
+        end = _end_jvm
+        raise
     finally:
-        spark.stop()
+        end(spark)
 
 
 def root_cause(error: BaseException) -> str:
@@ -114,6 +120,21 @@ def root_cause(error: BaseException) -> str:
         if found:
             return str(found[-1]).strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _end_jvm(spark: SparkSession) -> None:
+    # To stop Spark in good order takes longer than a service has, and asks a JVM that may be amidst an answer.
+    context = spark.sparkContext
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - nothing else leads to it
+    if process is None:  # spark-submit's, which ends with us
+        return
+    context._accumulatorServer.shutdown()  # noqa: SLF001 - it prints a trace when the JVM goes first
+    process.terminate()  # it removes its temporary files
+    try:
+        process.wait(_JVM_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _check_user() -> None:

@@ -169,7 +169,7 @@ async def test_exit_code_is_the_runs_and_is_logged_in_one_line(
 
     assert await run_once(script(f"sys.exit({code})"), stop) == code
 
-    (record,) = caplog.records
+    (record,) = (record for record in caplog.records if record.name == schedule_module.__name__)  # not asyncio's
     assert record.getMessage().startswith(f"run ended exit_code={code} seconds=")
     assert record.levelname == ("INFO" if code == 0 else "ERROR")
 

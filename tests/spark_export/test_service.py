@@ -143,6 +143,7 @@ def test_schedule_ends_a_run_at_work_within_ten_seconds(store: Path, archive: Pa
 
     assert took < STOP_LIMIT_S, err
     assert process.returncode == 0
+    assert "Traceback" not in err, err
     assert len(family) >= 2  # Python and its JVM
     wait_until(lambda: all(map(gone, family)))
     _, record = look(store)
