@@ -82,6 +82,22 @@ def test_log_calls_have_one_shape() -> None:
     assert sum(1 for source in sources.values() for _ in calls(source)) > 30  # they were looked for where they are
 
 
+def test_operators_can_look_up_every_event() -> None:
+    page = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+    events = set()
+    for file in FILES:
+        for call in calls(file.read_text(encoding="utf-8")):
+            assert isinstance(call.func, ast.Attribute)
+            template = call.args[call.func.attr == "log"]
+            assert isinstance(template, ast.Constant)
+            read = read_template(template.value)
+            if call.func.attr != "debug" and read is not None:
+                events.add(read[0])
+
+    assert not [event for event in events if f" {event}" not in page]
+    assert len(events) > 30
+
+
 @pytest.mark.parametrize(
     "call",
     [
