@@ -35,6 +35,13 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
     assert defaults["--archive"] == "-"
 
 
+def test_every_alert_has_its_line() -> None:
+    rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
+    lines = re.findall(r"^\| \**(Mailserver[A-Za-z]+)\** \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+
+    assert sorted(lines) == sorted(rules)
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a file's headings, as they are made for Markdown on the web."""
     titles = HEADING.findall(path.read_text(encoding="utf-8"))
