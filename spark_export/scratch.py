@@ -60,11 +60,11 @@ def _lead_to(folder: Path) -> None:
 
 def _remove_leftovers(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            continue
         try:
+            if folder.lstat().st_uid != os.getuid():
+                continue
             with open_descriptor(folder / _LOCK_FILE, os.O_RDWR) as descriptor:
                 if try_lock(descriptor):
-                    shutil.rmtree(folder, ignore_errors=True)
-        except FileNotFoundError:  # just being made, or removed
+                    shutil.rmtree(folder, ignore_errors=True)  # which follows no link
+        except (FileNotFoundError, NotADirectoryError):  # just being made, or removed, or none of ours
             continue

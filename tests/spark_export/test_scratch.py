@@ -86,6 +86,8 @@ def test_link_in_a_folder_that_all_may_write_is_not_followed(tmp_path: Path) -> 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "lock").touch()
     (tmp_path / "spark-export-trap").symlink_to(tmp_path / "mine")
+    (tmp_path / "spark-export-nowhere").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "spark-export-file").touch()
 
     with scratch_folder(tmp_path):
         pass
