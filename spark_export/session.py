@@ -108,6 +108,11 @@ def spark_session(
     except KeyboardInterrupt:
         end = _end_jvm
         raise
+    except (OSError, PySparkException, Py4JError) as error:
+        if _jvm_has_died(spark):
+            end = _nothing
+            raise ExportError("the JVM of Spark has died, or was killed: is there memory enough?") from error
+        raise
     finally:
         end(spark)
 
@@ -120,6 +125,21 @@ def root_cause(error: BaseException) -> str:
         if found:
             return str(found[-1]).strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _jvm_has_died(spark: SparkSession) -> bool:
+    process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else leads to it
+    if process is None:
+        return False
+    try:
+        process.wait(1.0)  # its connections end a moment before it does
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _nothing(spark: SparkSession) -> None:
+    del spark  # it has ended
 
 
 def _end_jvm(spark: SparkSession) -> None:

@@ -153,6 +153,23 @@ def test_schedule_ends_a_run_at_work_within_ten_seconds(store: Path, archive: Pa
     assert run("last", "--store", store).returncode == 1
 
 
+def test_run_whose_jvm_is_killed_says_so(store: Path, archive: Path) -> None:
+    with service("compact", "--store", store, "--archive", archive, *FAST) as process:
+        wait_until((archive / "_lock").exists)
+        for pid in children(process.pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "java\n":
+                    os.kill(pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=DEADLINE_S)
+
+    assert process.returncode == 1
+    cause = "the JVM of Spark has died, or was killed: is there memory enough?"
+    assert err.splitlines()[-1] == f"spark-export: {cause}"
+    _, record = look(store)
+    assert record is not None
+    assert (record.exit_code, record.error) == (1, cause)
+
+
 def test_run_that_is_killed_has_died_and_now_makes_up_for_it(store: Path, archive: Path) -> None:
     with service("compact", "--store", store, "--archive", archive, *FAST) as process:
         wait_until(lambda: state(store) is CompactionState.RUNNING)
