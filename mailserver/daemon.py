@@ -155,7 +155,7 @@ async def _monitor(
 ) -> AsyncIterator[None]:
     """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
     health = Health(
-        metrics, lambda: len(server.peers.infos()), expects_compaction=bool(config.archive), clock=time.time
+        metrics, lambda: len(server.peers.connected()), expects_compaction=bool(config.archive), clock=time.time
     )
     monitoring = Monitoring(
         metrics,

@@ -128,10 +128,10 @@ class Server:
 
     def figures(self) -> NodeFigures:
         """Read how the node is."""
-        infos = self.peers.infos()
         peers = {(direction, family): 0 for direction in Direction for family in ClientFamily}
-        for info in infos:
-            peers[Direction.IN if info.is_inbound else Direction.OUT, ClientFamily.of(info.client_id)] += 1
+        for peer in self.peers.connected():
+            direction = Direction.IN if peer.connection.is_inbound else Direction.OUT
+            peers[direction, ClientFamily.of(peer.connection.client_id)] += 1
         network_bytes = dict(self._ended_bytes)
         for peer in self.peers:
             network_bytes[Direction.IN] += peer.connection.received_bytes

@@ -46,6 +46,10 @@ class Peers:
     def __iter__(self) -> Iterator[ServedPeer]:
         return iter(tuple(self._peers))
 
+    def connected(self) -> list[ServedPeer]:
+        """Those whose handshake is over."""
+        return [peer for peer in self._peers if peer.connection.is_open]
+
     def next_number(self) -> int:
         """A number for a connection; none is used twice."""
         return next(self._numbers)
@@ -97,8 +101,7 @@ class Peers:
             return DisconnectReason.ALREADY_CONNECTED
         if node_id in self.static or node_id in self.trusted:
             return None
-        count = sum(peer.connection.is_open for peer in self._peers)
-        return DisconnectReason.TOO_MANY_PEERS if count >= self.max_peers else None
+        return DisconnectReason.TOO_MANY_PEERS if len(self.connected()) >= self.max_peers else None
 
     def announce(self, status: StatusOptions) -> None:
         """Tell every peer, now and as it comes, what has changed of what we announce."""
@@ -109,9 +112,9 @@ class Peers:
     def infos(self) -> list[PeerInfo]:
         """Describe who is connected."""
         infos = []
-        for peer in self._peers:
+        for peer in self.connected():
             connection = peer.connection
-            if connection.node_id is not None and connection.is_open:
+            if connection.node_id is not None:
                 infos.append(
                     PeerInfo(
                         node_id=connection.node_id,
