@@ -13,11 +13,12 @@ from enum import Enum
 from typing import TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram, Info, disable_created_metrics
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mailserver import __version__
+from mailserver.counters import Count, PlainCounter, PlainHistogram
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.waku.acceptance import Verdict
 
@@ -85,32 +86,12 @@ class Check(Enum):
 
 _DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_ENVELOPE_BYTES = tuple(2.0**power for power in range(8, 21))
 _PACKET_BYTES = tuple(float(1024 * 4**power) for power in range(6))
 
 _K = TypeVar("_K", bound=Enum)
 _L = TypeVar("_L", bound=tuple[str, ...])
-
-
-class SizeHistogram(Collector):
-    """Sizes, in buckets that double. There is one for each envelope, so it takes a tenth of what `Histogram` does."""
-
-    _FIRST, _LAST = 8, 20  # up to 256 bytes .. up to 1 MiB; the rest is +Inf
-
-    def __init__(self, name: str, help_text: str) -> None:
-        self._name, self._help = name, help_text
-        self._counts = [0] * 64
-        self._sum = 0
-
-    def observe(self, size: int) -> None:
-        """Count one of so many bytes."""
-        self._counts[(size - 1).bit_length()] += 1
-        self._sum += size
-
-    def collect(self) -> Iterable[Metric]:
-        """Give the buckets."""
-        bounds = [(str(2.0**power), sum(self._counts[: power + 1])) for power in range(self._FIRST, self._LAST + 1)]
-        buckets = [*bounds, ("+Inf", sum(self._counts))]
-        return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)]
+_P = TypeVar("_P", bound=Collector)
 
 
 class Metrics:
@@ -125,25 +106,28 @@ class Metrics:
         def histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = _DELAYS_S) -> Histogram:
             return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
+        def plain(metric: _P) -> _P:
+            registry.register(metric)
+            return metric
+
         # Envelopes that peers send.
-        self.received = counter("waku_envelopes_received_total", "Envelopes in packets of peers.")
+        received = plain(PlainCounter("waku_envelopes_received_total", "Envelopes in packets of peers."))
+        self.received = received.counts[""]
         self.rejected: dict[Verdict, Counter] = _by(
             counter("waku_envelopes_rejected_total", "Envelopes that were not taken, by reason.", "reason"),
             [verdict for verdict in Verdict if verdict is not Verdict.ACCEPTED],
         )
-        cached = counter(
-            "waku_envelopes_cached_total", "Envelopes that were taken: miss if new, hit if known.", "cache"
-        )
-        self.known, self.new = cached.labels("hit"), cached.labels("miss")
-        self.sizes = SizeHistogram("waku_envelopes_size_bytes", "Sizes of new envelopes.")
-        registry.register(self.sizes)
-        self.stored = counter("mailserver_envelopes_stored_total", "New envelopes that are on disk.")
+        help_text = "Envelopes that were taken: miss if new, hit if known."
+        cached = plain(PlainCounter("waku_envelopes_cached_total", help_text, "cache", ("hit", "miss")))
+        self.known, self.new = cached.counts["hit"], cached.counts["miss"]
+        self.sizes = plain(PlainHistogram("waku_envelopes_size_bytes", "Sizes of new envelopes.", _ENVELOPE_BYTES))
+        stored = plain(PlainCounter("mailserver_envelopes_stored_total", "New envelopes that are on disk."))
+        self.stored = stored.counts[""]
         self.not_stored = counter(
             "mailserver_envelopes_failures_total", "Envelopes that could not be stored, and were not confirmed."
         )
-        self.confirmation_delay = histogram(
-            "mailserver_confirmation_delay_seconds", "From a packet of envelopes to its confirmation, after the disk."
-        )
+        help_text = "From a packet of envelopes to its confirmation, after the disk."
+        self.confirmation_delay = plain(PlainHistogram("mailserver_confirmation_delay_seconds", help_text, _DELAYS_S))
         self.relayed = counter("mailserver_relayed_envelopes_total", "Envelopes sent to peers, each counted anew.")
         self.relay_missed = counter(
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
@@ -188,8 +172,10 @@ class Metrics:
         ProcessCollector(registry=registry)
 
 
-def count_of(counter: Counter | Gauge) -> float:
+def count_of(counter: Counter | Gauge | Count) -> float:
     """How far a counter or gauge is."""
+    if isinstance(counter, Count):
+        return counter.value
     return sum(sample.value for metric in counter.collect() for sample in metric.samples)
 
 
