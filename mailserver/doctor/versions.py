@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from mailserver.doctor.findings import Finding, ok, problem
+from mailserver.doctor.findings import Finding, ok, problem, warning
 
 PACKAGE = "waku-mailserver"
 MIN_PYTHON = (3, 11)
@@ -25,7 +25,11 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*>=\s*(?P<le
 def check_versions() -> list[Finding]:
     """Look at all of them."""
     findings = [check_python(sys.version_info[:3]), check_sqlite(sqlite3.sqlite_version_info)]
-    requirements = metadata.requires(PACKAGE) or []
+    try:
+        requirements = metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        text = "this program is not installed, so nothing says which versions it needs"
+        return [*findings, warning("packages", text, "install it: pip install .")]
     findings.append(check_packages(part for part in requirements if "extra ==" not in part))
     if _installed("pyspark"):
         findings.append(check_packages((part for part in requirements if "export" in part), "compaction packages"))

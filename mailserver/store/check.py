@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
+from mailserver.store.compaction import CompactionRecordError, read_compaction
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.rows import decode_and_compare
 from mailserver.store.schema import MIGRATIONS, SECONDS_PER_DAY
@@ -53,8 +54,11 @@ class Kind(Enum):
         "rows are damaged: clients would get something else than was stored. Look after the disk. Restore a backup, or "
         "delete these rows and fetch them again (waku-mailserver sync)"
     )
-    COUNTS = "what the store says of its days is wrong: they can be counted anew, see README, Damage"
-    RECORD = "the record of the compaction is of no use, nothing will be pruned: delete it, the next run writes it anew"
+    COUNTS = "what the store says of its days is wrong: they can be counted anew, see README, 'Count anew'"
+    RECORD = (
+        "a record of the compaction is of no use, and pruning or reports wait for it: delete it, and the next run "
+        "writes it anew"
+    )
 
 
 @dataclass(slots=True)
@@ -202,8 +206,12 @@ class _Check:
             self._execute("ROLLBACK")
 
     def record(self) -> None:
-        """What the compaction has left beside the store is its own, and says nothing of rows that never were."""
+        """What the compaction has left beside the store can be read, is its own, and names no rows that never were."""
         self._show("record of the compaction", 0, None)
+        try:
+            read_compaction(self._path)
+        except CompactionRecordError as error:
+            self._report.add(Kind.RECORD, str(error))
         try:
             handover = read_handover(self._path)
         except HandoverError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.doctor import versions
 from mailserver.doctor.findings import Verdict
 from mailserver.doctor.versions import PACKAGE, check_java, check_packages, check_python, check_sqlite, check_versions
 
@@ -79,3 +80,9 @@ def test_missing_java_is_named(tmp_path: Path) -> None:
 
     assert finding.verdict is Verdict.PROBLEM
     assert "does not run" in finding.text
+
+
+def test_program_that_is_not_installed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "PACKAGE", "no-such-package")
+
+    assert check_versions()[-1].verdict is Verdict.WARNING

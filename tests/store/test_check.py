@@ -11,6 +11,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store import check as check_module
 from mailserver.store.check import CheckReport, Kind, check_store
+from mailserver.store.compaction import compaction_file
 from mailserver.store.envelopes import open_store
 from mailserver.store.handover import Handover, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
@@ -262,6 +263,15 @@ def test_days_whose_newest_rows_were_deleted_are_sound(path: Path) -> None:
     assert damage(path, f"UPDATE reception_days SET last_seq = 1000 WHERE day = {TODAY}").is_sound
 
 
+def test_counts_are_right_again_after_what_the_readme_says(path: Path) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    statements = text.partition("```sql\n  BEGIN;\n")[2].partition("COMMIT;")[0].split(";\n")[:-1]
+    change(path, "UPDATE days SET bytes = 1", "DELETE FROM day_topics", "DELETE FROM reception_days")
+    change(path, "UPDATE sqlite_sequence SET seq = 5")
+
+    assert damage(path, *statements).is_sound
+
+
 def test_second_identity_is_found(path: Path) -> None:
     assert "not one identity" in texts(damage(path, "INSERT INTO identity VALUES ('x')"), Kind.SCHEMA)
 
@@ -312,6 +322,15 @@ def test_record_that_is_of_no_use_is_found(path: Path, spoil: Callable[[Path], N
 
     assert report.found.keys() == {Kind.RECORD}
     assert what in texts(report, Kind.RECORD)
+
+
+def test_record_of_the_last_run_is_read_too(path: Path) -> None:
+    compaction_file(path).write_text("{")
+
+    report = check(path)
+
+    assert report.found.keys() == {Kind.RECORD}
+    assert str(compaction_file(path)) in texts(report, Kind.RECORD)
 
 
 # What is no store
