@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.prometheus import ALERTS, program
+from mailserver.monitoring.health import LATE_S
+from tests.monitoring.prometheus import ALERTS, dashboard, program
 
 CASES = Path(__file__).with_name("alerts_test.yml")
 
@@ -46,3 +47,11 @@ def test_each_alert_says_what_it_is_and_what_to_look_at(rule: str) -> None:
     for what in ("summary: ", "description: >-\n", "runbook: README.md#alerts\n"):
         assert rule.count(f"          {what}") == 1
     assert "{{ $labels.instance }}" in rule
+
+
+def test_compaction_is_late_when_ready_says_so() -> None:
+    (late,) = (rule for rule in RULES if rule.startswith("MailserverCompactionLate\n"))
+    (stat,) = (panel for panel in dashboard()["panels"] if panel["title"] == "Last good run")
+
+    assert f"> {LATE_S / 3600:g} * 3600\n" in late
+    assert stat["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"] == LATE_S
