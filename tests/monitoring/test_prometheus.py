@@ -1,6 +1,7 @@
 """What a real Prometheus makes of a running daemon: each query of the dashboard has an answer, each alert a metric."""
 
 import asyncio
+import contextlib
 import subprocess
 import time
 import urllib.request
@@ -19,7 +20,7 @@ from mailserver.store.envelopes import open_store
 from mailserver.store.handover import Handover, write_handover
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.bloom import FULL_BLOOM, Interest
-from mailserver.waku.envelope import Envelope, encode_envelope, encode_envelopes
+from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from tests.integration.daemons import Daemon, running_daemon
 from tests.integration.peers import Peers
@@ -218,24 +219,24 @@ def series_of(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 async def test_no_peer_can_make_a_series(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon:
+    async with contextlib.AsyncExitStack() as stack:
+        daemon = stack.enter_context(running_daemon(tmp_path, "--metrics", "127.0.0.1:0"))
         instance = metrics_address(daemon)
 
         async def visit(number: int) -> None:
-            """Come under a name of its own, post to a topic of its own, ask for that."""
-            topic = type(NEWS)(number.to_bytes(4, "big"))
-            async with connect(daemon.enode, f'name-{number}"\n/v{number}') as client:
-                now = int(time.time())
-                await client.post([encode_envelope(now + 50, 50, topic, bytes(300), number)])
-                interest = Interest(topics=frozenset({topic}))
-                await client.request(
-                    MailRequest(RequestId(number.to_bytes(32, "big")), 0, 0, interest), PASSWORD_KEY, lambda found: None
-                )
+            """Come under a name of its own, post to a topic of its own, ask for that; and stay."""
+            topic = Topic(number.to_bytes(4, "big"))
+            client = await stack.enter_async_context(connect(daemon.enode, f'name-{number}"\n/v{number}'))
+            now = int(time.time())
+            await client.post([encode_envelope(now + 50, 50, topic, bytes(300), number)])
+            wanted = MailRequest(RequestId(number.to_bytes(32, "big")), 0, 0, Interest(topics=frozenset({topic})))
+            await client.request(wanted, PASSWORD_KEY, lambda found: None)
 
         await visit(0)
         before = series_of(await asyncio.to_thread(exposed_by, instance))
         for number in range(1, 51):
             await visit(number)
-        after = series_of(await asyncio.to_thread(exposed_by, instance))
+        exposed = await asyncio.to_thread(exposed_by, instance)
 
-    assert after == before
+        assert '\nmailserver_peers{client="other",direction="in"} 51.0\n' in exposed
+        assert series_of(exposed) == before
