@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 
-from mailserver.config import Config, parse_value
+from mailserver.config import CONFIG_VARIABLE, Config, parse_value
 from spark_export.options import COMPACT_OPTIONS, LAST_OPTIONS, SCHEDULE
 from tests.docker.stack import REPOSITORY
 
@@ -32,7 +32,7 @@ def test_every_setting_of_the_mailserver_is_in_the_example_with_its_default() ->
 
     shown = {name.removeprefix("MAILSERVER_").lower() for name in SETTINGS if name.startswith("MAILSERVER_")}
 
-    assert shown == settings.keys()
+    assert shown == settings.keys() | {CONFIG_VARIABLE.removeprefix("MAILSERVER_").lower()}
     for name, field in settings.items():
         text = SETTINGS[f"MAILSERVER_{name.upper()}"]
         assert parse_value(name, text, field.type) == field.default, name
