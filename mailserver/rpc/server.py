@@ -12,15 +12,14 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import re
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from typing import cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mailserver.errors import ConnectionLost, StartupError
+from mailserver.net.loopback import is_loopback_only, names_loopback
 from mailserver.rpc.caller import Call, Caller
 from mailserver.rpc.dispatch import BATCH_TIMEOUT_S, CALL_TIMEOUT_S, MAX_TEXT_BYTES, Dispatcher
 
@@ -59,9 +58,6 @@ STOP_TIMEOUT_S = 0.5
 
 BACKLOG = MAX_CONNECTIONS
 JSON_TYPE = "application/json"
-
-_LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNORECASE)
-"""A Host header that names this machine by what no name server can lend to others."""
 
 
 class _NotTheirFaults(logging.Filter):
@@ -132,13 +128,12 @@ class RpcServer:
         except OSError:
             await self._runner.cleanup()
             raise
-        addresses = [socket.getsockname() for socket in self._server.sockets]
-        self._is_loopback = all(ip_address(address[0]).is_loopback for address in addresses)
+        self._is_loopback = is_loopback_only(self._server.sockets)
         if self._token is None and not self._is_loopback:
             await self.stop()
             raise StartupError(f"JSON-RPC on {host} could be reached from elsewhere: that needs a token")
         await self._server.start_serving()
-        return int(addresses[0][1])
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop accepting, say goodbye to WebSockets, and end all calls: within three times STOP_TIMEOUT_S."""
@@ -190,7 +185,7 @@ class RpcServer:
 
     def _origin_problem(self, request: web.Request) -> str | None:
         host = request.headers.get("Host", "")
-        if self._is_loopback and _LOOPBACK.fullmatch(host) is None:
+        if self._is_loopback and not names_loopback(host):
             return "Host is not localhost, 127.0.0.1 or [::1]"
         origin = request.headers.get("Origin")
         if origin is not None and origin.lower() != f"http://{host}".lower():
