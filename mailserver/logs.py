@@ -41,6 +41,9 @@ MAX_RECENT_CHARS = 500
 
 OUR_PACKAGES = ("mailserver", "spark_export")
 
+SHOWN_FIELDS = frozenset({"check", "text", "name"})
+"""What RecentErrors shows of an event besides numbers: our own words. Others hold peers' addresses or their words."""
+
 _TEMPLATE = re.compile(r"([^=%]+)((?: [a-z][a-z0-9_]*=%(?:\.[0-9])?[a-z])*)")
 _FIELD = re.compile(r" ([a-z][a-z0-9_]*)=(%\S+)")
 _BARE = re.compile(r"[^\s'\"=\\]+")
@@ -168,6 +171,16 @@ def _lines(record: logging.LogRecord) -> list[str]:
     return lines
 
 
+def _public(record: logging.LogRecord) -> str:
+    """The record without what others have said."""
+    read = _read(record)
+    if read is None or record.name.partition(".")[0] not in OUR_PACKAGES:
+        return f"see the log logger={_shown('%s', record.name)}"
+    event, fields = read
+    shown = (each for each in fields if each[0].spec[-1] in _NUMBERS or each[0].name in SHOWN_FIELDS)
+    return event + "".join(f" {field.name}={_shown(field.spec, value)}" for field, value in shown)
+
+
 def _shown(spec: str, value: object) -> str:
     """A value in a line of text: a plain word, or quoted."""
     if spec[-1] in _NUMBERS:
@@ -278,7 +291,8 @@ def _note(record: logging.LogRecord, template: str, figure: int) -> logging.LogR
 class RecentError:
     """A warning or an error: when it came last (Unix seconds), its level, its text, and how often it came.
 
-    The text is one line, event and fields of the last time, at most MAX_RECENT_CHARS, without a trace.
+    The text is one line, at most MAX_RECENT_CHARS, of the last time. It is shown to whoever reaches the status page: of
+    an event's fields it has numbers and those of SHOWN_FIELDS, of what libraries log only which it was, and no trace.
     """
 
     time: float
@@ -298,7 +312,7 @@ class RecentErrors(logging.Handler):
         """Keep a record."""
         before = self._events.pop(_key(record), None)
         kind = _kind(record)
-        text = (_lines(record)[0] + (f" exception={kind}" if kind else ""))[:MAX_RECENT_CHARS]
+        text = (_public(record) + (f" exception={kind}" if kind else ""))[:MAX_RECENT_CHARS]
         count = 1 if before is None else before.count + 1
         self._events[_key(record)] = RecentError(record.created, record.levelname, text, count)
         if len(self._events) > MAX_RECENT:
