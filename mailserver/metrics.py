@@ -84,7 +84,7 @@ class Check(Enum):
     PEERS = "peers"
 
 
-_DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _ENVELOPE_BYTES = tuple(2.0**power for power in range(8, 21))
 _PACKET_BYTES = tuple(float(1024 * 4**power) for power in range(6))
@@ -103,7 +103,7 @@ class Metrics:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(name, help_text, labels, registry=registry)
 
-        def histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = _DELAYS_S) -> Histogram:
+        def histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = DELAYS_S) -> Histogram:
             return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
         def plain(metric: _P) -> _P:

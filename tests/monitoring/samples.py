@@ -1,9 +1,13 @@
 """A node's figures, and what looks after them, without a node."""
 
+import math
+import random
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from mailserver.codec.keys import Enode
 from mailserver.metrics import (
     Check,
     ClientFamily,
@@ -18,11 +22,17 @@ from mailserver.metrics import (
     SyncFigures,
 )
 from mailserver.monitoring.health import Health
+from mailserver.monitoring.history import MAX_MINUTES, MINUTE_S, NAMES, History, Minutes
+from mailserver.monitoring.history_file import HistoryFile
 from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.schema import STORE_FILE
-from tests.mailservers import Clock
+from tests.mailservers import NOW, Clock
+from tests.pairs import private_key
+
+ENODE = Enode(private_key("status page").public_key, "192.0.2.7", 30303)
 
 NODE = NodeFigures(
     peers={(direction, family): 0 for direction in Direction for family in ClientFamily}
@@ -68,6 +78,41 @@ def with_figures(figures: Figures) -> Metrics:
     return metrics
 
 
+def minutes(count: int, first_at: float = NOW, **columns: float) -> Minutes:
+    """So many minutes that are all the same: 0 in every column but those given."""
+    return Minutes(first_at, {name: array("d", [columns.get(name, 0.0)] * count) for name in NAMES})
+
+
+def day_of_minutes(now: int) -> Minutes:
+    """A day until now, busier at times, of a mailserver that was down for forty minutes of it."""
+    day = minutes(MAX_MINUTES, now - (MAX_MINUTES - 1) * MINUTE_S)
+    chance = random.Random(5)
+    for at in range(MAX_MINUTES):
+        tide = 1.0 + 0.7 * math.sin(at / 200)
+        taken = round(500 * tide) + chance.randrange(40)
+        values = {
+            "received": taken * 1.2 // 1,
+            "taken": taken,
+            "refused": chance.randrange(10),
+            "stored": taken,
+            "delivered": 40 * tide // 1,
+            "rejected": chance.choice([0, 0, 0, 2]),
+            "bytes_in": 300_000 * tide // 1,
+            "bytes_out": 2_000_000 * tide // 1,
+            "peers_in": 200 + 30 * tide // 1,
+            "peers_out": 4,
+            "queued": chance.randrange(30),
+            "lag_s": 0.002 + 0.01 * chance.random() ** 4,
+            "answers_le_0.005": 20,
+            "answers_le_0.01": chance.randrange(15),
+            "answers_le_0.025": chance.randrange(6),
+        }
+        for name, column in day.columns.items():
+            assert isinstance(column, array)
+            column[at] = math.nan if 600 <= at < 640 else values.get(name, 0.0)
+    return day
+
+
 def monitoring(
     store: EnvelopeStore,
     folder: Path,
@@ -75,15 +120,22 @@ def monitoring(
     metrics: Metrics | None = None,
     peers: Callable[[], int] = lambda: 1,
     sync: Iterable[SyncFigures] = (),
+    errors: Iterable[LoggedError] = (),
     clock: Clock | None = None,
     expects_compaction: bool = False,
 ) -> Monitoring:
     """What looks after a store in `folder`, and a node with so many peers."""
-    metrics = metrics or Metrics()
+    metrics, clock = metrics or Metrics(), clock or Clock()
+    history = History(metrics, clock)
     return Monitoring(
         metrics,
         Watch(store, folder / STORE_FILE, metrics.loop_lag),
-        Health(metrics, peers, expects_compaction=expects_compaction, clock=clock or Clock()),
+        Health(metrics, peers, expects_compaction=expects_compaction, clock=clock),
+        history,
+        HistoryFile(folder, history),
+        enode=ENODE,
         node=lambda: NODE,
         sync=lambda: sync,
+        errors=lambda: errors,
+        clock=clock,
     )

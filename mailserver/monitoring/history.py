@@ -1,0 +1,309 @@
+"""The last 24 hours, minute by minute: what the page and `waku-mailserver status` show of the past.
+
+Minutes are those of a clock that never steps. Only when they are shown or saved do they get times of day, by the
+present wall clock: a stepped clock moves all of them, and neither tears a hole nor has two minutes meet. A minute in
+which nobody looked, as when the mailserver was down, is a gap: NaN in every column. Counts are what a minute added to
+the counters of `mailserver.metrics`; answer times are kept as counts by bucket, so any minutes can be taken together.
+"""
+
+import json
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.samples import Sample
+
+from mailserver.metrics import DELAYS_S, Direction, Metrics, NodeFigures, Outcome, count_of
+
+MINUTE_S = 60
+MAX_MINUTES = 24 * 60
+
+_VERSION = 1
+_LATEST = 2**33
+"""No time in a file is later: the year 2242."""
+
+
+class Column(Enum):
+    """What is known of each minute. Bytes are those of connections with peers; envelopes, what peers have sent."""
+
+    RECEIVED = "received"
+    TAKEN = "taken"
+    REFUSED = "refused"
+    STORED = "stored"
+    DELIVERED = "delivered"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    LOST = "lost"
+    BYTES_IN = "bytes_in"
+    BYTES_OUT = "bytes_out"
+    PEERS_IN = "peers_in"
+    PEERS_OUT = "peers_out"
+    QUEUED = "queued"
+    """Envelopes that waited for the disk: the most that any look found."""
+    LAG_S = "lag_s"
+    """How late the event loop was at worst."""
+
+
+_COUNTS = tuple(Column)[: tuple(Column).index(Column.PEERS_IN)]
+_OUTCOMES = {
+    Outcome.DELIVERED: Column.DELIVERED,
+    Outcome.REJECTED: Column.REJECTED,
+    Outcome.FAILED: Column.FAILED,
+    Outcome.LOST: Column.LOST,
+}
+BUCKETS = tuple(f"answers_le_{bound}" for bound in (*DELAYS_S, "inf"))
+"""Columns that count answers by how long they took: so long, and longer than the bucket before."""
+
+NAMES = (*(column.value for column in Column), *BUCKETS)
+"""All columns."""
+
+_EMPTY = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """How long answers took, in seconds: half of them at most `median_s`, 95 % at most `p95_s`."""
+
+    median_s: float
+    p95_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """Consecutive minutes, oldest first. NaN stands for a gap.
+
+    Args:
+        first_at: when the first began, Unix seconds.
+        columns: by name, the members of Column and the buckets of answer times; all of one length.
+    """
+
+    first_at: float
+    columns: Mapping[str, Sequence[float]]
+
+    def __len__(self) -> int:
+        return len(self.columns[Column.TAKEN.value])
+
+    def totals(self) -> dict[Column, float]:
+        """The sum of each count."""
+        return {column: sum(filter(_is_known, self.columns[column.value])) for column in _COUNTS}
+
+    def worst_lag(self) -> float:
+        """How late the event loop was at worst, in seconds."""
+        return max(filter(_is_known, self.columns[Column.LAG_S.value]), default=0.0)
+
+    def answer_times(self) -> AnswerTimes | None:
+        """How long answers took in all of these minutes; None if there were none."""
+        return answer_times([sum(filter(_is_known, self.columns[name])) for name in BUCKETS])
+
+
+class History:
+    """What the last MAX_MINUTES were. The last of them is still under way."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            clock: Unix seconds.
+            steady: seconds since whenever, that run on while the machine sleeps.
+        """
+        self._metrics = metrics
+        self._clock = clock
+        self._steady = steady
+        self._columns = {name: array("d") for name in NAMES}
+        self._last = 0  # the number of the last minute
+        self._counted: dict[str, float] | None = None
+
+    def begin(self, node: NodeFigures) -> None:
+        """Take the counters as they are now for zero: what was counted before is of no minute."""
+        self._counted = self._count(node)
+
+    def note(self, node: NodeFigures, lag_s: float) -> None:
+        """Add what has happened since the last time to the present minute; `lag_s` was the worst lag since then."""
+        if self._counted is None:
+            self.begin(node)
+        assert self._counted is not None
+        counted = self._count(node)
+        self._move_to(int(self._steady() // MINUTE_S))
+        for name, count in counted.items():
+            self._columns[name][-1] = _or_zero(self._columns[name][-1]) + max(count - self._counted[name], 0.0)
+        self._counted = counted
+        peers = {Direction.IN: 0, Direction.OUT: 0}
+        for (direction, _), count in node.peers.items():
+            peers[direction] += count
+        self._columns[Column.PEERS_IN.value][-1] = peers[Direction.IN]
+        self._columns[Column.PEERS_OUT.value][-1] = peers[Direction.OUT]
+        self._raise(Column.QUEUED, node.writer_envelopes)
+        self._raise(Column.LAG_S, lag_s)
+
+    def minutes(self) -> Minutes:
+        """All of them, the one under way, too."""
+        return Minutes(self._time_of_first(), {name: array("d", column) for name, column in self._columns.items()})
+
+    def last_minute(self) -> Minutes | None:
+        """The last whole one; None while there is none, or if nobody looked then."""
+        if len(self) < 2 or math.isnan(self._columns[Column.TAKEN.value][-2]):
+            return None
+        return Minutes(
+            self._time_of_first() + (len(self) - 2) * MINUTE_S,
+            {name: column[-2:-1] for name, column in self._columns.items()},
+        )
+
+    def resume(self, before: Minutes) -> None:
+        """Take what an earlier run has saved: all that is not too old, and not from the future. Before any `note`."""
+        now = self._steady()
+        begun = now - (self._clock() - before.first_at)
+        first = math.floor(begun / MINUTE_S + 0.5)  # within half a minute of what was: no minute is lost or there twice
+        kept = min(len(before), int(now // MINUTE_S) - first + 1)
+        if kept < 1:
+            return
+        self._columns = {name: array("d", before.columns[name][:kept]) for name in NAMES}
+        self._last = first + kept - 1
+        self._move_to(int(now // MINUTE_S))
+
+    def __len__(self) -> int:
+        return len(self._columns[Column.TAKEN.value])
+
+    def _time_of_first(self) -> float:
+        if not len(self):
+            return self._clock()
+        age_s = self._steady() - (self._last - len(self) + 1) * MINUTE_S
+        return round(self._clock() - age_s, 3)
+
+    def _move_to(self, minute: int) -> None:
+        """Go on to a minute, over a gap if need be, and drop what is too old."""
+        fresh = 1 if len(self) == 0 else min(minute - self._last, MAX_MINUTES)
+        self._last = minute
+        for column in self._columns.values():
+            column.extend([_EMPTY] * fresh)
+            del column[:-MAX_MINUTES]
+
+    def _raise(self, column: Column, value: float) -> None:
+        values = self._columns[column.value]
+        values[-1] = max(_or_zero(values[-1]), value)
+
+    def _count(self, node: NodeFigures) -> dict[str, float]:
+        """How far everything is that is counted."""
+        metrics = self._metrics
+        counts = {
+            Column.RECEIVED.value: count_of(metrics.received),
+            Column.TAKEN.value: count_of(metrics.new),
+            Column.REFUSED.value: sum(map(count_of, metrics.rejected.values())),
+            Column.STORED.value: count_of(metrics.stored),
+            Column.BYTES_IN.value: node.network_bytes[Direction.IN],
+            Column.BYTES_OUT.value: node.network_bytes[Direction.OUT],
+        }
+        counts.update({column.value: 0.0 for column in _OUTCOMES.values()})
+        for sample in _samples(metrics.requests):
+            counts[_OUTCOMES[Outcome(sample.labels["outcome"])].value] += sample.value
+        counts.update(zip(BUCKETS, _by_bucket(metrics.delivery_duration), strict=True))
+        return counts
+
+
+def _samples(metric: Counter | Histogram) -> Iterable[Sample]:
+    return (sample for family in metric.collect() for sample in family.samples)
+
+
+def _by_bucket(durations: Histogram) -> list[float]:
+    """How many requests were answered, by the bucket that their duration falls into."""
+    up_to = dict.fromkeys((*DELAYS_S, math.inf), 0.0)
+    for sample in _samples(durations):
+        if "le" in sample.labels and sample.labels["outcome"] == Outcome.DELIVERED.value:
+            up_to[float(sample.labels["le"])] += sample.value
+    sums = list(up_to.values())
+    return [count - before for before, count in zip((0.0, *sums), sums, strict=False)]
+
+
+def answer_times(counts: Sequence[float]) -> AnswerTimes | None:
+    """Median and 95th percentile of so many answers by bucket of DELAYS_S and beyond; None for none and for a gap."""
+    if not sum(counts) > 0:  # nor is NaN, of a gap
+        return None
+    return AnswerTimes(_quantile(counts, 0.5), _quantile(counts, 0.95))
+
+
+def _quantile(counts: Sequence[float], share: float) -> float:
+    """As Prometheus' histogram_quantile: evenly spread within a bucket; what is beyond the last counts as its bound."""
+    rank, lower = share * sum(counts), 0.0
+    for count, upper in zip(counts, DELAYS_S, strict=False):
+        if count and rank <= count:
+            return lower + (upper - lower) * rank / count
+        rank -= count
+        lower = upper
+    return DELAYS_S[-1]
+
+
+def encode_file(minutes: Minutes) -> str:
+    """Minutes as the history file has them."""
+    columns = {name: _numbers(column) for name, column in minutes.columns.items()}
+    return _encode({"version": _VERSION, "first_at": minutes.first_at}, columns)
+
+
+def decode_file(data: bytes) -> Minutes:
+    """Read what `encode_file` wrote.
+
+    Raises:
+        ValueError: it is something else.
+        RecursionError: it is something else, nested deeply.
+    """
+    record = json.loads(data)
+    if not isinstance(record, dict) or record.get("version") != _VERSION:
+        raise ValueError("not a history of version 1")
+    first_at, columns = record.get("first_at"), record.get("columns")
+    if not isinstance(first_at, int | float) or not 0 <= first_at <= _LATEST:  # so not NaN, which Python's JSON has
+        raise ValueError(f"first_at is {first_at!r}")
+    if not isinstance(columns, dict) or columns.keys() != set(NAMES):
+        raise ValueError("other columns")
+    decoded = {name: _decode_column(name, columns[name]) for name in NAMES}
+    if len({len(column) for column in decoded.values()}) != 1:
+        raise ValueError("columns of different lengths")
+    return Minutes(float(first_at), decoded)
+
+
+def encode_shown(minutes: Minutes) -> str:
+    """Minutes as the page gets them (docs/status.md)."""
+    columns = {column.value: _numbers(minutes.columns[column.value]) for column in Column}
+    times = [answer_times(counts) for counts in zip(*(minutes.columns[name] for name in BUCKETS), strict=True)]
+    columns["median_s"] = _numbers(_EMPTY if each is None else each.median_s for each in times)
+    columns["p95_s"] = _numbers(_EMPTY if each is None else each.p95_s for each in times)
+    return _encode({"first_at": minutes.first_at, "step_s": MINUTE_S}, columns)
+
+
+def _encode(head: Mapping[str, object], columns: Mapping[str, list[float | None]]) -> str:
+    # A column at a time: the encoder holds Python's lock as long as it is at work, and all of it is milliseconds.
+    body = ",\n".join(f"{json.dumps(name)}: {json.dumps(column)}" for name, column in columns.items())
+    return f'{json.dumps(head)[:-1]}, "columns": {{\n{body}}}}}\n'
+
+
+def _numbers(column: Iterable[float]) -> list[float | None]:
+    """As JSON has them: null for a gap, and counts without a decimal point."""
+    return [
+        None if math.isnan(value) else int(value) if value.is_integer() else round(value, 6)
+        for value in map(float, column)
+    ]
+
+
+def _decode_column(name: str, values: object) -> "array[float]":
+    if not isinstance(values, list) or len(values) > MAX_MINUTES:
+        raise ValueError(f"{name} is no column")
+    column = array("d")
+    for value in values:
+        if value is not None and (not isinstance(value, int | float) or not 0 <= value < 2**63):
+            raise ValueError(f"{name} has {value!r}")
+        column.append(_EMPTY if value is None else value)
+    return column
+
+
+def _is_known(value: float) -> bool:
+    return not math.isnan(value)
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
