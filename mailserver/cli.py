@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import backup, check, config, doctor, enode, post, request, run, stats, sync
+from mailserver.commands import backup, check, config, doctor, enode, post, request, run, stats, status, sync
 from mailserver.errors import ConfigError, MailserverError
 from mailserver.output import complain
 
@@ -31,6 +31,12 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
             "Fetch the envelopes that a store lacks from other mailservers, ours or Go ones. "
             "A running mailserver does it itself, in the background; this command then shows how far it is."
         ),
+    ),
+    (
+        "status",
+        status.add,
+        "say how the running daemon is",
+        "Say how the running daemon is. Exit code 1 if it is not ready, or does not run.",
     ),
     ("enode", enode.add, "print the enode URL of a data directory's mailserver", ""),
     ("config", config.add, "say which settings are in force, and where each comes from", ""),

@@ -16,6 +16,7 @@ from typing import Any
 
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, MailserverError, StartupError
+from mailserver.monitoring.state import Monitoring
 from mailserver.rpc.caller import Call, Caller
 from mailserver.rpc.dispatch import Dispatcher, Method
 from mailserver.rpc.errors import ErrorCode, Known
@@ -38,6 +39,7 @@ MAX_LINE_BYTES = 1024 * 1024
 
 SYNC = "mailserver_sync"
 SYNC_PROGRESS = "mailserver_syncProgress"
+STATUS = "mailserver_status"
 
 OnNotification = Callable[[Json], None]
 """Takes the params of a notification."""
@@ -45,6 +47,22 @@ OnNotification = Callable[[Json], None]
 
 class CallFailed(MailserverError):
     """The daemon answered a call with an error."""
+
+
+class StatusMethods:
+    """How the daemon is."""
+
+    def __init__(self, monitoring: Monitoring) -> None:
+        self._monitoring = monitoring
+
+    def table(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {STATUS: Method(self._status)}
+
+    async def _status(self, params: Fields, call: Call) -> Json:
+        """What /status.json says."""
+        status: Json = json.loads(json.dumps(self._monitoring.status().as_json()))
+        return status
 
 
 class SyncMethods:

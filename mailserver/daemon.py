@@ -15,12 +15,16 @@ from typing import Any
 from mailserver import __version__
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config, parse_address
-from mailserver.control import CONTROL_ERRORS, ControlSocket, SyncMethods
+from mailserver.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
 from mailserver.datadir import load_or_make_key, locked, read_token, write_enode
 from mailserver.errors import StartupError
+from mailserver.logs import RecentError, RecentErrors, recent_errors
 from mailserver.metrics import Metrics, SyncFigures
 from mailserver.monitoring.health import Health
+from mailserver.monitoring.history import History
+from mailserver.monitoring.history_file import HistoryFile
 from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.rpc.dispatch import Dispatcher
@@ -59,7 +63,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    with locked(config.data_dir):
+    with recent_errors() as recent, locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
         settings, metrics = sync_settings(config), Metrics()
         async with (
@@ -67,7 +71,8 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _prune(config, store, metrics),
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
-            _monitor(config, store, server, catchup, metrics, failed=stop.set),
+            _monitor(config, store, server, catchup, metrics, recent, failed=stop.set) as monitoring,
+            _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
@@ -111,14 +116,21 @@ async def _serve(
 async def _catch_up(
     config: Config, settings: SyncSettings, store: EnvelopeStore, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
-    """Fetch what was missed, and what commands ask for, as long as the context is entered."""
+    """Fetch what was missed, and what is asked for, as long as the context is entered."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
     await catchup.add_missed(config.sync_days)
-    control = ControlSocket(Dispatcher(SyncMethods(catchup).table(), CONTROL_ERRORS))
+    async with _background(catchup.run(), stop=catchup.stop, failed=failed):
+        yield catchup
+
+
+@contextlib.asynccontextmanager
+async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitoring) -> AsyncIterator[None]:
+    """Answer the commands of whoever owns the data directory as long as the context is entered."""
+    methods = {**SyncMethods(catchup).table(), **StatusMethods(monitoring).table()}
+    control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
     await control.start(config.data_dir)
     try:
-        async with _background(catchup.run(), stop=catchup.stop, failed=failed):
-            yield catchup
+        yield
     finally:
         await control.stop()
 
@@ -151,21 +163,30 @@ async def _monitor(
     server: Server,
     catchup: Catchup,
     metrics: Metrics,
+    recent: RecentErrors,
     failed: Callable[[], None],
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Monitoring]:
     """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
     health = Health(
         metrics, lambda: len(server.peers.connected()), expects_compaction=bool(config.archive), clock=time.time
     )
+    history = History(metrics, time.time)
+    history_file = HistoryFile(config.data_dir, history)
+    history_file.load()
     monitoring = Monitoring(
         metrics,
         Watch(store, config.data_dir / STORE_FILE, metrics.loop_lag),
         health,
+        history,
+        history_file,
+        enode=server.node.enode,
         node=server.figures,
         sync=lambda: map(_sync_figures, catchup.snapshot()),
+        errors=lambda: map(_logged_error, recent.snapshot()),
+        clock=time.time,
     )
     async with _background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
-        yield
+        yield monitoring
 
 
 @contextlib.asynccontextmanager
@@ -194,6 +215,10 @@ def _sync_figures(progress: Progress) -> SyncFigures:
         wrong={wrong.name.lower(): progress.wrong.get(wrong, 0) for wrong in Wrong},
         is_set_aside=progress.state is State.SET_ASIDE,
     )
+
+
+def _logged_error(error: RecentError) -> LoggedError:
+    return LoggedError(error.time, error.level, error.text, error.count)
 
 
 async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, address: str) -> int:

@@ -26,7 +26,7 @@ from mailserver.errors import StartupError
 from mailserver.mail.request import CURSOR_BYTES
 from tests.pairs import private_key
 
-COMMANDS = ("run", "sync", "request", "post", "enode", "stats", "check", "backup", "config", "doctor")
+COMMANDS = ("run", "sync", "request", "post", "status", "enode", "stats", "check", "backup", "config", "doctor")
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
 

@@ -71,7 +71,8 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Se
 
     table = Table(*titles, show_header=bool(titles), box=box.SIMPLE_HEAD, pad_edge=False)
     for number, line in enumerate(lines):
-        cells = [Text(cell) for cell in line]  # not markup: what stands in brackets stays
+        # Not markup: what stands in brackets stays. And whole: an enode that is cut is of no use.
+        cells = [Text(cell, overflow="fold") for cell in line]
         if styles:
             cells[0].stylize(styles[number])
         table.add_row(*cells)

@@ -1,11 +1,28 @@
 """All that is known of how the mailserver is, in one place for whoever asks: Prometheus, commands, the status page."""
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable
 
 from prometheus_client.registry import CollectorRegistry
 
+from mailserver.codec.keys import Enode
 from mailserver.metrics import Figures, FiguresCollector, Metrics, NodeFigures, SyncFigures
 from mailserver.monitoring.health import Health
+from mailserver.monitoring.history import History, encode_shown
+from mailserver.monitoring.history_file import HistoryFile
+from mailserver.monitoring.status import (
+    Activity,
+    CompactionStatus,
+    LoggedError,
+    PeersStatus,
+    ProblemStatus,
+    Queues,
+    Status,
+    SyncStatus,
+    Versions,
+    days_of,
+)
 from mailserver.monitoring.watch import Watch
 
 
@@ -17,12 +34,25 @@ class Monitoring:
         metrics: Metrics,
         watch: Watch,
         health: Health,
+        history: History,
+        history_file: HistoryFile,
         *,
+        enode: Enode,
         node: Callable[[], NodeFigures],
         sync: Callable[[], Iterable[SyncFigures]],
+        errors: Callable[[], Iterable[LoggedError]],
+        clock: Callable[[], float],
     ) -> None:
-        """Put together what looks; `node` and `sync` read the node and how far catching up is."""
+        """Put together what looks; `node`, `sync` and `errors` read the node, how far catching up is, and the log."""
         self.health = health
+        self.history = history
+        self._history_file = history_file
+        self._enode = enode
+        self._errors = errors
+        self._clock = clock
+        self._started = time.monotonic()
+        self._shown: str | None = None
+        self._shown_turn = asyncio.Lock()
         self._metrics = metrics
         self._watch = watch
         self._node = node
@@ -35,8 +65,11 @@ class Monitoring:
         return self._metrics.registry
 
     async def run(self) -> None:
-        """Look again and again, for ever."""
-        await self._watch.run(self._on_look)
+        """Look again and again, for ever; keep the history in its file."""
+        self.history.begin(self._node())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run(self._on_look))
+            tasks.create_task(self._history_file.keep())
 
     def figures(self) -> Figures:
         """What is."""
@@ -52,5 +85,38 @@ class Monitoring:
             sync=tuple(self._sync()),
         )
 
+    def status(self) -> Status:
+        """What is, and what was, for people."""
+        node, sight = self._node(), self._watch.sight
+        last_minute = self.history.last_minute()
+        archived = {} if sight.compaction is None else sight.compaction.archived
+        return Status(
+            versions=Versions(),
+            time=round(self._clock(), 3),
+            uptime_s=round(time.monotonic() - self._started, 3),
+            enode=str(self._enode),
+            ready=self.health.is_ready,
+            problems=tuple(map(ProblemStatus.of, self.health.problems)),
+            peers=PeersStatus.of(node),
+            minute=None if last_minute is None else Activity.of(last_minute),
+            day=Activity.of(self.history.minutes()),
+            queues=Queues.of(node),
+            store=sight.store,
+            disk=sight.disk,
+            compaction=CompactionStatus.of(sight),
+            catching_up=SyncStatus.of(self._sync()),
+            days=days_of(sight.days, archived),
+            errors=tuple(self._errors()),
+        )
+
+    async def history_json(self) -> str:
+        """The last 24 hours, minute by minute, as JSON; made once for all who ask between two looks."""
+        async with self._shown_turn:
+            if self._shown is None:
+                self._shown = await asyncio.to_thread(encode_shown, self.history.minutes())
+            return self._shown
+
     def _on_look(self) -> None:
         self.health.judge(self._watch.sight)
+        self.history.note(self._node(), self._watch.take_worst_lag())
+        self._shown = None

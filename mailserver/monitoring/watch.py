@@ -14,8 +14,8 @@ from prometheus_client import Histogram
 from mailserver.errors import MailserverError, StoreError
 from mailserver.metrics import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
-from mailserver.store.compaction import Compaction, CompactionState, look
-from mailserver.store.envelopes import EnvelopeStore
+from mailserver.store.compaction import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
+from mailserver.store.envelopes import EnvelopeStore, ReceptionDay
 from mailserver.store.handover import read_handover
 
 LOOK_INTERVAL_S = 15.0
@@ -32,10 +32,12 @@ LAG_INTERVAL_S = 0.5
 class Sight:
     """What one look saw; None is not known. A compaction that has never run is None, too.
 
-    Problems are one line for the operator; "" is none.
+    Problems are one line for the operator; "" is none. `days`: as many of the store as the compaction's record has of
+    the archive.
     """
 
     store: StoreFigures | None = None
+    days: tuple[ReceptionDay, ...] = ()
     store_problem: str = ""
     disk: DiskFigures | None = None
     compaction: Compaction | None = None
@@ -53,6 +55,7 @@ class Watch:
         self._path = path
         self._lag = lag
         self.sight = Sight()
+        self._worst_lag_s = 0.0
 
     async def run(self, on_look: Callable[[], None]) -> None:
         """Look for ever; call `on_look` after each look."""
@@ -65,34 +68,42 @@ class Watch:
 
     async def look(self) -> None:
         """Look once."""
-        store, store_problem = await self._look_at_store()
+        store, days, store_problem = await self._look_at_store()
         disk = await asyncio.to_thread(_disk, self._path.parent)
         compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
         limit = await asyncio.to_thread(memory_limit)
-        self.sight = Sight(store, store_problem, disk, compaction, figures, problem, limit)
+        self.sight = Sight(store, days, store_problem, disk, compaction, figures, problem, limit)
 
-    async def _look_at_store(self) -> tuple[StoreFigures | None, str]:
+    def take_worst_lag(self) -> float:
+        """How late the event loop was at worst since this was last asked, in seconds."""
+        worst, self._worst_lag_s = self._worst_lag_s, 0.0
+        return worst
+
+    async def _look_at_store(self) -> tuple[StoreFigures | None, tuple[ReceptionDay, ...], str]:
         try:
             usage, oldest = await self._store.usage(), await self._store.oldest_reception()
             wal = self._path.with_name(f"{self._path.name}-wal")
+            days = tuple(await self._store.reception_days(MAX_ARCHIVED_DAYS))
             figures = StoreFigures(usage.envelopes, usage.bytes, _size(self._path), _size(wal), oldest)
         except StoreError as error:
-            return None, str(error)
+            return None, (), str(error)
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._store.touch()
         except StoreError as error:
-            return figures, str(error)
+            return figures, days, str(error)
         except TimeoutError:
-            return figures, f"nothing was committed for {STORE_TIMEOUT_S:g} s"
-        return figures, ""
+            return figures, days, f"nothing was committed for {STORE_TIMEOUT_S:g} s"
+        return figures, days, ""
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + LAG_INTERVAL_S
             await asyncio.sleep(LAG_INTERVAL_S)
-            self._lag.observe(max(loop.time() - due, 0.0))
+            lag_s = max(loop.time() - due, 0.0)
+            self._lag.observe(lag_s)
+            self._worst_lag_s = max(self._worst_lag_s, lag_s)
 
 
 def _size(path: Path) -> int:

@@ -37,6 +37,15 @@ class StoreStats:
     newest: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReceptionDay:
+    """What is in a store of one day of reception (Unix seconds / 86400); bytes are those of the envelopes."""
+
+    day: int
+    envelopes: int
+    bytes: int
+
+
 class EnvelopeStore:
     """A store that is open for writing. Made by `open_store`."""
 
@@ -101,6 +110,17 @@ class EnvelopeStore:
         ((envelopes,),) = await self._readers.run("SELECT coalesce(sum(envelopes), 0) FROM reception_days", ())
         ((size,),) = await self._readers.run(_BYTES_IN_USE, ())
         return Usage(envelopes, size)
+
+    async def reception_days(self, limit: int) -> list[ReceptionDay]:
+        """What is there of the last days of reception that have anything, the latest first.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        rows = await self._readers.run(
+            "SELECT day, envelopes, bytes FROM reception_days ORDER BY day DESC LIMIT ?", (limit,)
+        )
+        return [ReceptionDay(*row) for row in rows]
 
     async def prune(self, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
         """Delete a batch of what is too much, oldest by reception first; return what was deleted: 0 at the end.

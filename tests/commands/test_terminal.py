@@ -53,6 +53,13 @@ def test_pipe_gets_no_heading_where_there_is_none(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "a       1\nlonger  2\n"
 
 
+def test_long_value_is_folded_and_not_cut() -> None:
+    with on_terminal() as terminal:
+        print_table((), [("enode", "0123456789" * 16)])
+
+    assert "".join(plain(terminal.getvalue()).split()) == "enode" + "0123456789" * 16
+
+
 def test_terminal_gets_a_table_with_colours() -> None:
     with on_terminal() as terminal:
         print_table(("NAME", "VALUE"), [("a", "1")], ["red"])

@@ -16,7 +16,7 @@ from mailserver.store.compaction import Compaction, compaction_file, write_compa
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
-from tests.mailservers import NOW, fill, make_envelopes
+from tests.mailservers import NOW, fill, make_envelopes, stored
 from tests.waiting import until
 
 
@@ -51,6 +51,18 @@ async def test_empty_store_has_no_oldest_envelope(store: EnvelopeStore, tmp_path
 
     assert sight.store is not None
     assert (sight.store.envelopes, sight.store.oldest) == (0, None)
+
+
+async def test_days_of_reception_are_seen_the_latest_first(store: EnvelopeStore, tmp_path: Path) -> None:
+    first, *rest = make_envelopes(3)
+    await store.put([stored(first)._replace(received=NOW - 86_400)])
+    await fill(store, rest)
+
+    sight = await look(store, tmp_path)
+
+    today = NOW // 86_400
+    assert [(day.day, day.envelopes) for day in sight.days] == [(today, 2), (today - 1, 1)]
+    assert sum(day.bytes for day in sight.days) == sum(len(envelope.raw) for envelope in (first, *rest))
 
 
 async def test_look_changes_nothing_in_the_store(store: EnvelopeStore, tmp_path: Path) -> None:
@@ -173,3 +185,5 @@ async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
     await asyncio.wait([running])
 
     assert lags("sum") - before > 0.15
+    assert watch.take_worst_lag() > 0.15
+    assert watch.take_worst_lag() == 0.0

@@ -1,0 +1,150 @@
+"""`waku-mailserver status`: how the running daemon is."""
+
+import argparse
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import print_table
+from mailserver.control import STATUS, call_daemon
+from mailserver.errors import ConnectionLost
+
+TIMEOUT_S = 15.0
+"""How long the daemon may take to answer."""
+
+_ACTIVITY = (
+    ("envelopes received", "received"),
+    ("envelopes taken", "taken"),
+    ("envelopes refused", "refused"),
+    ("envelopes stored", "stored"),
+    ("requests answered", "delivered"),
+    ("requests rejected", "rejected"),
+    ("requests failed", "failed"),
+    ("clients lost", "lost"),
+    ("answer time, median", "median_s"),
+    ("answer time, 95 % within", "p95_s"),
+    ("bytes in", "bytes_in"),
+    ("bytes out", "bytes_out"),
+    ("worst event loop lag", "lag_s"),
+)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `status`."""
+    add_settings(parser, only={"data_dir"})
+    parser.add_argument("--json", action="store_true", help="as one JSON object; docs/status.md describes it")
+    parser.set_defaults(command=_status)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    status = uvloop.run(_ask(config_of(arguments).data_dir))
+    if arguments.json:
+        print(json.dumps(status))
+    else:
+        _print(status)
+    return 0 if status["ready"] else 1
+
+
+async def _ask(data_dir: Path) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            status: dict[str, Any] = await call_daemon(data_dir, STATUS, {}, lambda _: None)
+    except TimeoutError as error:
+        raise ConnectionLost(None, f"the mailserver has not answered for {TIMEOUT_S:g} s") from error
+    return status
+
+
+def _print(status: dict[str, Any]) -> None:
+    rows = [*_state(status), *_what_there_is(status)]
+    colours = {"state": "green" if status["ready"] else "red", "problem": "yellow"}
+    print_table((), rows, [colours.get(title, "") for title, _ in rows])
+    print()
+    minute, day = status["minute"] or {}, status["day"]
+    rows = [(title, _figure(name, minute.get(name)), _figure(name, day[name])) for title, name in _ACTIVITY]
+    print_table(("", "last minute", "24 hours"), rows)
+
+
+def _state(status: dict[str, Any]) -> list[tuple[str, str]]:
+    versions = status["versions"]
+    return [
+        ("state", "ready" if status["ready"] else "NOT READY"),
+        *(("problem", problem["text"]) for problem in status["problems"]),
+        ("version", f"{versions['mailserver']}, Python {versions['python']}, SQLite {versions['sqlite']}"),
+        ("up for", _duration(status["uptime_s"])),
+        ("enode", status["enode"]),
+    ]
+
+
+def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:
+    peers, queues, store, disk = (status[name] for name in ("peers", "queues", "store", "disk"))
+    rows = [
+        ("peers that dialled us", _peers(peers["inbound"])),
+        ("peers that we dialled", _peers(peers["outbound"])),
+        ("in their handshake", f"{peers['handshakes']}; {peers['max']} peers may connect"),
+        ("waiting for the disk", f"{queues['store_envelopes']:,} envelopes, {_size(queues['store_bytes'])}"),
+        ("kept for relaying", f"{queues['relay_envelopes']:,} envelopes, {_size(queues['relay_bytes'])}"),
+        ("requests that wait", f"{queues['requests']:,}"),
+    ]
+    if store is not None:
+        oldest = f", the oldest of {_moment(store['oldest'])}" if store["oldest"] is not None else ""
+        rows.append(("store", f"{store['envelopes']:,} envelopes, {_size(store['bytes'])}{oldest}"))
+    if disk is not None:
+        rows.append(("disk", f"{_size(disk['free'])} of {_size(disk['size'])} are free"))
+    return [*rows, ("compaction", compaction_text(status["compaction"])), ("catching up", _sync(status["catching_up"]))]
+
+
+def _peers(by_client: dict[str, int]) -> str:
+    clients = ", ".join(f"{client} {count}" for client, count in by_client.items() if count)
+    return f"{sum(by_client.values())} ({clients})" if clients else "0"
+
+
+def compaction_text(run: dict[str, Any] | None) -> str:
+    """How the last run of the compaction went."""
+    if run is None:
+        return "has never run"
+    if run["state"] == "running":
+        return f"running since {_moment(run['started_at'])}"
+    if run["state"] == "died":
+        return f"was killed, began {_moment(run['started_at'])}"
+    rows = f", {run['rows']:,} envelopes archived" if run["state"] == "succeeded" else ""
+    return f"{run['state']} {_moment(run['finished_at'])}{rows} in {_duration(run['seconds'])}"
+
+
+def _sync(sync: dict[str, int]) -> str:
+    if not sync["sources"]:
+        return "from nobody"
+    left = f"{_duration(sync['left_s'])} left" if sync["left_s"] else "done"
+    aside = f", {sync['set_aside']} left alone" if sync["set_aside"] else ""
+    return f"{left}; sources: {sync['sources']}{aside}; {sync['stored']:,} envelopes stored"
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_s"):
+        return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
+    return _size(value) if name.startswith("bytes") else f"{value:,}"
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,233 @@
+"""The state of a running mailserver, as one value: for /status.json, the page and `waku-mailserver status`.
+
+`docs/status.md` describes each field. It is for whoever reaches the metrics address, so it names no peer: no address,
+no node id but our own, no topic, and of logged errors only what is ours.
+"""
+
+import platform
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from mailserver import __version__
+from mailserver.metrics import Direction, DiskFigures, NodeFigures, StoreFigures, SyncFigures
+from mailserver.monitoring.health import Problem
+from mailserver.monitoring.history import Minutes
+from mailserver.monitoring.watch import Sight
+from mailserver.store.compaction import MAX_ARCHIVED_DAYS, ArchivedDay
+from mailserver.store.envelopes import ReceptionDay
+from mailserver.store.schema import SECONDS_PER_DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What is running."""
+
+    mailserver: str = __version__
+    python: str = platform.python_version()
+    sqlite: str = sqlite3.sqlite_version
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStatus:
+    """Something that is wrong; `fatal`: the mailserver cannot do its work."""
+
+    check: str
+    fatal: bool
+    text: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> "ProblemStatus":
+        """Show a problem."""
+        return cls(problem.check.value, problem.is_fatal, problem.text)
+
+
+@dataclass(frozen=True, slots=True)
+class PeersStatus:
+    """Connected peers, by who dialled and by program."""
+
+    inbound: dict[str, int]
+    outbound: dict[str, int]
+    max: int
+    handshakes: int
+
+    @classmethod
+    def of(cls, node: NodeFigures) -> "PeersStatus":
+        """Show who is connected."""
+
+        def dialled(direction: Direction) -> dict[str, int]:
+            return {client.value: count for (way, client), count in node.peers.items() if way is direction}
+
+        return cls(dialled(Direction.IN), dialled(Direction.OUT), node.max_peers, node.handshakes)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What happened in some minutes. Answer times are None if there were no answers."""
+
+    received: int
+    taken: int
+    refused: int
+    stored: int
+    delivered: int
+    rejected: int
+    failed: int
+    lost: int
+    bytes_in: int
+    bytes_out: int
+    median_s: float | None
+    p95_s: float | None
+    lag_s: float
+
+    @classmethod
+    def of(cls, minutes: Minutes) -> "Activity":
+        """Take some minutes together."""
+        totals = {column.value: int(total) for column, total in minutes.totals().items()}
+        times = minutes.answer_times()
+        return cls(
+            **totals,
+            median_s=None if times is None else round(times.median_s, 6),
+            p95_s=None if times is None else round(times.p95_s, 6),
+            lag_s=round(minutes.worst_lag(), 6),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What waits: for the disk, for peers, for its turn."""
+
+    store_envelopes: int
+    store_bytes: int
+    relay_envelopes: int
+    relay_bytes: int
+    requests: int
+
+    @classmethod
+    def of(cls, node: NodeFigures) -> "Queues":
+        """Show what waits."""
+        return cls(
+            node.writer_envelopes, node.writer_bytes, node.relay_envelopes, node.relay_bytes, node.requests_waiting
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """The last run of the compaction."""
+
+    state: str
+    started_at: float
+    finished_at: float | None
+    exit_code: int | None
+    rows: int
+    seconds: float
+    succeeded_at: float | None
+    verified_at: float | None
+
+    @classmethod
+    def of(cls, sight: Sight) -> "CompactionStatus | None":
+        """Show how the last run stands; None if there has been none, or nobody can tell."""
+        run, figures = sight.compaction, sight.compaction_figures
+        if run is None or figures is None:
+            return None
+        state = "succeeded" if run.exit_code == 0 else "failed"
+        if figures.is_running or figures.has_died:
+            state = "running" if figures.is_running else "died"
+        return cls(
+            state=state,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            exit_code=run.exit_code,
+            rows=run.rows,
+            seconds=run.seconds,
+            succeeded_at=run.succeeded_at,
+            verified_at=figures.verified_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStatus:
+    """How far catching up is, with all sources together."""
+
+    sources: int
+    set_aside: int
+    left_s: int
+    fetched: int
+    stored: int
+
+    @classmethod
+    def of(cls, sources: Iterable[SyncFigures]) -> "SyncStatus":
+        """Take sources together; `left_s` is that of the one that has most before it."""
+        known = list(sources)
+        return cls(
+            sources=len(known),
+            set_aside=sum(source.is_set_aside for source in known),
+            left_s=max((source.left_s for source in known), default=0),
+            fetched=sum(source.fetched for source in known),
+            stored=sum(source.stored for source in known),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DayStatus:
+    """One day of reception. None: it is not in the store, or not in the archive."""
+
+    day: str
+    store_envelopes: int | None
+    store_bytes: int | None
+    archive_envelopes: int | None
+    archive_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedError:
+    """A warning or an error of the log, the last time it came; `text` without what others have said."""
+
+    time: float
+    level: str
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the mailserver is."""
+
+    versions: Versions
+    time: float
+    uptime_s: float
+    enode: str
+    ready: bool
+    problems: tuple[ProblemStatus, ...]
+    peers: PeersStatus
+    minute: Activity | None
+    day: Activity
+    queues: Queues
+    store: StoreFigures | None
+    disk: DiskFigures | None
+    compaction: CompactionStatus | None
+    catching_up: SyncStatus
+    days: tuple[DayStatus, ...]
+    errors: tuple[LoggedError, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """As an object of JSON."""
+        return asdict(self)
+
+
+def days_of(stored: Iterable[ReceptionDay], archived: Mapping[int, ArchivedDay]) -> tuple[DayStatus, ...]:
+    """What is in the store and in the archive by day, the oldest first: the last MAX_ARCHIVED_DAYS that have any."""
+    by_day = {day.day: day for day in stored}
+    days = []
+    for day in sorted(by_day.keys() | archived.keys())[-MAX_ARCHIVED_DAYS:]:
+        here, there = by_day.get(day), archived.get(day)
+        days.append(
+            DayStatus(
+                day=datetime.fromtimestamp(day * SECONDS_PER_DAY, UTC).date().isoformat(),
+                store_envelopes=None if here is None else here.envelopes,
+                store_bytes=None if here is None else here.bytes,
+                archive_envelopes=None if there is None else there.rows,
+                archive_bytes=None if there is None else there.bytes,
+            )
+        )
+    return tuple(days)

@@ -1,0 +1,148 @@
+"""`waku-mailserver status`: what it prints of the state that a daemon's control socket gives, and its exit code."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailserver.cli import main
+from mailserver.commands import status as status_module
+from mailserver.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods
+from mailserver.metrics import DiskFigures
+from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.watch import Sight
+from mailserver.rpc.caller import Call
+from mailserver.rpc.dispatch import Dispatcher, Method
+from mailserver.rpc.params import Fields, Json
+from mailserver.store.compaction import Compaction, write_compaction
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from tests.mailservers import NOW, fill, make_envelopes
+from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
+    """A mailserver that has looked once, and answers at the control socket of its data directory."""
+    run = Compaction(
+        started_at=NOW - 700, finished_at=NOW - 500, exit_code=0, rows=1234, seconds=200.0, succeeded_at=NOW - 500
+    )
+    write_compaction(tmp_path / STORE_FILE, run)
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await fill(store, make_envelopes(3))
+        state = monitoring(store, tmp_path, sync=[SYNC])
+        state.history.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
+        running = asyncio.create_task(state.run())
+        await until(lambda: state.figures().store is not None)
+        control = ControlSocket(Dispatcher(StatusMethods(state).table(), CONTROL_ERRORS))
+        await control.start(tmp_path)
+        yield state
+        await control.stop()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def status(folder: Path, *flags: str) -> int:
+    return await asyncio.to_thread(main, ["status", "--data-dir", str(folder), *flags])
+
+
+async def test_json_is_what_monitoring_says(
+    state: Monitoring, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await status(tmp_path, "--json") == 0
+
+    said = json.loads(capsys.readouterr().out)
+    known: dict[str, Any] = json.loads(json.dumps(state.status().as_json()))
+    for volatile in ("uptime_s", "disk", "store", "day"):
+        assert said.pop(volatile).__class__ is known.pop(volatile).__class__
+    assert said == known
+
+
+async def test_table_says_how_it_is(state: Monitoring, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await status(tmp_path) == 0
+
+    out = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line.split("  ", 1)[1].split("  ") for line in out.splitlines() if "  " in line}
+    said = {name: " ".join(" ".join(cells).split()) for name, cells in lines.items()}
+    assert said["state"] == "ready"
+    assert said["enode"] == str(ENODE)
+    assert said["version"].startswith("0.")
+    assert said["peers that dialled us"] == "7 (status-go 7)"
+    assert said["peers that we dialled"] == "1 (waku-mailserver 1)"
+    assert said["in their handshake"] == "2; 500 peers may connect"
+    assert said["waiting for the disk"] == "3 envelopes, 300 B"
+    assert said["kept for relaying"] == "4 envelopes, 400 B"
+    assert said["requests that wait"] == "5"
+    assert said["store"].startswith("3 envelopes, ")
+    assert ", the oldest of 2026-11-" in said["store"]
+    assert said["disk"].endswith("are free")
+    assert said["compaction"].startswith("succeeded 2026-11-")
+    assert said["compaction"].endswith(", 1,234 envelopes archived in 3 min")
+    assert said["catching up"] == "24 h left; sources: 1; 200 envelopes stored"
+    assert said["envelopes taken"].split()[0] == "1,234"
+    assert said["answer time, median"].split() == ["7.5", "ms", "7.5", "ms"]
+    assert said["bytes in"].startswith("2.0 KiB")
+    assert "problem" not in said
+
+
+async def test_mailserver_that_is_not_ready_is_said_and_is_exit_code_1(
+    state: Monitoring, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state.health.judge(Sight(store_problem="disk is full", disk=DiskFigures(free=2**30, size=2**40)))
+
+    assert await status(tmp_path) == 1
+    out = capsys.readouterr().out
+    assert "NOT READY" in out
+    assert "the store is not writable: disk is full" in out
+    assert "the disk is nearly full: 1.0 GiB of 1024.0 GiB are free" in out
+    assert await status(tmp_path, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["ready"] is False
+
+
+async def test_no_mailserver_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await status(tmp_path) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        f"waku-mailserver: no mailserver answers at {tmp_path / 'control'}: No such file or directory\n"
+    )
+
+
+async def test_mailserver_that_does_not_answer_is_not_waited_for_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_module, "TIMEOUT_S", 0.05)
+
+    async def never(params: Fields, call: Call) -> Json:
+        await asyncio.Event().wait()
+        return None
+
+    control = ControlSocket(Dispatcher({STATUS: Method(never)}, CONTROL_ERRORS))
+    await control.start(tmp_path)
+
+    assert await status(tmp_path) == 1
+    assert "the mailserver has not answered for 0.05 s" in capsys.readouterr().err
+    await control.stop()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (None, "has never run"),
+        ({"state": "running"}, "running since 2026-11-21 00:00:00 UTC"),
+        ({"state": "died"}, "was killed, began 2026-11-21 00:00:00 UTC"),
+        ({"state": "failed"}, "failed 2026-11-21 00:01:30 UTC in 90 s"),
+    ],
+)
+def test_compaction_is_said_in_words(changes: dict[str, str] | None, text: str) -> None:
+    begun = 1_795_219_200.0
+    run = {"state": "", "started_at": begun, "finished_at": begun + 90, "rows": 0, "seconds": 90.0}
+
+    assert status_module.compaction_text(None if changes is None else run | changes) == text
