@@ -1,13 +1,20 @@
-"""What monitoring asks for, over HTTP: metrics and health. It changes nothing and tells no secret."""
+"""Metrics, health and the status page, over HTTP. It changes nothing and tells no secret.
+
+Other sites' pages cannot read it: no answer allows it to another origin, and on loopback it answers to no name but
+this machine's own (DNS rebinding). On other addresses whoever reaches it may read it.
+"""
 
 import asyncio
 import json
 from functools import partial
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
+from mailserver.net.loopback import is_loopback_only, names_loopback
 
 MAX_CONNECTIONS = 16
 """Most connections; one more drops the oldest. So nobody is kept out by who connects and says nothing."""
@@ -29,14 +36,27 @@ STOP_TIMEOUT_S = 0.5
 NO_STORE = {"Cache-Control": "no-store"}
 """Of answers that are true only now."""
 
+PROTECTION = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of every answer: it is nothing but what it says, and no other site's page may have it."""
+
 
 class Monitor:
-    """Serves GET /metrics, /health and /ready."""
+    """Serves GET /, /status.json, /history.json, /metrics, /health and /ready."""
 
     def __init__(self, monitoring: Monitoring) -> None:
         self._monitoring = monitoring
         self._server: asyncio.Server | None = None
-        app = web.Application()
+        self._is_loopback = False
+        self._page = load_page()
+        app = web.Application(middlewares=[self._guard])
+        app.on_response_prepare.append(_protect)
+        app.router.add_get("/", self._status_page)
+        app.router.add_get("/status.json", self._status)
+        app.router.add_get("/history.json", self._history)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
@@ -64,6 +84,7 @@ class Monitor:
         except OSError:
             await self._runner.cleanup()
             raise
+        self._is_loopback = is_loopback_only(self._server.sockets)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -80,6 +101,23 @@ class Monitor:
             connected[0].transport.abort()
         return http()
 
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._is_loopback and not names_loopback(request.headers.get("Host", "")):
+            raise web.HTTPForbidden(text="Host is not localhost, 127.0.0.1 or [::1]\n")
+        return await handler(request)
+
+    async def _status_page(self, request: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": self._page.policy, "Cache-Control": "no-cache"}
+        return web.Response(body=self._page.html, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _as_json(200, self._monitoring.status().as_json())
+
+    async def _history(self, request: web.Request) -> web.Response:
+        text = await self._monitoring.history_json()
+        return web.Response(text=text, content_type="application/json", headers=NO_STORE)
+
     async def _metrics(self, request: web.Request) -> web.Response:
         body = generate_latest(self._monitoring.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -93,6 +131,10 @@ class Monitor:
         health = self._monitoring.health
         status = "ready" if health.is_ready else "not ready"
         return _as_json(200 if health.is_ready else 503, {"status": status, **health.as_json()})
+
+
+async def _protect(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(PROTECTION)
 
 
 def _as_json(status: int, answer: dict[str, object]) -> web.Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 
 from mailserver.metrics import DiskFigures
 from mailserver.monitoring import http as http_module
+from mailserver.monitoring import state as state_module
+from mailserver.monitoring.history import Minutes, encode_shown
 from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
 from mailserver.store.envelopes import open_store
@@ -65,7 +69,13 @@ async def test_metrics_are_given_in_prometheus_text_format(port: int) -> None:
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
-        (b"GET / HTTP/1.1", 404),
+        (b"GET /page.js HTTP/1.1", 404),
+        (b"GET /favicon.ico HTTP/1.1", 404),
+        (b"GET /status.json/ HTTP/1.1", 404),
+        (b"GET /%2e%2e/history.json HTTP/1.1", 404),
+        (b"POST / HTTP/1.1", 405),
+        (b"PUT /status.json HTTP/1.1", 405),
+        (b"POST /history.json HTTP/1.1", 405),
         (b"GET /metrics/../secret HTTP/1.1", 404),
         (b"POST /metrics HTTP/1.1", 405),
         (b"DELETE /metrics HTTP/1.1", 405),
@@ -182,3 +192,96 @@ async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int)
     exposed = await text_of(port)
     assert 'mailserver_problem{check="disk"} 1.0' in exposed
     assert "\nmailserver_ready 1.0\n" in exposed
+
+
+PATHS = ["/", "/status.json", "/history.json", "/metrics", "/health", "/ready"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/nothing"])
+async def test_no_other_site_may_have_an_answer(port: int, path: str) -> None:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert not [name for name in response.headers if name.lower().startswith("access-control-")]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9100", "localhost.evil.example", "127.0.0.1.nip.io", ""]
+)
+async def test_name_that_was_made_to_mean_this_machine_is_refused(port: int, path: str, host: str) -> None:
+    lines = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+
+    answer = await say(port, lines.encode())
+
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert answer.endswith(b"Host is not localhost, 127.0.0.1 or [::1]\n")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9100", "[::1]:9100", "LocalHost:1"])
+async def test_names_of_this_machine_are_taken(port: int, host: str) -> None:
+    answer = await say(port, f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_listens_on_every_address_answers_to_every_name(state: Monitoring) -> None:
+    monitor = Monitor(state)
+    port = await monitor.start("0.0.0.0", 0)
+    try:
+        answer = await say(port, b"GET /health HTTP/1.1\r\nHost: mailserver\r\nConnection: close\r\n\r\n")
+    finally:
+        await monitor.stop()
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_page_comes_with_its_policy(port: int) -> None:
+    page = load_page()
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert response.headers["Content-Security-Policy"] == page.policy
+        assert response.headers["Cache-Control"] == "no-cache"
+        assert await response.read() == page.html
+
+
+async def test_status_is_what_monitoring_says(state: Monitoring, port: int) -> None:
+    status, answer = await get(port, "/status.json")
+
+    assert status == 200
+    assert isinstance(answer, dict)
+    now = json.loads(json.dumps(state.status().as_json()))
+    assert {**answer, "uptime_s": 0} == {**now, "uptime_s": 0}
+
+
+async def test_history_follows_the_looks(state: Monitoring, port: int) -> None:
+    _, before = await get(port, "/history.json")
+    running = asyncio.create_task(state.run())
+    await until(lambda: len(state.history) > 0)
+
+    _, answer = await get(port, "/history.json")
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert isinstance(before, dict)
+    assert isinstance(answer, dict)
+    assert (before["columns"]["peers_in"], answer["columns"]["peers_in"]) == ([], [7])
+
+
+async def test_history_is_made_once_for_all_who_ask_between_two_looks(
+    state: Monitoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def encode(minutes: Minutes) -> str:
+        nonlocal made
+        made += 1
+        return encode_shown(minutes)
+
+    monkeypatch.setattr(state_module, "encode_shown", encode)
+
+    answers = await asyncio.gather(*(state.history_json() for _ in range(10)))
+
+    assert made == 1
+    assert len(set(answers)) == 1

@@ -1,0 +1,57 @@
+"""The status page: one HTML file with all that it needs in it, put together from `assets/`, and what guards it.
+
+A browser may run and apply exactly what is in it, by its SHA-256, and may ask nobody but us (Content-Security-Policy).
+"""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+_PART = re.compile(r"@([\w.]+\.(?:css|js))@")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page, in UTF-8, and its Content-Security-Policy."""
+
+    html: bytes
+    policy: str
+
+
+def load_page() -> Page:
+    """Put the page together."""
+    parts: dict[str, str] = {}
+
+    def part(match: re.Match[str]) -> str:
+        return parts.setdefault(match[1], _asset(match[1]))
+
+    html = _PART.sub(part, _asset("page.html"))
+    return Page(html.encode(), _policy(parts))
+
+
+def _policy(parts: dict[str, str]) -> str:
+    def hashes(suffix: str) -> str:
+        return " ".join(_hash(text) for name, text in parts.items() if name.endswith(suffix))
+
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {hashes('.js')}",
+            f"style-src {hashes('.css')}",
+            "img-src data:",  # the icon: none, and not asked for
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _asset(name: str) -> str:
+    return (files("mailserver.monitoring") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,119 @@
+"""A headless Chromium of Debian's packages chromium and chromium-driver, for the length of a `with`."""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.waiting import DEADLINE_S
+
+PROGRAMS = ("chromium", "chromedriver")
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",  # root may not have one, and it shows nothing but our own page
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",  # 64 MB in a container
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+class Browser:
+    """One page in a window. Made by `running_browser`."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+        self._events: list[dict[str, Any]] = []
+
+    def open(self, url: str) -> None:
+        """Go to a page, and wait until that is loaded."""
+        self._driver.get(url)
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """Run JavaScript; what it returns."""
+        return self._driver.execute_script(script, *arguments)
+
+    def wait_for(self, script: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        WebDriverWait(self._driver, DEADLINE_S, poll_frequency=0.02).until(
+            lambda _: self.run(f"return {script}"), script
+        )
+
+    def command(self, name: str, **parameters: object) -> Any:
+        """Give a command of the DevTools protocol."""
+        return self._driver.execute_cdp_cmd(name, parameters)
+
+    def console(self) -> list[str]:
+        """What was written to the console since the last time."""
+        return [entry["message"] for entry in self._driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+    def requests(self) -> list[str]:
+        """The addresses of all that was asked for, so far."""
+        sent = [event for event in self._network() if event["method"] == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
+
+    def body(self, url: str) -> str:
+        """What came from an address, the last time."""
+        ids = {
+            event["params"]["response"]["url"]: event["params"]["requestId"]
+            for event in self._network()
+            if event["method"] == "Network.responseReceived"
+        }
+        return str(self.command("Network.getResponseBody", requestId=ids[url])["body"])
+
+    def screenshot(self, path: Path) -> None:
+        """Make a picture of the whole page, as far down as it goes."""
+        picture = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(picture))
+
+    def _network(self) -> list[dict[str, Any]]:
+        log = self._driver.get_log("performance")  # type: ignore[no-untyped-call]
+        self._events += [json.loads(entry["message"])["message"] for entry in log]
+        return self._events
+
+
+@contextlib.contextmanager
+def running_browser(profile: Path, *, width: int, height: int, dark: bool = False) -> Iterator[Browser]:
+    """Run a browser with a window of this size, in pixels.
+
+    Args:
+        profile: a new folder for what it writes.
+        dark: it prefers dark pages.
+    """
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        reason = f"no {' and no '.join(missing)}: on Debian, apt-get install chromium chromium-driver"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        browser = Browser(driver)
+        # A window has a least width; the page is to have this one.
+        browser.command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
+        browser.open("about:blank")
+        driver.get_log("performance")  # type: ignore[no-untyped-call]  # of the browser's own first page
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.command("Emulation.setEmulatedMedia", features=[scheme])
+        yield browser
+    finally:
+        driver.quit()
