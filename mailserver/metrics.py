@@ -127,7 +127,7 @@ class Metrics:
             "mailserver_envelopes_failures_total", "Envelopes that could not be stored, and were not confirmed."
         )
         help_text = "From a packet of envelopes to its confirmation, after the disk."
-        self.confirmation_delay = plain(PlainHistogram("mailserver_confirmation_delay_seconds", help_text, _DELAYS_S))
+        self.confirmation_delay = plain(PlainHistogram("mailserver_confirmation_delay_seconds", help_text, DELAYS_S))
         self.relayed = counter("mailserver_relayed_envelopes_total", "Envelopes sent to peers, each counted anew.")
         self.relay_missed = counter(
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."

@@ -65,8 +65,8 @@ def _print(status: dict[str, Any]) -> None:
     print_table((), rows, [colours.get(title, "") for title, _ in rows])
     print()
     minute, day = status["minute"] or {}, status["day"]
-    rows = [(title, _figure(name, minute.get(name)), _figure(name, day[name])) for title, name in _ACTIVITY]
-    print_table(("", "last minute", "24 hours"), rows)
+    figures = [(title, _figure(name, minute.get(name)), _figure(name, day[name])) for title, name in _ACTIVITY]
+    print_table(("", "last minute", "24 hours"), figures)
 
 
 def _state(status: dict[str, Any]) -> list[tuple[str, str]]:
