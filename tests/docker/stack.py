@@ -100,6 +100,10 @@ class Stack:
 
     def remove(self) -> None:
         """Leave nothing behind: no container, volume, network or image."""
+        # `down` leaves those of `run`, if the test that started one has given up on it.
+        ours = ("--all", "--quiet", "--filter", f"label=com.docker.compose.project={self.project}")
+        for container in docker("ps", *ours).stdout.split():
+            docker("rm", "--force", "--volumes", container)
         self.compose("--profile", "monitoring", "down", "--volumes", "--remove-orphans", "--rmi", "local", check=False)
         docker("image", "rm", *(f"{name}:{self.project}" for name in self.images), check=False)
 
