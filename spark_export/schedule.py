@@ -63,6 +63,9 @@ def waiting(stores: Sequence[Path], current: float) -> float:
     """Since when one of the stores waits for a run, in Unix seconds; `current`, if none does, or it cannot be told."""
     since = current
     for store in stores:
+        if not store.exists():  # as at a first start: the mailserver makes it
+            log.info("no store yet store=%s", store)
+            continue
         try:
             waits = waiting_since(store, read_compaction(store))
         except (ExportError, CompactionRecordError) as error:
