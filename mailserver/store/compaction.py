@@ -8,29 +8,31 @@ what may be pruned stands in `mailserver.store.handover`. Standard library only:
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from mailserver.errors import MailserverError
 from mailserver.files import write_atomically
 from mailserver.store.handover import compaction_running
-
-_T = TypeVar("_T", str, dict[Any, Any])
+from mailserver.store.records import (
+    MAX_RECORD_BYTES,
+    Record,
+    count_of,
+    day_of,
+    day_text,
+    field_of,
+    read_record,
+)
 
 _VERSION = 1
 
 MAX_ARCHIVED_DAYS = 62
 """Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
 
-MAX_RECORD_BYTES = 1024 * 1024
-"""A record takes some kilobytes, and a hundred for a first run over years. A larger file is none."""
-
 MAX_ERROR_CHARS = 1000
 
-_EPOCH = date(1970, 1, 1).toordinal()
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -97,20 +99,13 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    path = compaction_file(store)
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_RECORD_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CompactionRecordError(f"cannot read {path}: {error.strerror or error}") from error
-    try:
-        if len(text) > MAX_RECORD_BYTES:
-            raise ValueError(f"more than {MAX_RECORD_BYTES} bytes")
-        return _decode(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise CompactionRecordError(f"{path} is no record of the compaction's runs: {error}") from error
+    return read_record(
+        compaction_file(store),
+        _decode,
+        version=_VERSION,
+        what="record of the compaction's runs",
+        error=CompactionRecordError,
+    )
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
@@ -132,7 +127,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
         "seconds": compaction.seconds,
         "succeeded_at": compaction.succeeded_at,
         "archived": {
-            _iso(day): [archived.rows, archived.bytes]
+            day_text(day): [archived.rows, archived.bytes]
             for day, archived in sorted(compaction.archived.items())[-MAX_ARCHIVED_DAYS:]
         },
         "report": dict(compaction.report),
@@ -165,17 +160,8 @@ def look(store: Path) -> tuple[CompactionState, Compaction | None]:
             return CompactionState.DIED, compaction
 
 
-def _iso(day: int) -> str:
-    return date.fromordinal(_EPOCH + day).isoformat()
-
-
-def _decode(record: Any) -> Compaction:
-    if not isinstance(record, dict):
-        raise ValueError("not an object")
-    version = record.get("version")
-    if version != _VERSION:
-        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
-    archived = _field(record, "archived", dict)
+def _decode(record: Record) -> Compaction:
+    archived = field_of(record, "archived", dict)
     if len(archived) > MAX_ARCHIVED_DAYS:
         raise ValueError(f"archived has {len(archived)} days, more than {MAX_ARCHIVED_DAYS}")
     exit_code = record.get("exit_code")
@@ -185,29 +171,16 @@ def _decode(record: Any) -> Compaction:
     return Compaction(
         started_at=_number(record, "started_at"),
         finished_at=finished_at,
-        exit_code=None if exit_code is None else _count("exit_code", exit_code),
-        error=_field(record, "error", str),
-        rows=_count("rows", record.get("rows")),
-        bytes=_count("bytes", record.get("bytes")),
-        days=_count("days", record.get("days")),
+        exit_code=None if exit_code is None else count_of("exit_code", exit_code),
+        error=field_of(record, "error", str),
+        rows=count_of("rows", record.get("rows")),
+        bytes=count_of("bytes", record.get("bytes")),
+        days=count_of("days", record.get("days")),
         seconds=_number(record, "seconds"),
-        report=MappingProxyType(_field(record, "report", dict)),
+        report=MappingProxyType(field_of(record, "report", dict)),
         succeeded_at=_time_or_none(record, "succeeded_at"),
-        archived=MappingProxyType({_day(text): _archived_day(text, value) for text, value in archived.items()}),
+        archived=MappingProxyType({day_of(text): _archived_day(text, value) for text, value in archived.items()}),
     )
-
-
-def _field(record: Mapping[str, object], name: str, kind: type[_T]) -> _T:
-    value = record.get(name)
-    if type(value) is not kind:
-        raise ValueError(f"{name} is {value!r}")
-    return value
-
-
-def _count(name: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError(f"{name} is {value!r}")
-    return value
 
 
 def _number(record: Mapping[str, object], name: str) -> float:
@@ -222,14 +195,7 @@ def _time_or_none(record: Mapping[str, object], name: str) -> float | None:
     return None if record.get(name) is None else _number(record, name)
 
 
-def _day(text: str) -> int:
-    day = date.fromisoformat(text)
-    if day.isoformat() != text:  # another form of ISO 8601
-        raise ValueError(f"{text!r} is not YYYY-MM-DD")
-    return day.toordinal() - _EPOCH
-
-
 def _archived_day(day: str, value: object) -> ArchivedDay:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(f"{day} is {value!r}")
-    return ArchivedDay(*(_count(day, number) for number in value))
+    return ArchivedDay(*(count_of(day, number) for number in value))

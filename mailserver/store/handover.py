@@ -11,24 +11,18 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
 
 from mailserver.errors import MailserverError
 from mailserver.files import open_descriptor, read_holder, try_lock, unlock, write_atomically, write_holder
-
-_T = TypeVar("_T", str, int, dict[Any, Any])
+from mailserver.store.records import Record, count_of, day_of, day_text, field_of, read_record
 
 _VERSION = 1
 _PRUNING_POLL_S = 0.005
 """How often a run that starts looks whether a batch of deletions has ended: that takes some milliseconds."""
 _PRUNING_LIMIT_S = 60.0
 """Then the mailserver hangs, or is stopped in its middle."""
-
-_EPOCH = date(1970, 1, 1).toordinal()
-_MAX_SEQ = 2**63 - 1
 
 
 class HandoverError(MailserverError):
@@ -72,17 +66,9 @@ def read_handover(store: Path) -> Handover | None:
     Raises:
         HandoverError: it cannot be read, is not whole, or is of a later version.
     """
-    path = handover_file(store)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise HandoverError(f"cannot read {path}: {error}") from error
-    try:
-        return _decode(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise HandoverError(f"{path} is no record of the compaction: {error}") from error
+    return read_record(
+        handover_file(store), _decode, version=_VERSION, what="record of the compaction", error=HandoverError
+    )
 
 
 def write_handover(store: Path, handover: Handover) -> None:
@@ -96,7 +82,7 @@ def write_handover(store: Path, handover: Handover) -> None:
         "store_id": handover.store_id,
         "archive": handover.archive,
         "verified_at": handover.verified_at,
-        "days": {_iso(day): seq for day, seq in sorted(handover.days.items())},
+        "days": {day_text(day): seq for day, seq in sorted(handover.days.items())},
     }
     write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n", 0o644)
 
@@ -170,40 +156,11 @@ def _lock_file(store: Path) -> Path:
     return store.with_name(f"{store.name}-compaction.lock")
 
 
-def _iso(day: int) -> str:
-    return date.fromordinal(_EPOCH + day).isoformat()
-
-
-def _decode(record: Any) -> Handover:
-    if not isinstance(record, dict):
-        raise ValueError("not an object")
-    version = record.get("version")
-    if version != _VERSION:
-        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
-    days = _field(record, "days", dict)
+def _decode(record: Record) -> Handover:
+    days = field_of(record, "days", dict)
     return Handover(
-        store_id=_field(record, "store_id", str),
-        archive=_field(record, "archive", str),
-        verified_at=_field(record, "verified_at", int),
-        days=MappingProxyType({_day(text): _seq(text, seq) for text, seq in days.items()}),
+        store_id=field_of(record, "store_id", str),
+        archive=field_of(record, "archive", str),
+        verified_at=field_of(record, "verified_at", int),
+        days=MappingProxyType({day_of(text): count_of(text, seq) for text, seq in days.items()}),
     )
-
-
-def _field(record: Mapping[str, object], name: str, kind: type[_T]) -> _T:
-    value = record.get(name)
-    if type(value) is not kind:
-        raise ValueError(f"{name} is {value!r}")
-    return value
-
-
-def _day(text: str) -> int:
-    day = date.fromisoformat(text)
-    if day.isoformat() != text:  # another form of ISO 8601
-        raise ValueError(f"{text!r} is not YYYY-MM-DD")
-    return day.toordinal() - _EPOCH
-
-
-def _seq(day: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_SEQ:
-        raise ValueError(f"{day} is {value!r}")
-    return value

@@ -18,7 +18,6 @@ from mailserver.store import compaction as compaction_module
 from mailserver.store.compaction import (
     MAX_ARCHIVED_DAYS,
     MAX_ERROR_CHARS,
-    MAX_RECORD_BYTES,
     ArchivedDay,
     Compaction,
     CompactionRecordError,
@@ -29,6 +28,7 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import compaction_lock, pruning_turn
+from mailserver.store.records import MAX_RECORD_BYTES
 from mailserver.store.schema import STORE_FILE
 from tests.store.samples import names_in
 

@@ -29,6 +29,7 @@ from mailserver.store.handover import (
     read_handover,
     write_handover,
 )
+from mailserver.store.records import MAX_RECORD_BYTES
 from mailserver.store.schema import STORE_FILE
 from tests.store.samples import names_in
 
@@ -174,11 +175,22 @@ def test_each_truncation_of_a_record_is_an_error(store: Path) -> None:
             read_handover(store)
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe")], ids=["folder", "bytes"])
-def test_record_that_cannot_be_read_is_an_error(store: Path, make: Any) -> None:
-    make(handover_file(store))
+def test_record_that_cannot_be_read_is_an_error(store: Path) -> None:
+    handover_file(store).mkdir()
 
     with pytest.raises(HandoverError, match="cannot read"):
+        read_handover(store)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", '{"version": 1}'.encode("utf-16"), b" " * (MAX_RECORD_BYTES + 1)],
+    ids=["bytes", "utf-16", "long"],
+)
+def test_what_is_no_text_of_ours_is_no_record(store: Path, content: bytes) -> None:
+    handover_file(store).write_bytes(content)
+
+    with pytest.raises(HandoverError, match="is no record of the compaction"):
         read_handover(store)
 
 

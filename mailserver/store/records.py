@@ -1,0 +1,93 @@
+"""Records beside a store: JSON files of ours that are read whole, field by field, or not at all. Standard library only:
+the compaction reads and writes them, too.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mailserver.errors import MailserverError
+
+MAX_RECORD_BYTES = 1024 * 1024
+"""A record takes some kilobytes, and a hundred where it speaks of years of days. A larger file is none."""
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_MAX_COUNT = 2**63 - 1
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", str, int, dict[Any, Any])
+
+Record = Mapping[str, object]
+
+
+def read_record(
+    path: Path, decode: Callable[[Record], _T], *, version: int, what: str, error: type[MailserverError]
+) -> _T | None:
+    """Read a record; None if there is none.
+
+    Args:
+        decode: makes a value of it, or raises ValueError.
+        version: the only one that is known.
+        what: what the file should be, in words.
+        error: what is raised, with one line for the operator, if it cannot be read or is not that.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_RECORD_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as failure:
+        raise error(f"cannot read {path}: {failure.strerror or failure}") from failure
+    try:
+        if len(text) > MAX_RECORD_BYTES:
+            raise ValueError(f"more than {MAX_RECORD_BYTES} bytes")
+        record = json.loads(text.decode())
+        if not isinstance(record, dict):
+            raise ValueError("not an object")
+        if record.get("version") != version:
+            raise ValueError(f"version {record.get('version')!r}, this program knows {version}")
+        return decode(record)
+    except (ValueError, RecursionError) as failure:
+        raise error(f"{path} is no {what}: {failure}") from failure
+
+
+def field_of(record: Record, name: str, kind: type[_F]) -> _F:
+    """A field of just this type.
+
+    Raises:
+        ValueError: it is not there, or of another.
+    """
+    value = record.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def count_of(name: str, value: object) -> int:
+    """A number of things, as SQLite could hold it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def day_text(day: int) -> str:
+    """A day, Unix seconds / 86400, as YYYY-MM-DD."""
+    return date.fromordinal(_EPOCH + day).isoformat()
+
+
+def day_of(text: str) -> int:
+    """The day that `day_text` wrote.
+
+    Raises:
+        ValueError: it is another form of ISO 8601, or none.
+    """
+    day = date.fromisoformat(text)
+    if day.isoformat() != text:
+        raise ValueError(f"{text!r} is not YYYY-MM-DD")
+    return day.toordinal() - _EPOCH
