@@ -68,6 +68,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     del frame
     signal.signal(number, signal.SIG_IGN)  # what is left to do must not be interrupted again
+    logging.getLogger().setLevel(logging.CRITICAL)  # py4j would log it as an error, with its trace
     raise KeyboardInterrupt
 
 

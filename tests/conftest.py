@@ -1,0 +1,24 @@
+"""What every test leaves as it found it."""
+
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mailserver import logs
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that is run in this process sets logging up for all tests that come after it."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, logs.OUR_PACKAGES)]
+    levels, hook = [logger.level for logger in loggers], sys.excepthook
+    yield
+    for handler in [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]:
+        root.removeHandler(handler)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    logging.captureWarnings(capture=False)
+    sys.excepthook = hook
