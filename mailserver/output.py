@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def counted(count: int, thing: str) -> str:
+    """So many of a thing, in words."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def complain(text: str) -> None:
     """Say on stderr, in one line, what went wrong."""
     if not log_failure(text):
@@ -70,7 +75,7 @@ class Printer:
 
     @property
     def _counted(self) -> str:
-        return "1 envelope" if self._count == 1 else f"{self._count} envelopes"
+        return counted(self._count, "envelope")
 
     def _begin(self) -> None:
         """Print the heading, once there is an answer."""

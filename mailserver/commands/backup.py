@@ -8,7 +8,7 @@ from pathlib import Path
 from mailserver.backup import Backup, back_up
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.output import printable
+from mailserver.output import counted, printable
 from mailserver.store.schema import STORE_FILE
 
 
@@ -40,4 +40,4 @@ def _as_json(backup: Backup) -> dict[str, object]:
 
 def _as_text(backup: Backup) -> str:
     others = ", ".join(backup.files[1:]) or "nothing else"
-    return printable(f"{backup.folder}: {backup.envelopes} envelopes, {backup.bytes} bytes, with {others}")
+    return printable(f"{backup.folder}: {counted(backup.envelopes, 'envelope')}, {backup.bytes} bytes, with {others}")

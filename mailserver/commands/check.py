@@ -5,7 +5,7 @@ import json
 
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.output import printable
+from mailserver.output import counted, printable
 from mailserver.store.check import CheckReport, check_store
 from mailserver.store.schema import STORE_FILE
 
@@ -40,5 +40,5 @@ def _as_text(report: CheckReport) -> str:
         if count > len(report.shown[kind]):
             lines.append(f".. and {count - len(report.shown[kind])} more")
         lines.append(f"{count} of this kind: {kind.value}")
-    read = f"{report.envelopes} envelopes, {report.bytes} bytes"
+    read = f"{counted(report.envelopes, 'envelope')}, {report.bytes} bytes"
     return "\n".join([*lines, f"{read}: {'sound' if report.is_sound else 'DAMAGED'}"])

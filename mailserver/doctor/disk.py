@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from mailserver.config import Config
 from mailserver.datadir import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
+from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
 from mailserver.store.untouched import read_untouched
 
@@ -137,14 +139,21 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
     return ok(check, "readable by its owner only")
 
 
-def check_archive(archive: str) -> list[Finding]:
-    """The archive that pruning waits for is there; of one that is no local folder nothing is known."""
+def check_archive(archive: str, data_dir: Path) -> list[Finding]:
+    """The archive that pruning waits for is there, or the compaction, which may run elsewhere, has left its record."""
     if not archive:
         return []
     if "://" in archive:
         return [ok("archive", "not on this machine's disks: not looked at")]
     path = Path(archive)
     if not path.exists():
+        try:
+            handover = read_handover(data_dir / STORE_FILE)
+        except HandoverError as error:
+            return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
+        if handover is not None:
+            moment = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(handover.verified_at))
+            return [ok("archive", f"{path} is not to be seen from here; the compaction verified it at {moment}")]
         text = f"{path} is not there: nothing is pruned until the compaction has made it"
         return [warning("archive", text, "see to the nightly compaction")]
     if not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):

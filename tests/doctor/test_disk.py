@@ -21,6 +21,7 @@ from mailserver.doctor.disk import (
     read_growth,
 )
 from mailserver.doctor.findings import Finding, Verdict
+from mailserver.store.handover import Handover, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelope, stored
 from tests.store.samples import change, contents_of, make_store, names_in
@@ -186,11 +187,23 @@ def test_missing_token_file_is_a_problem_and_no_key_is_made(tmp_path: Path) -> N
 def test_archive(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    assert check_archive("") == []
-    assert check_archive(str(tmp_path))[0].verdict is Verdict.OK
-    assert check_archive("hdfs://host/archive")[0].verdict is Verdict.OK
-    assert check_archive(str(tmp_path / "none"))[0].verdict is Verdict.WARNING
-    assert check_archive(str(tmp_path / "file"))[0].verdict is Verdict.PROBLEM
+    assert check_archive("", tmp_path) == []
+    assert check_archive(str(tmp_path), tmp_path)[0].verdict is Verdict.OK
+    assert check_archive("hdfs://host/archive", tmp_path)[0].verdict is Verdict.OK
+    assert check_archive(str(tmp_path / "none"), tmp_path)[0].verdict is Verdict.WARNING
+    assert check_archive(str(tmp_path / "file"), tmp_path)[0].verdict is Verdict.PROBLEM
+
+
+def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
+    store = tmp_path / STORE_FILE
+    write_handover(store, Handover("id", "/archive", 1_795_200_000, {}))
+    (finding,) = check_archive(str(tmp_path / "none"), tmp_path)
+    assert finding.verdict is Verdict.OK
+    assert finding.text.endswith("the compaction verified it at 2026-11-20 18:40 UTC")
+
+    handover_file(store).write_text("{")
+    (finding,) = check_archive(str(tmp_path / "none"), tmp_path)
+    assert finding.verdict is Verdict.PROBLEM
 
 
 def test_envelopes_from_the_future_are_told_of(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_backup_and_check_need_no_daemon(tmp_path: Path) -> None:
 
     done = run_command("backup", tmp_path / "copy", "--data-dir", tmp_path / "data")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{tmp_path / 'copy'}: 1 envelopes, ")
+    assert done.stdout.startswith(f"{tmp_path / 'copy'}: 1 envelope, ")
 
     before = names_in(tmp_path / "copy")
     checked = run_command("check", "--data-dir", tmp_path / "copy")
