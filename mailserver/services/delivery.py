@@ -113,12 +113,12 @@ class Delivery:
             return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
 
     async def refuse(self, payload: bytes, rejected: RequestRejected, send: Send, peer: NodeId) -> None:
-        """Answer a request that is not even looked at with an error.
+        """Answer a request that is not even looked at, and counts against no limit, with an error.
 
         Raises:
             ConnectionLost: the client is gone.
         """
-        record = RequestRecord(peer, _now(), fallback_request_id(payload))
+        record = RequestRecord(peer, _now(), fallback_request_id(payload), is_counted=False)
         record.refused(rejected.rejection, str(rejected))
         try:
             with contextlib.suppress(RequestRejected):

@@ -14,23 +14,21 @@ from mailserver.waku.bloom import FULL_INTEREST, Interest
 
 log = logging.getLogger(__name__)
 
-QUIET_REJECTIONS = frozenset({Rejection.RATE_LIMITED, Rejection.TOO_MANY_WAITING})
-"""Refused for their number: as many as a stranger likes, and so below the default level. All others count as requests
-against the limits of a peer and of an address, which bounds their lines."""
-
 
 @dataclass(slots=True)
 class RequestRecord:
     """One request. Times are monotonic seconds; `first_at` is when the first envelopes were handed to the connection.
 
     `lower`, `upper` are the bounds in force, Unix seconds; `topics` says how many, 0 for a bloom filter. `is_clear`:
-    it came without an envelope. `follows_cursor`: it asks for a further page.
+    it came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
+    limits of its peer and address, which bounds how many such lines there are.
     """
 
     peer: NodeId
     began: float
     request_id: RequestId
     kind: RequestKind = RequestKind.UNREADABLE
+    is_counted: bool = True
     is_clear: bool = False
     follows_cursor: bool = False
     lower: int = 0
@@ -100,7 +98,8 @@ class RequestRecord:
     def _level(self) -> int:
         if self.outcome is Outcome.FAILED:
             return logging.ERROR
-        return logging.DEBUG if self.rejection in QUIET_REJECTIONS else logging.INFO
+        # Of what does not count there is as much as a stranger likes: it stays below the default level.
+        return logging.INFO if self.is_counted and self.rejection is not Rejection.RATE_LIMITED else logging.DEBUG
 
     def _ms(self, moment: float | None) -> float | str:
         return "-" if moment is None else round((moment - self.began) * 1000, 1)

@@ -974,3 +974,17 @@ async def test_requests_that_wait_for_their_turn_are_told(mailserver: Mailserver
         raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields(), number=number).raw)
     await until(lambda: peer.requests_waiting > 0)
     await until(lambda: peer.requests_waiting == 0)
+
+
+async def test_requests_that_are_too_long_to_be_looked_at_do_not_fill_the_log(
+    mailserver: Mailserver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "mailserver.services.requests")
+    raw = await mailserver.dial()
+
+    for _ in range(3):
+        raw.say(PacketCode.P2P_REQUEST, bytes(MAX_REQUEST_BYTES + 1))
+    heard = await raw.hear_packets(3)
+
+    assert [packet.code for packet in heard] == [PacketCode.P2P_REQUEST_COMPLETE] * 3
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG] * 3

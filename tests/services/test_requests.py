@@ -7,7 +7,7 @@ import pytest
 from mailserver.errors import Rejection
 from mailserver.mail.request import Cursor, MailRequest, RequestId
 from mailserver.metrics import Metrics, Outcome, RequestKind, count_of
-from mailserver.services.requests import QUIET_REJECTIONS, RequestRecord
+from mailserver.services.requests import RequestRecord
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash
 from tests.mailservers import NEWS, SPORT
@@ -108,8 +108,20 @@ def test_rejection_is_counted_and_told_once(rejection: Rejection, caplog: pytest
         reason: count_of(counter) for reason, counter in metrics.requests_rejected.items() if count_of(counter)
     } == {rejection: 1}
     (said,) = caplog.records
-    assert said.levelno == (logging.DEBUG if rejection in QUIET_REJECTIONS else logging.INFO)
+    assert said.levelno == (logging.DEBUG if rejection is Rejection.RATE_LIMITED else logging.INFO)
     assert r"cause='because of\nthis'" in said.getMessage()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REJECTED, Outcome.LOST])
+def test_what_counts_against_no_limit_stays_below_the_default_level(
+    outcome: Outcome, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = RequestRecord(PEER, 100.0, REQUEST_ID, is_counted=False)
+    record.refused(Rejection.MALFORMED, "too long")
+    record.outcome = outcome
+    record.end(Metrics(), 100.5)
+
+    assert [said.levelno for said in caplog.records] == [logging.DEBUG]
 
 
 def test_failure_of_ours_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
