@@ -16,7 +16,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs bench java lock clean help
+.PHONY: run compact test check docs faults bench java lock clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -34,6 +34,9 @@ check: $(DEV) ## check format, lint and types
 
 docs: $(DEV) ## write what README.md and .env.example say of the settings
 	@$(BIN)/python -m docs.settings
+
+faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 bench: java $(DEV) ## measure: make bench ARGS="..."
 	@$(BIN)/python -m bench $(ARGS)
