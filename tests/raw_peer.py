@@ -59,6 +59,13 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
     return left, right
 
 
+def bound_stream(target: tuple[str, int], source: str) -> socket.socket:
+    """A socket to `target` that comes from an address of its own: any of 127.0.0.0/8 is this machine's."""
+    connected = socket.create_connection(target, DEADLINE_S, source_address=(source, 0))
+    connected.setblocking(False)
+    return connected
+
+
 class RawPeer:
     """One side of a conversation, after the key exchange."""
 

@@ -1,0 +1,162 @@
+"""What the daemon opens to others, and what it keeps of its clients: as little as it can."""
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from mailserver.client import seal_request
+from mailserver.codec import rlp
+from mailserver.control import CONTROL_FILE
+from mailserver.datadir import ENODE_FILE, KEY_FILE
+from mailserver.mail.request import MailRequest, RequestId
+from mailserver.store.schema import STORE_FILE
+from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import Topic
+from mailserver.waku.packets import PacketCode, StatusOptions
+from mailserver.waku.payload import key_from_password
+from tests.integration.daemons import Daemon, running_daemon
+from tests.pairs import private_key
+from tests.raw_peer import RawPeer, bound_stream
+
+pytestmark = pytest.mark.integration
+
+LISTENING = "0A"
+"""The state TCP_LISTEN in /proc/net/tcp."""
+
+ASKED_FOR = Topic(b"\x91\x4c\xe5\x37")
+"""A topic that nobody has posted to."""
+
+CLIENT_ADDRESS = "127.91.76.229"
+PASSWORD = "status-offline-inbox"
+OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
+
+
+def sockets_of(daemon: Daemon) -> set[str]:
+    """The inode numbers of the sockets that the process has open."""
+    links = (str(path.readlink()) for path in Path(f"/proc/{daemon.process.pid}/fd").iterdir())
+    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+
+
+def internet_sockets(daemon: Daemon) -> Iterator[tuple[str, str, str]]:
+    """Protocol, local port in decimal and state of each of its sockets that an address can be given to."""
+    ours = sockets_of(daemon)
+    for protocol in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
+        table = Path(f"/proc/{daemon.process.pid}/net/{protocol}")
+        for line in table.read_text().splitlines()[1:]:
+            (
+                _,
+                local,
+                _,
+                state,
+                *_,
+            ) = fields = line.split()
+            if fields[9] in ours:
+                yield protocol, str(int(local.rpartition(":")[2], 16)), state
+
+
+def listening_ports(daemon: Daemon) -> set[tuple[str, str]]:
+    """Where others can reach it; what is no TCP at all would show, too."""
+    return {
+        (protocol, port)
+        for protocol, port, state in internet_sockets(daemon)
+        if state == LISTENING or protocol[:3] != "tcp"
+    }
+
+
+def unix_sockets(daemon: Daemon) -> set[str]:
+    """The names of its Unix sockets that have one."""
+    ours = sockets_of(daemon)
+    rows = [line.split() for line in Path(f"/proc/{daemon.process.pid}/net/unix").read_text().splitlines()[1:]]
+    return {row[7] for row in rows if row[6] in ours and len(row) > 7}
+
+
+def ports_in(log: str) -> set[tuple[str, str]]:
+    """The ports that it says it serves on."""
+    return {("tcp", port) for port in re.findall(r"serving [^\n]*port=(\d+)", log)}
+
+
+def test_nothing_listens_but_what_is_configured(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        peers = {("tcp", str(daemon.enode.port))}
+        assert listening_ports(daemon) == peers
+        assert [Path(name).name for name in unix_sockets(daemon)] == [CONTROL_FILE]
+        assert daemon.stop() == 0
+
+    with running_daemon(tmp_path, "--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as daemon:
+        peers = {("tcp", str(daemon.enode.port))}
+        assert len(ports_in(daemon.log)) == 2
+        assert listening_ports(daemon) == peers | ports_in(daemon.log)
+        assert daemon.stop() == 0
+
+
+def test_files_of_a_new_data_directory_are_not_for_others_where_they_tell_anything(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running_daemon(tmp_path / "data") as daemon:
+            files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+            assert daemon.stop() == 0
+    finally:
+        os.umask(before)
+
+    assert {name for name, mode in files.items() if not mode & OTHERS_MAY} >= {KEY_FILE, CONTROL_FILE}
+    assert {name for name, mode in files.items() if mode & (stat.S_IWGRP | stat.S_IWOTH)} == set()
+    assert ENODE_FILE in files  # is what everybody is told
+
+
+async def ask_as_a_client(daemon: Daemon) -> None:
+    """Connect from an address of its own, say what is wanted, ask for a topic well and badly, and end with a fault."""
+    enode = daemon.enode
+    raw = await RawPeer.dial(bound_stream((enode.host, enode.port), CLIENT_ADDRESS), enode.node_id, name="a client")
+    await raw.greet(status=StatusOptions(topic_interest=frozenset({ASKED_FOR})).encode())
+    now = int(time.time())
+    interest = Interest(topics=frozenset({ASKED_FOR}))
+    request = MailRequest(RequestId(bytes(32)), lower=now - 3600, upper=now, interest=interest, limit=10)
+    for password in (PASSWORD, "another"):
+        sealed = await seal_request(request, key_from_password(password), min_pow=0, now=now)
+        raw.say(PacketCode.P2P_REQUEST, sealed.raw)
+        await raw.hear_answer()
+    raw.say(PacketCode.P2P_REQUEST, rlp.encode([b"", b"", b"", b"", b"", b"", [ASKED_FOR]]))
+    await raw.hear_answer()
+    raw.say(PacketCode.MESSAGES, ASKED_FOR)
+    await raw.hear_hangup()
+    await raw.close()
+
+
+def kept_in(folder: Path) -> dict[str, bytes]:
+    """The contents of a data directory's files, by their names."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+async def told_by(port: str) -> str:
+    """All that the metrics' address says."""
+    async with aiohttp.ClientSession() as session:
+        texts = []
+        for path in ("status.json", "history.json", "metrics", "ready"):
+            async with session.get(f"http://127.0.0.1:{port}/{path}") as response:
+                texts.append(await response.text())
+    return "\n".join(texts)
+
+
+async def test_what_a_client_asked_for_is_in_no_log_file_or_metric(tmp_path: Path) -> None:
+    """8/WAKU-MAIL "Security considerations": a mailserver learns who asks for which topics. Ours keeps none of it."""
+    with running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon:
+        ((_, port),) = ports_in(daemon.log)
+        await ask_as_a_client(daemon)
+        daemon.wait_for_line("request outcome=rejected")
+        told = await told_by(port)
+        assert daemon.stop() == 0
+
+    node_id = private_key("a client").public_key
+    kept = kept_in(tmp_path)
+    assert kept.keys() >= {KEY_FILE, STORE_FILE}
+    for name, content in {**kept, "metrics": told.encode(), "log": daemon.log.encode()}.items():
+        for secret in (CLIENT_ADDRESS.encode(), ASKED_FOR.hex().encode(), ASKED_FOR, node_id.hex().encode(), node_id):
+            assert secret not in content.lower(), (name, secret)
+        assert name == "log" or node_id.hex()[:8].encode() not in content, name
+    assert f"peer={node_id.hex()[:8]}" in daemon.log  # the short id is all, so that two lines can be told to be of one
