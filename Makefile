@@ -16,7 +16,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs faults bench java lock clean help
+.PHONY: run compact test check docs faults bench java lock audit clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -57,6 +57,12 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) -o requirements.lock && \
 	$(LOCK) --extra export -c requirements.lock -o requirements-export.lock && \
 	$(LOCK) --extra export --group dev -c requirements-export.lock -o requirements-dev.lock
+
+audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
+	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "pip-audit>=2.9" && \
+	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
+		-r requirements.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,16 +1,19 @@
 """README.md and docs: the settings are those of Config, links lead somewhere."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from docs.settings import WRITTEN, settings_table, updated
 from mailserver.config import Config
 
 ROOT = Path(__file__).parents[1]
 HEADING = re.compile("^#+ (.+)$", re.MULTILINE)
+LOCKED = re.compile(r"^([a-z0-9-]+)==(\S+)(.*(?:\n    --hash.*)*)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)")
 
 
@@ -40,6 +43,33 @@ def test_every_alert_has_its_line() -> None:
     lines = re.findall(r"^\| \**(Mailserver[A-Za-z]+)\** \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
 
     assert sorted(lines) == sorted(rules)
+
+
+def requirements() -> dict[str, Requirement]:
+    """What runs asks for, with the compaction, by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = map(Requirement, project["dependencies"] + project["optional-dependencies"]["export"])
+    return {requirement.name: requirement for requirement in asked}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| (.+) \|$", readme.partition("### Dependencies")[2].partition("\n## ")[0], re.MULTILINE
+    )
+
+    assert sorted(name for name, _ in rows) == sorted(requirements())
+
+
+def test_every_dependency_is_locked_by_hash_and_as_new_as_it_must_be() -> None:
+    lock = (ROOT / "requirements-export.lock").read_text("utf-8")
+    locked = {name: (version, rest) for name, version, rest in LOCKED.findall(lock)}
+
+    for name, requirement in requirements().items():
+        version, rest = locked[name]
+        assert version in requirement.specifier
+        assert "--hash=sha256:" in rest
+    assert all("--hash=sha256:" in rest for _, rest in locked.values())
 
 
 def anchors(path: Path) -> set[str]:
