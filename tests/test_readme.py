@@ -89,3 +89,18 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file), f"{target}#{anchor}"
+
+
+def test_every_promise_names_a_test_that_there_is() -> None:
+    rows = re.findall(
+        r"^\| (?!promise|---)(.+) \| (.+) \|$", (ROOT / "docs/guarantees.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert rows
+
+    for promise, shown_by in rows:
+        shown = re.findall(r"`(tests/[a-z0-9_/]+\.py)::([A-Za-z0-9_]+)`", shown_by)
+        assert shown, promise
+        for file, test in shown:
+            assert re.search(
+                rf"^\s*(async )?def {test}\(|^{test} = ", (ROOT / file).read_text("utf-8"), re.MULTILINE
+            ), (file, test)

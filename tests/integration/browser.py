@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class Browser:
     def run(self, script: str, *arguments: object) -> Any:
         """Run JavaScript; what it returns."""
         return self._driver.execute_script(script, *arguments)
+
+    def run_async(self, script: str, *arguments: object) -> Any:
+        """Run JavaScript that calls its last argument with what it has found; return that."""
+        self._driver.set_script_timeout(DEADLINE_S)
+        return self._driver.execute_async_script(script, *arguments)
 
     def wait_for(self, script: str) -> None:
         """Wait until a JavaScript expression is true."""
@@ -85,12 +90,15 @@ class Browser:
 
 
 @contextlib.contextmanager
-def running_browser(profile: Path, *, width: int, height: int, dark: bool = False) -> Iterator[Browser]:
+def running_browser(
+    profile: Path, *, width: int = 800, height: int = 600, dark: bool = False, hosts: Sequence[str] = ()
+) -> Iterator[Browser]:
     """Run a browser with a window of this size, in pixels.
 
     Args:
         profile: a new folder for what it writes.
         dark: it prefers dark pages.
+        hosts: names that mean this machine to it.
     """
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
@@ -100,7 +108,13 @@ def running_browser(profile: Path, *, width: int, height: int, dark: bool = Fals
         pytest.skip(reason)
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+    rules = ", ".join(f"MAP {host} 127.0.0.1" for host in hosts)
+    for flag in (
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        f"--window-size={width},{height}",
+        f"--host-resolver-rules={rules}",
+    ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
