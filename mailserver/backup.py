@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mailserver.datadir import KEY_FILE
 from mailserver.errors import MailserverError
-from mailserver.files import open_descriptor, try_lock
+from mailserver.files import make_folder, open_descriptor, sync_folder, try_lock
 from mailserver.store.backup import OnStep, copy_store, snapshot
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import MAX_FILE_BYTES, PROGRESS_FILE
@@ -61,9 +61,9 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
             for name, content in small.items():
                 _write(folder / name, content, 0o600 if name == KEY_FILE else 0o644)
             size = (folder / STORE_FILE).stat().st_size
-            _sync_folder(folder)
+            sync_folder(folder)
             folder.rename(destination)  # takes the place of an empty folder, and of nothing else
-        _sync_folder(destination.parent)
+        sync_folder(destination.parent)
     except OSError as error:
         raise BackupError(f"cannot write the backup {destination}: {error.strerror or error}") from error
     return Backup(destination, (STORE_FILE, *small), envelopes, size)
@@ -119,7 +119,7 @@ def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
 def _new_folder(destination: Path) -> Iterator[Path]:
     """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
     folder = destination.with_name(f".{destination.name}.partial")
-    destination.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(destination.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         if not try_lock(descriptor):
@@ -136,9 +136,4 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as descriptor:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(content)
-        os.fsync(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)

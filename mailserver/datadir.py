@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import DecodeError, StartupError
-from mailserver.files import open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.files import make_folder, open_descriptor, read_holder, try_lock, write_atomically, write_holder
 from mailserver.net.connection import random_key
 
 LOCK_FILE = "lock"
@@ -34,7 +34,7 @@ def locked(data_dir: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            make_folder(data_dir)
             descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT))
         except OSError as error:
             raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error

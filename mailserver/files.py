@@ -28,11 +28,35 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and the parents that are missing; its name is on disk at the end.
+
+    Whatever is synced in a folder is lost with the folder's name. That is synced with the parent, and also if the
+    folder is there: who made it may have been killed before. Where we may not read the parent, we have to trust.
+
+    Args:
+        mode: permissions of the folder itself, but for the umask.
+    Raises:
+        OSError: it cannot be made, or a file is there.
+    """
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(mode, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have on disk which names there are in a folder.
+
+    Raises:
+        OSError: it cannot be read, or synced.
+    """
+    with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.files import open_descriptor, read_holder, try_lock, unlock, write_atomically, write_holder
+from mailserver.files import (
+    make_folder,
+    open_descriptor,
+    read_holder,
+    try_lock,
+    unlock,
+    write_atomically,
+    write_holder,
+)
 
 
 def mode_of(path: Path) -> int:
@@ -23,6 +31,54 @@ def test_file_has_its_mode_whatever_the_umask(tmp_path: Path, mask: int) -> None
 
     assert mode_of(tmp_path / "file") == 0o644
     assert (tmp_path / "file").read_text() == "text\n"
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What has been synced, in order."""
+    paths: list[Path] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        paths.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return paths
+
+
+def test_folder_is_made_with_its_parents_and_each_name_is_synced(tmp_path: Path, synced: list[Path]) -> None:
+    make_folder(tmp_path / "a" / "b" / "c", 0o700)
+
+    assert mode_of(tmp_path / "a" / "b" / "c") == 0o700
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+
+
+def test_name_of_a_folder_that_is_there_is_synced_too(tmp_path: Path, synced: list[Path]) -> None:
+    (tmp_path / "a").mkdir()  # by one who was killed right then
+
+    make_folder(tmp_path / "a")
+
+    assert synced == [tmp_path]
+
+
+def test_folder_in_one_that_we_may_not_read_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("mailserver.files.sync_folder", refused)  # root may read everything
+
+    make_folder(tmp_path / "a")
+
+    assert (tmp_path / "a").is_dir()
+
+
+def test_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(OSError, match=r"File exists|Not a directory"):
+            make_folder(path)
 
 
 def test_what_a_crash_left_behind_is_replaced(tmp_path: Path) -> None:
