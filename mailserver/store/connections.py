@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiosqlite
 
 from mailserver.errors import StoreError
+from mailserver.files import sync_folder
 from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 
@@ -29,24 +30,24 @@ WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 async def open_writer(path: Path) -> aiosqlite.Connection:
-    """Open the one connection that writes and checkpoints; make or migrate the store first.
+    """Open the one connection that writes and checkpoints; make or migrate the store first. It is on disk then.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written. It is unchanged then.
     """
     try:
-        if await asyncio.to_thread(_read_header, path):
+        header = await asyncio.to_thread(_read_header, path)
+        if header is None:
+            await _make(path)
+        elif header:
             # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
             await (await _open_read_only(path, may_be_blank=True)).close()
         connection = await _connect(path)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open the store {path}: {error}") from error
-    try:
+    async with _preparing(connection, path):
         await _prepare(connection)
         await _identify(connection, path)
-    except (sqlite3.Error, OSError) as error:
-        await connection.close()
-        raise StoreError(f"cannot prepare the store {path}: {error}") from error
     return connection
 
 
@@ -108,7 +109,7 @@ async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_bl
     application_id = await pragma(connection, "application_id")
     version = await pragma(connection, "user_version")
     if may_be_blank and application_id == version == 0:
-        # Nothing in it at all: what a first start leaves that was killed before its first commit.
+        # Nothing in it at all: somebody has made the file for us.
         ((tables,),) = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
         if tables == 0:
             return
@@ -116,6 +117,43 @@ async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_bl
         raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
     if version > SCHEMA_VERSION:
         raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+
+
+async def _make(path: Path) -> None:
+    """Make an empty store beside, and give it its name when all of it is on disk: a cut leaves all, or nothing.
+
+    SQLite makes a file a WAL database by way of a journal. Who is stopped in that leaves a file that may begin with
+    anything, and cannot be looked at before it is written.
+    """
+    new = path.with_name(f"{path.name}.new")
+    # What was left of such a store, or belongs to one that was deleted: it would be taken for a part of this one.
+    await asyncio.to_thread(_remove, new, *_beside(new), *_beside(path))
+    connection = await _connect(new)
+    async with _preparing(connection, path):
+        await _prepare(connection)
+        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")  # into the one file, and synced
+    await connection.close()
+    await asyncio.to_thread(new.replace, path)
+    await asyncio.to_thread(sync_folder, path.parent)
+
+
+def _beside(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}-{ending}") for ending in ("journal", "wal", "shm")]
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+    sync_folder(files[0].parent)
+
+
+@contextlib.asynccontextmanager
+async def _preparing(connection: aiosqlite.Connection, path: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        await connection.close()
+        raise StoreError(f"cannot prepare the store {path}: {error}") from error
 
 
 async def _prepare(connection: aiosqlite.Connection) -> None:

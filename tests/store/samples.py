@@ -92,11 +92,11 @@ def assert_counts_are_right(path: Path) -> None:
 
 
 def copy_as_on_disk(path: Path, to: Path) -> Path:
-    """What a kill at this moment leaves: the file and its WAL. The WAL's index is made from it again."""
+    """What a kill at this moment leaves: the file and its WAL, or a new one. The WAL's index is made from it again."""
     to.mkdir()
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-journal"):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copy(path.with_name(name), to / name)
+    for file in path.parent.glob(f"{path.name}*"):
+        if not file.name.endswith("-shm"):
+            shutil.copy(file, to / file.name)
     return to / path.name
 
 

@@ -567,6 +567,40 @@ async def test_first_start_that_is_killed_is_made_good_by_the_next(
     assert len(copies) > len(MIGRATIONS[0])
 
 
+async def test_new_store_has_its_name_only_when_it_is_whole(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = await kill_at_each_statement(path, tmp_path, monkeypatch)
+
+    there = [copy for copy in copies if copy.exists()]
+    for copy in there:
+        assert schema_of(copy) == schema_of(path)
+        assert rows(copy, "PRAGMA journal_mode") == [("wal",)]
+    assert 0 < len(there) < len(copies)
+
+
+@pytest.mark.parametrize("ending", ["journal", "wal", "shm"])
+async def test_what_is_left_of_a_store_that_was_deleted_is_not_taken_for_a_part_of_the_new_one(
+    path: Path, tmp_path: Path, ending: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / STORE_FILE
+    make_store(other, new_envelopes(3))
+    with plain(other, write=True) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("DELETE FROM envelopes")
+        left = read(other.with_name(f"{STORE_FILE}-wal"))
+    for name in (path.name, f"{path.name}.new"):
+        write(path.with_name(f"{name}-{ending}"), left)
+
+    await make(path)
+
+    assert stored(path) == []
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+    assert len(rows(path, "SELECT id FROM identity")) == 1
+    assert [name for name in names_in(path.parent) if ".new" in name] == []
+
+
 async def test_migration_that_is_killed_is_made_good_by_the_next_start(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
