@@ -19,7 +19,7 @@ from mailserver.store.compaction import CompactionRecordError, read_compaction
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.rows import decode_and_compare
 from mailserver.store.schema import MIGRATIONS, SECONDS_PER_DAY
-from mailserver.store.untouched import has_content, read_untouched
+from mailserver.store.untouched import has_commit, read_untouched
 from mailserver.waku.envelope import MAX_U32
 
 MAX_SHOWN = 20
@@ -122,7 +122,7 @@ def _look_at_length(path: Path, report: CheckReport) -> None:
 
     Where there is a log, the rest of the file may be in it. SQLite itself takes a part of a page for a whole one.
     """
-    if has_content(path.with_name(f"{path.name}-wal")):
+    if has_commit(path.with_name(f"{path.name}-wal")):
         return
     with path.open("rb") as file:
         header = file.read(100)

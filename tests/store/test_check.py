@@ -50,6 +50,17 @@ def damage(path: Path, *statements: str) -> CheckReport:
     return check(path)
 
 
+def leave_log(path: Path, cut: Callable[[bytes], bytes]) -> None:
+    """Delete all topics in a log of one commit, and leave what a power cut may leave of it, and of its index."""
+    before = path.read_bytes()
+    with plain(path, write=True) as connection:
+        connection.execute("DELETE FROM day_topics")
+        log = path.with_name(f"{STORE_FILE}-wal").read_bytes()
+    path.write_bytes(before)
+    path.with_name(f"{STORE_FILE}-wal").write_bytes(cut(log))
+    path.with_name(f"{STORE_FILE}-shm").write_bytes(b"?" * 32768)
+
+
 def test_sound_store_is_found_sound(path: Path) -> None:
     report = check(path)
 
@@ -65,6 +76,36 @@ def test_store_of_the_daemon_is_found_sound_beside_it_and_after_it(tmp_path: Pat
 
     assert asyncio.run(use()).envelopes == 50
     assert check(tmp_path / STORE_FILE).is_sound
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda log: log[:20], id="half a header"),
+        pytest.param(lambda log: log[:32], id="a header"),
+        pytest.param(lambda log: log[:31] + b"?", id="a torn header"),
+        pytest.param(lambda log: log[:20_000], id="one frame of two"),
+        pytest.param(lambda log: log[:16_440] + bytes(len(log) - 16_440), id="zeros in place of a frame"),
+        pytest.param(lambda log: log[:-1] + b"?", id="a torn frame"),
+        pytest.param(lambda log: bytes(len(log)), id="zeros"),
+        pytest.param(lambda log: b"?" * len(log), id="garbage"),
+    ],
+)
+def test_log_without_a_commit_is_no_log(path: Path, cut: Callable[[bytes], bytes]) -> None:
+    leave_log(path, cut)
+    before = contents_of(path.parent)
+
+    report = check(path)  # SQLite would look for ten seconds, and say "locking protocol"
+
+    assert report.is_sound
+    assert report.envelopes == 300
+    assert contents_of(path.parent) == before
+
+
+def test_commit_in_a_log_that_a_kill_has_left_counts(path: Path) -> None:
+    leave_log(path, lambda log: log + b"?" * 10_000)
+
+    assert Kind.COUNTS in check(path).found
 
 
 def test_nothing_is_written_beside_a_closed_store(path: Path) -> None:
