@@ -41,7 +41,7 @@ async def test_store_is_seen_with_its_files(store: EnvelopeStore, tmp_path: Path
     assert sight.store.envelopes == 30
     assert sight.store.oldest == NOW
     assert sight.store.file_bytes == (tmp_path / STORE_FILE).stat().st_size
-    assert sight.store.wal_bytes == (tmp_path / f"{STORE_FILE}-wal").stat().st_size > 0
+    assert 0 < sight.store.wal_bytes < (tmp_path / f"{STORE_FILE}-wal").stat().st_size  # then something was committed
     assert sight.store.bytes > 30 * 100
     assert sight.store_problem == ""
 

@@ -16,7 +16,8 @@ from mailserver.errors import StoreError
 from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
 from mailserver.store.reader import Key, Page, Query
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.schema import PAGE_BYTES, STORE_FILE
+from mailserver.store.wal import wal_file
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of
 from tests.store.samples import (
@@ -643,3 +644,15 @@ async def test_file_says_whether_it_shrinks(path: Path, tmp_path: Path) -> None:
 
     async with open_store(old) as store:
         assert not await store.shrinks()
+
+
+async def test_touch_writes_to_the_disk(tmp_path: Path) -> None:
+    """SQLite writes nothing for a change that changes nothing: then a full disk would not be noticed."""
+    path = tmp_path / "mailserver.db"
+    async with open_store(path) as store:
+        before = wal_file(path).stat().st_size
+        for _ in range(3):
+            await store.touch()
+
+        assert wal_file(path).stat().st_size >= before + 3 * PAGE_BYTES
+        assert await store.identity()
