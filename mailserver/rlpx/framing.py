@@ -117,7 +117,7 @@ def split_message(body: bytes) -> tuple[int, bytes]:
         DecodeError: the message id is not an RLP integer below 256.
     """
     first = body[0]
-    if first < 0x80:
+    if 0 < first < 0x80:
         return first, body[1:]
     if first == 0x80:
         return 0, body[1:]

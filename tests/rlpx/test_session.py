@@ -621,6 +621,16 @@ def test_message_id_that_is_no_small_rlp_integer_is_refused(body: bytes) -> None
     assert session.events() == [BREACH]
 
 
+def test_hello_whose_message_id_is_no_rlp_integer_is_refused() -> None:
+    # 0 as an RLP integer is the empty string, 0x80.
+    session, peer = recipient_and_peer()
+    hello = p2p.Hello(p2p.P2P_VERSION, "scripted/1", (TOY,), 0, peer.key.public_key)
+
+    feed(session, peer.frame_of(b"\x00" + hello.encode()))
+
+    assert session.events() == [BREACH]
+
+
 def test_longest_message_is_taken_in_both_directions() -> None:
     pair = Pair.open()
     incompressible = b"".join(private_key(str(number)).secret for number in range(MAX_MESSAGE_BYTES // 32))
