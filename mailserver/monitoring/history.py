@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from reprlib import repr as shown
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
@@ -258,7 +259,7 @@ def decode_file(data: bytes) -> Minutes:
         raise ValueError("not a history of version 1")
     first_at, columns = record.get("first_at"), record.get("columns")
     if not isinstance(first_at, int | float) or not 0 <= first_at <= _LATEST:  # so not NaN, which Python's JSON has
-        raise ValueError(f"first_at is {first_at!r}")
+        raise ValueError(f"first_at is {shown(first_at)}")
     if not isinstance(columns, dict) or columns.keys() != set(NAMES):
         raise ValueError("other columns")
     decoded = {name: _decode_column(name, columns[name]) for name in NAMES}
@@ -296,7 +297,7 @@ def _decode_column(name: str, values: object) -> "array[float]":
     column = array("d")
     for value in values:
         if value is not None and (not isinstance(value, int | float) or not 0 <= value < 2**63):
-            raise ValueError(f"{name} has {value!r}")
+            raise ValueError(f"{name} has {shown(value)}")
         column.append(_EMPTY if value is None else value)
     return column
 

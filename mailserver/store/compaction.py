@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from reprlib import repr as shown
 from types import MappingProxyType
 from typing import Any
 
@@ -187,7 +188,7 @@ def _number(record: Mapping[str, object], name: str) -> float:
     value = record.get(name)
     # So not(NaN) and Infinity, which JSON as Python reads it has.
     if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}")
+        raise ValueError(f"{name} is {shown(value)}")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -197,5 +198,5 @@ def _time_or_none(record: Mapping[str, object], name: str) -> float | None:
 
 def _archived_day(day: str, value: object) -> ArchivedDay:
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{day} is {value!r}")
+        raise ValueError(f"{day} is {shown(value)}")
     return ArchivedDay(*(count_of(day, number) for number in value))

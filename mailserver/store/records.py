@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, TypeVar
 
 from mailserver.errors import MailserverError
@@ -47,7 +48,7 @@ def read_record(
         if not isinstance(record, dict):
             raise ValueError("not an object")
         if record.get("version") != version:
-            raise ValueError(f"version {record.get('version')!r}, this program knows {version}")
+            raise ValueError(f"version {shown(record.get('version'))}, this program knows {version}")
         return decode(record)
     except (ValueError, RecursionError) as failure:
         raise error(f"{path} is no {what}: {failure}") from failure
@@ -61,7 +62,7 @@ def field_of(record: Record, name: str, kind: type[_F]) -> _F:
     """
     value = record.get(name)
     if type(value) is not kind:
-        raise ValueError(f"{name} is {value!r}")
+        raise ValueError(f"{name} is {shown(value)}")
     return value
 
 
@@ -72,7 +73,7 @@ def count_of(name: str, value: object) -> int:
         ValueError: it is none.
     """
     if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise ValueError(f"{name} is {value!r}")
+        raise ValueError(f"{name} is {shown(value)}")
     return value
 
 
@@ -87,7 +88,6 @@ def day_of(text: str) -> int:
     Raises:
         ValueError: it is another form of ISO 8601, or none.
     """
-    day = date.fromisoformat(text)
-    if day.isoformat() != text:
-        raise ValueError(f"{text!r} is not YYYY-MM-DD")
+    if len(text) != len("YYYY-MM-DD") or (day := date.fromisoformat(text)).isoformat() != text:
+        raise ValueError(f"{shown(text)} is not YYYY-MM-DD")
     return day.toordinal() - _EPOCH

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId
@@ -177,7 +178,7 @@ def _decode(record: Any) -> tuple[dict[NodeId, Account], list[Range]]:
         raise ValueError("not an object")
     version = record.get("version")
     if version != _VERSION:
-        raise ValueError(f"version {version!r}, this program knows {_VERSION}")
+        raise ValueError(f"version {shown(version)}, this program knows {_VERSION}")
     sources = record.get("sources")
     if not isinstance(sources, dict) or len(sources) > MAX_ACCOUNTS:
         raise ValueError("sources are not what they should be")
@@ -188,31 +189,31 @@ def _decode(record: Any) -> tuple[dict[NodeId, Account], list[Range]]:
 def _decode_source(text: str) -> NodeId:
     source = bytes.fromhex(text)
     if len(source) != PUBLIC_KEY_BYTES:
-        raise ValueError(f"{text!r} is no node id")
+        raise ValueError(f"{shown(text)} is no node id")
     return NodeId(source)
 
 
 def _decode_account(account: object) -> Account:
     if not isinstance(account, dict):
-        raise ValueError(f"{account!r} says nothing of a source")
+        raise ValueError(f"{shown(account)} says nothing of a source")
     return Account(_decode_ranges(account.get("asked")), _decode_ranges(account.get("pending")))
 
 
 def _decode_ranges(parts: object) -> list[Range]:
     if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1:  # and the current one
-        raise ValueError(f"{parts!r} is no list of ranges")
+        raise ValueError(f"{shown(parts)} is no list of ranges")
     return [_decode_range(part) for part in parts]
 
 
 def _decode_range(part: object) -> Range:
     if not isinstance(part, Mapping):
-        raise ValueError(f"{part!r} is no range")
+        raise ValueError(f"{shown(part)} is no range")
     lower, upper, cursor = part.get("lower"), part.get("upper"), part.get("cursor")
     # bool is an int, but no time.
     if type(lower) is not int or type(upper) is not int or not 0 <= lower <= upper <= MAX_U32:
-        raise ValueError(f"{part!r} is no range")
+        raise ValueError(f"{shown(part)} is no range")
     if cursor is None:
         return Range(lower, upper)
     if type(cursor) is not str:
-        raise ValueError(f"{part!r} has no cursor")
+        raise ValueError(f"{shown(part)} has no cursor")
     return Range(lower, upper, Cursor.decode(bytes.fromhex(cursor)))

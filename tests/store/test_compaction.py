@@ -199,6 +199,11 @@ def test_what_a_later_program_adds_is_passed_over(store: Path) -> None:
         ("archived", {"2026-11-20": [7, -1]}),
         ("archived", {"20261120": [7, 3600]}),
         ("archived", {"2026-11-31": [7, 3600]}),
+        ("archived", {"2026-11-20" * 1000: [7, 3600]}),
+        ("archived", {"2026-11-20": [7] * 10_000}),
+        ("rows", "7" * 10_000),
+        ("started_at", "7" * 10_000),
+        ("error", [["no text"] * 1000]),
         ("archived", {date.fromordinal(700_000 + day).isoformat(): [1, 1] for day in range(MAX_ARCHIVED_DAYS + 1)}),
     ],
 )
@@ -211,6 +216,7 @@ def test_record_that_is_not_understood_is_an_error(store: Path, field: str, valu
 
     assert str(compaction_file(store)) in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
 
 
 @pytest.mark.parametrize(
