@@ -19,6 +19,9 @@ from spark_export.layout import Layout
 
 ARCHIVE_VERSION = 1
 
+_FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a value may raise that is of another kind: infinity is no integer, and JSON nests as deep as it likes."""
+
 
 @dataclass(frozen=True, slots=True)
 class DayRecord:
@@ -105,7 +108,7 @@ def decode_settings(text: str, where: str) -> Layout:
     try:
         value = _versioned(json.loads(text), where)
         return Layout(PartitionBy(value["partition_by"]), int(value["prefix_digits"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except _FAULTS as error:
         raise ExportError(f"{where} is damaged: {error!r}") from error
 
 
@@ -123,7 +126,7 @@ def decode_records(text: str, where: str) -> list[PeriodRecord]:
     try:
         value = _versioned(json.loads(text), where)
         return [_decode_record(record) for record in value["records"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise ExportError(f"{where} is damaged: {error!r}") from error
 
 
@@ -140,7 +143,7 @@ def decode_record(text: str, where: str) -> PeriodRecord:
     """
     try:
         return _decode_record(_versioned(json.loads(text), where))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise ExportError(f"{where} is damaged: {error!r}") from error
 
 
@@ -150,7 +153,7 @@ def _dump(value: object) -> str:
 
 def _versioned(value: Any, where: str) -> Any:
     if value["version"] != ARCHIVE_VERSION:
-        raise ExportError(f"{where} has version {value['version']}, this program knows {ARCHIVE_VERSION}")
+        raise ExportError(f"{where} has version {value['version']!r}, this program knows {ARCHIVE_VERSION}")
     return value
 
 

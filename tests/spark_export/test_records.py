@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_every_truncation_is_damage(decode: Decode, text: str) -> None:
 
 
 @pytest.mark.parametrize(("decode", "text"), DECODERS)
-@pytest.mark.parametrize("value", [None, [], {}, "text", -1.5, [[1]], {"x": 1}, "\ud800"])
+@pytest.mark.parametrize("value", [None, [], {}, "text", -1.5, math.inf, [[1]], {"x": 1}, "\ud800"])
 def test_any_other_value_in_any_place_is_read_or_damage(decode: Decode, text: str, value: object) -> None:
     for damaged in _variants(json.loads(text), value):
         try:
@@ -115,6 +116,20 @@ def _variants(value: Any, other: object) -> list[Any]:
             found.append(value[:at] + value[at + 1 :])
             found += [[*value[:at], variant, *value[at + 1 :]] for variant in _variants(part, other)]
     return found
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_deep_nesting_is_damage(decode: Decode, text: str) -> None:
+    with pytest.raises(ExportError, match=r"^/a/file is damaged: "):
+        decode('{"version": 1, "days": ' + "[" * 100_000, "/a/file")
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_any_version_makes_one_line(decode: Decode, text: str) -> None:
+    with pytest.raises(ExportError) as caught:
+        decode(json.dumps({**json.loads(text), "version": "two\nlines"}), "/a/file")
+
+    assert "\n" not in str(caught.value)
 
 
 def test_replaced_periods_are_not_visible() -> None:
