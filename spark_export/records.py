@@ -20,7 +20,7 @@ from spark_export.layout import Layout
 ARCHIVE_VERSION = 1
 
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a value may raise that is of another kind: infinity is no integer, and JSON nests as deep as it likes."""
+"""What reading a value of another kind may raise: infinity is no integer, and JSON nests as deep as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
