@@ -16,7 +16,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs faults bench java lock audit clean help
+.PHONY: run compact test check docs faults fuzz bench java lock audit clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -37,6 +37,9 @@ docs: $(DEV) ## write what README.md and .env.example say of the settings
 
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+fuzz: java $(DEV) ## fuzz every decoder: make fuzz ARGS="--seconds 60 codec-rlp"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: java $(DEV) ## measure: make bench ARGS="..."
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,0 +1,72 @@
+"""`python -m tests.fuzz [--seconds N] [--jobs N] [--json FILE] [--out DIR] [--merge] [TARGET ...]`: fuzz, and say what
+was found. Without a target, all of them. The exit code is 1 if any promise was broken.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from tests.faults.report import Report, Row, as_json, as_text
+from tests.fuzz.runner import fuzz, merge
+from tests.fuzz.target import names
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fuzz the targets asked for; print figures; return the exit code."""
+    known = names()
+    parser = argparse.ArgumentParser(prog="fuzz", description="Fuzz decoders and the session machine.")
+    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="targets at a time (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1, 2**31), help="to repeat a run that has printed it"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--out", type=Path, default=Path(".fuzz"), metavar="DIR", help="what is found (default: .fuzz)")
+    parser.add_argument("--merge", action="store_true", help="do not fuzz: take what is in DIR into tests/fuzz/corpus")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(known)}")
+    given = parser.parse_args(argv)
+    targets = given.targets or known
+    for name in targets:
+        if name not in known:
+            parser.error(f"no target {name}")
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+
+    broken: list[str] = []
+
+    def one(name: str) -> Row:
+        if given.merge:
+            row = merge(name, out)
+        else:
+            began = time.monotonic()
+            row, problem = fuzz(name, out, seconds=given.seconds, seed=given.seed)
+            broken.extend([problem] if problem else [])
+            seconds = time.monotonic() - began
+            row = replace(row, figures={**row.figures, "seconds": seconds, "runs_per_s": _runs(row) / seconds})
+        print(as_text(Report(name, (row,))).splitlines()[1], flush=True)
+        return row
+
+    with ThreadPoolExecutor(given.jobs) as jobs:
+        rows = tuple(jobs.map(one, targets))
+    total = Row("total", {"targets": len(rows), "runs": sum(map(_runs, rows)), "broken": len(broken)})
+    report = Report("fuzz", (*rows, total), tuple(broken))
+    print(as_text(report), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(as_json([report]), indent=2) + "\n")
+    return 1 if broken else 0
+
+
+def _runs(row: Row) -> int:
+    runs = row.figures.get("runs", 0)
+    assert isinstance(runs, int)
+    return runs
+
+
+if __name__ == "__main__":
+    sys.exit(main())

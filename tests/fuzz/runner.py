@@ -1,0 +1,125 @@
+"""Runs targets, each in a process of its own, reads what libFuzzer says at the end, and folds what was found into the
+corpora of the repository.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from hashlib import sha1
+from pathlib import Path
+
+from tests.faults.report import Figure, Row
+from tests.fuzz.target import load
+
+ROOT = Path(__file__).parent.parent.parent
+CORPUS = Path(__file__).parent / "corpus"
+
+INPUT_TIMEOUT_S = 60
+"""An input that takes so long hangs; `target.MAX_CPU_S` is what it may take."""
+
+RSS_LIMIT_MB = 1024
+"""What a process may take after any number of inputs: what leaks shows here. Most take 100."""
+
+GRACE_S = 120.0
+"""For a process to start, read its corpus and end."""
+
+_DONE = re.compile(r"^#\d+\t.*?cov: (\d+) ft: (\d+) corp: (\d+)/(\S+)", re.MULTILINE)
+_RUNS = re.compile(r"^stat::number_of_executed_units:\s+(\d+)", re.MULTILINE)
+_ERROR = re.compile(r"^ === Uncaught Python exception: ===\n(.*)$|^(==\d+== ?ERROR: .*)$", re.MULTILINE)
+
+
+def fuzz(
+    name: str, out: Path, *, seconds: int = 0, runs: int = 0, seed: int = 1, root: Path = ROOT
+) -> tuple[Row, str | None]:
+    """Fuzz one target; return its figures, and what it found that should not be, or None.
+
+    Args:
+        out: where its folder goes: `log`, `found/` with inputs worth keeping, and what broke it.
+        seconds, runs: when to end; 0 is never. What is in the corpus is run in addition.
+        root: where the code is.
+    """
+    folder = out / name
+    found, seeds = folder / "found", folder / "seeds"
+    write_seeds(name, seeds)
+    found.mkdir(exist_ok=True)
+    folders = _existing([found, seeds, root / CORPUS.relative_to(ROOT) / name])
+    runs += sum(len(list(Path(each).iterdir())) for each in folders) if runs else 0
+    options = [
+        f"-seed={seed}",
+        f"-timeout={INPUT_TIMEOUT_S}",
+        f"-rss_limit_mb={RSS_LIMIT_MB}",
+        "-print_final_stats=1",
+        "-verbosity=1",
+        f"-artifact_prefix={folder}/",
+        *([f"-max_total_time={seconds}"] if seconds else []),
+        *([f"-runs={runs}"] if runs else []),
+    ]
+    code, text = _run(name, [*options, *folders], root, seconds + GRACE_S)
+    (folder / "log").write_text(text)
+    row = Row(name, _figures(text, seed))
+    if code == 0:
+        return row, None
+    errors = [python or other for python, other in _ERROR.findall(text)]
+    return row, f"{name}: {errors[0] if errors else f'exit code {code}'}; the input is in {folder}, seed {seed}"
+
+
+def merge(name: str, out: Path) -> Row:
+    """Put what has been found into the repository: the fewest inputs that reach all that is reached."""
+    write_seeds(name, out / name / "seeds")
+    with tempfile.TemporaryDirectory() as kept:
+        sources = [CORPUS / name, out / name / "seeds", out / name / "found"]
+        code, text = _run(name, ["-set_cover_merge=1", "-use_counters=0", kept, *_existing(sources)], ROOT, None)
+        if code != 0:
+            raise RuntimeError(f"{name}: not merged:\n{text[-2000:]}")
+        inputs = [file.read_bytes() for file in Path(kept).iterdir()]
+    target = CORPUS / name
+    target.mkdir(parents=True, exist_ok=True)
+    for file in target.iterdir():
+        file.unlink()
+    write_inputs(target, inputs)
+    return Row(name, {"inputs": len(inputs), "bytes": sum(map(len, inputs))})
+
+
+def write_seeds(name: str, folder: Path) -> None:
+    """Write a target's seeds into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_inputs(folder, load(name).seeds())
+
+
+def write_inputs(folder: Path, inputs: Iterable[bytes]) -> None:
+    """Write inputs as libFuzzer does: named by their hash."""
+    for data in inputs:
+        (folder / sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
+
+
+def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | None) -> tuple[int, str]:
+    command = [sys.executable, "-m", "tests.fuzz.engine", name, *arguments]
+    # The order of sets is a choice, too; what libFuzzer draws depends on its seed alone.
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=environment,
+        timeout=timeout_s,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    return done.returncode, done.stdout
+
+
+def _existing(folders: Iterable[Path]) -> list[str]:
+    return [str(folder) for folder in folders if folder.is_dir()]
+
+
+def _figures(text: str, seed: int) -> dict[str, Figure]:
+    runs = _RUNS.findall(text)
+    last = (_DONE.findall(text) or [("0", "0", "0", "")])[-1]
+    edges, features, inputs, _ = last
+    figures = {"runs": int(runs[-1]) if runs else 0, "edges": int(edges), "features": int(features)}
+    return {**figures, "corpus": int(inputs), "seed": seed}

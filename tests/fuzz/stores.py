@@ -1,0 +1,46 @@
+"""A store for each input, in memory and without a thread: thousands a second."""
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from mailserver.store.envelopes import EnvelopeStore
+from mailserver.store.schema import STORE_FILE
+from mailserver.store.writer import NewEnvelope
+from tests.store.samples import make_store
+
+
+class _Reader:
+    """What the store reads by: SQLite in memory, at once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def run(self, sql: str, parameters: Sequence[object]) -> Iterable[sqlite3.Row]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+
+class _Writer:
+    """What the store writes by: taken, and kept nowhere. What is on disk is other tests' business."""
+
+    async def put(self, envelopes: Sequence[NewEnvelope]) -> None:
+        pass
+
+
+def image_of(envelopes: Sequence[NewEnvelope]) -> bytes:
+    """The bytes of a store's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, STORE_FILE)
+        make_store(path, envelopes)
+        return path.read_bytes()
+
+
+@contextlib.contextmanager
+def store_in_memory(image: bytes) -> Iterator[EnvelopeStore]:
+    """The store of this image: reads are real, writes go nowhere."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.deserialize(image)
+        yield EnvelopeStore(cast(Any, _Writer()), cast(Any, _Reader(connection)))

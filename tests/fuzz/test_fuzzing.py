@@ -1,0 +1,87 @@
+"""A short run of every target under atheris, in a process of its own, always the same; and what it must find."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("atheris", reason="atheris has wheels for Linux on x86-64 only")
+
+from tests.fuzz.runner import ROOT, fuzz
+from tests.fuzz.target import names
+
+pytestmark = pytest.mark.fuzz
+
+RUNS = 300
+"""Beyond what is in the corpus: a second or two of the slowest. `make fuzz` takes its time."""
+
+PLANTED_RUNS = 20_000
+
+
+@pytest.mark.parametrize("name", names())
+def test_short_run_finds_nothing(name: str, tmp_path: Path) -> None:
+    row, problem = fuzz(name, tmp_path, runs=RUNS)
+
+    assert problem is None
+    assert int(row.figures["runs"]) >= RUNS
+    assert int(row.figures["edges"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "code", "bug", "found"),
+    [
+        pytest.param(
+            "waku-status",
+            "waku/packets.py",
+            "if len(pair) < 2:",
+            "if len(pair) < 1:",
+            "IndexError",
+            id="an error that is not documented",
+        ),
+        pytest.param(
+            "codec-rlp",
+            "codec/rlp.py",
+            'raise DecodeError("RLP string of one byte is not in its shortest form")',
+            "pass",
+            "",
+            id="bytes that are not canonical",
+        ),
+        pytest.param(
+            "codec-snappy",
+            "codec/snappy.py",
+            "if announced > max_bytes:",
+            "if False:",
+            "",
+            id="a bound that is not kept",
+        ),
+        pytest.param(
+            "machine-recipient",
+            "rlpx/session.py",
+            "self._next_ping = now + PING_INTERVAL_S\n\n    def pause",
+            "pass\n\n    def pause",
+            "AssertionError",
+            id="a timer that is due again at once",
+        ),
+        pytest.param(
+            "machine-initiator",
+            "waku/peer.py",
+            'raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} before Status")',
+            "pass",
+            "",
+            id="a rule of the machine",
+        ),
+    ],
+)
+def test_planted_bug_is_found(name: str, file: str, code: str, bug: str, found: str, tmp_path: Path) -> None:
+    root = tmp_path / "planted"
+    for package in ("mailserver", "spark_export", "tests"):
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "corpus"))
+    path = root / "mailserver" / file
+    source = path.read_text()
+    assert source.count(code) == 1
+    path.write_text(source.replace(code, bug))
+
+    _, problem = fuzz(name, tmp_path, runs=PLANTED_RUNS, root=root)
+
+    assert problem is not None
+    assert f"{name}: {found}" in problem
