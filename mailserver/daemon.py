@@ -34,6 +34,7 @@ from mailserver.server import CLIENT_ID, Reload, Server
 from mailserver.services.filters import Filters
 from mailserver.services.keys import KeyStore
 from mailserver.services.node import Node
+from mailserver.services.proven_time import ProvenTime
 from mailserver.services.pruning import Pruning, PruningSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
@@ -68,10 +69,11 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         settings, metrics = sync_settings(config), Metrics()
         async with (
             open_store(config.data_dir / STORE_FILE) as store,
-            _prune(config, store, metrics),
+            _prove_time(config, store, metrics, failed=stop.set) as proven_time,
+            _prune(config, store, proven_time, metrics),
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
-            _monitor(config, store, server, catchup, metrics, recent, failed=stop.set) as monitoring,
+            _monitor(config, store, server, catchup, proven_time, metrics, recent, failed=stop.set) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
@@ -162,13 +164,18 @@ async def _monitor(
     store: EnvelopeStore,
     server: Server,
     catchup: Catchup,
+    proven_time: ProvenTime,
     metrics: Metrics,
     recent: RecentErrors,
     failed: Callable[[], None],
 ) -> AsyncIterator[Monitoring]:
     """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
     health = Health(
-        metrics, lambda: len(server.peers.connected()), expects_compaction=bool(config.archive), clock=time.time
+        metrics,
+        lambda: len(server.peers.connected()),
+        expects_compaction=bool(config.archive),
+        clock=time.time,
+        ahead=lambda: proven_time.ahead_s,
     )
     history = History(metrics, time.time)
     history_file = HistoryFile(config.data_dir, history)
@@ -261,7 +268,20 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prune(config: Config, store: EnvelopeStore, metrics: Metrics) -> AsyncIterator[None]:
+async def _prove_time(
+    config: Config, store: EnvelopeStore, metrics: Metrics, failed: Callable[[], None]
+) -> AsyncIterator[ProvenTime]:
+    """Follow how much time has passed for sure as long as the context is entered."""
+    proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
+    await proven_time.begin(store)
+    async with _background(proven_time.run(), failed=failed):
+        yield proven_time
+
+
+@contextlib.asynccontextmanager
+async def _prune(
+    config: Config, store: EnvelopeStore, proven_time: ProvenTime, metrics: Metrics
+) -> AsyncIterator[None]:
     """Keep the store within its limits as long as the context is entered."""
     limits: list[Retention] = []
     if config.retention_days:
@@ -276,7 +296,7 @@ async def _prune(config: Config, store: EnvelopeStore, metrics: Metrics) -> Asyn
     if not limits:
         yield
         return
-    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, time.time, metrics=metrics)
+    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
         yield

@@ -120,6 +120,8 @@ class Metrics:
         help_text = "Envelopes that were taken: miss if new, hit if known."
         cached = plain(PlainCounter("waku_envelopes_cached_total", help_text, "cache", ("hit", "miss")))
         self.known, self.new = cached.counts["hit"], cached.counts["miss"]
+        help_text = "New envelopes of peers that were created within 5 minutes of our clock, as they claim."
+        self.timely = plain(PlainCounter("mailserver_envelopes_timely_total", help_text)).counts[""]
         self.sizes = plain(PlainHistogram("waku_envelopes_size_bytes", "Sizes of new envelopes.", _ENVELOPE_BYTES))
         stored = plain(PlainCounter("mailserver_envelopes_stored_total", "New envelopes that are on disk."))
         self.stored = stored.counts[""]

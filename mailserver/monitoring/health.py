@@ -35,6 +35,9 @@ CLOCK_WINDOW_S = 300.0
 LEAST_REFUSED = 20
 """Fewer envelopes tell nothing of our clock: some peers' own are wrong."""
 
+NOTABLE_S = 86_400.0
+"""By so much our clock may differ from the time that has passed for sure: whoever was off for a night is not warned."""
+
 NOT_BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
 """No clock that is right shows an earlier time: this program is younger."""
 
@@ -68,13 +71,20 @@ class Health:
         *,
         expects_compaction: bool,
         clock: Callable[[], float],
+        ahead: Callable[[], float] = lambda: 0.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what to judge by; `expects_compaction`: one is set up, whether or not it has ever run."""
+        """Take what to judge by.
+
+        Args:
+            expects_compaction: one is set up, whether or not it has ever run.
+            ahead: how far our clock is ahead of the time that has passed for sure.
+        """
         self._metrics = metrics
         self._peer_count = peer_count
         self._expects_compaction = expects_compaction
         self._clock = clock
+        self._ahead = ahead
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
@@ -142,7 +152,18 @@ class Health:
             if count >= LEAST_REFUSED and count * 2 > received:
                 text = f"{count:.0f} of the last {received:.0f} envelopes were {hand}"
                 return [Problem(Check.CLOCK, text)]
-        return []
+        return self._leap()
+
+    def _leap(self) -> list[Problem]:
+        """Judge our clock by what it has shown before."""
+        days = self._ahead() / NOTABLE_S
+        if days >= 1:
+            text = f"the clock is {days:.1f} days ahead of the time that has passed; ages go by that until peers agree"
+        elif days <= -1:
+            text = f"the clock is {-days:.1f} days behind what it was when peers agreed with it"
+        else:
+            return []
+        return [Problem(Check.CLOCK, text)]
 
     def _compaction(self, sight: Sight) -> list[Problem]:
         run, figures = sight.compaction, sight.compaction_figures
@@ -157,7 +178,11 @@ class Health:
         if run.exit_code:
             return [Problem(Check.COMPACTION, f"the last compaction failed: {run.error or run.exit_code}")]
         done = run.started_at if run.succeeded_at is None else run.succeeded_at
-        if self._clock() - done > LATE_S:
+        age = self._clock() - done
+        if age < -LATE_S:  # until then no run would ever be late
+            text = f"the last good compaction ended at {_moment(done)}, which is yet to come: the clock was off, or is"
+            return [Problem(Check.COMPACTION, text)]
+        if age > LATE_S:
             return [Problem(Check.COMPACTION, f"the compaction is late: the last good run ended at {_moment(done)}")]
         return []
 

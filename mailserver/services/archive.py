@@ -17,6 +17,9 @@ from mailserver.waku.packets import EnvelopeError, MessageResponse
 
 _JUDGED_TOGETHER = 256  # takes 2 ms; a packet may hold many more
 
+TIMELY_S = 300
+"""An envelope of a peer that was created so long ago at most agrees with our clock: most are sent for some seconds."""
+
 Clock = Callable[[], float]
 """Returns the present in Unix seconds."""
 
@@ -36,12 +39,13 @@ class EnvelopeRefused(MailserverError):
 class _Taken:
     """What was taken of some envelopes: those that are not on disk, and how many are new and known.
 
-    They are counted together, for there may be 20,000 envelopes a second.
+    They are counted together, for there may be 20,000 envelopes a second. `timely`: of the new ones.
     """
 
     to_store: list[tuple[NewEnvelope, Sighting]] = field(default_factory=list)
     new: int = 0
     known: int = 0
+    timely: int = 0
 
 
 class Archive:
@@ -137,6 +141,7 @@ class Archive:
             sighting = self._seen.add(envelope_hash, envelope.expiry, now)
             if peer is not None:
                 sighting.add_peer(peer)
+                taken.timely += now - envelope.created <= TIMELY_S
             ahead = max(envelope.created - int(now), 0)
             self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=peer is None))
         else:
@@ -151,6 +156,7 @@ class Archive:
     def _count(self, taken: _Taken) -> None:
         if taken.new:
             self._metrics.new.inc(taken.new)
+            self._metrics.timely.inc(taken.timely)
         if taken.known:
             self._metrics.known.inc(taken.known)
 

@@ -46,6 +46,7 @@ class Patient:
     peers: int = 1
     clock: Clock = field(default_factory=Clock)
     uptime_s: float = 0.0
+    ahead_s: float = 0.0
     expects_compaction: bool = False
 
     def __post_init__(self) -> None:
@@ -54,6 +55,7 @@ class Patient:
             lambda: self.peers,
             expects_compaction=self.expects_compaction,
             clock=self.clock,
+            ahead=lambda: self.ahead_s,
             monotonic=lambda: self.uptime_s,
         )
 
@@ -152,6 +154,28 @@ def test_clock_is_well_again_when_the_contradictions_are_long_ago() -> None:
 
     patient.uptime_s += CLOCK_WINDOW_S + 1
     assert patient.judge() == ()
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (365, "the clock is 365.0 days ahead of the time that has passed; ages go by that until peers agree"),
+        (-1, "the clock is 1.0 days behind what it was when peers agreed with it"),
+    ],
+)
+def test_clock_that_has_leapt_is_a_problem_and_not_fatal(days: int, text: str) -> None:
+    assert Patient(ahead_s=days * 86_400.0).problem() == Problem(Check.CLOCK, text)
+
+
+@pytest.mark.parametrize("hours", [-23, 23])
+def test_night_without_the_mailserver_is_no_problem(hours: int) -> None:
+    assert Patient(ahead_s=hours * 3600.0).judge() == ()
+
+
+def test_compaction_that_ended_in_the_future_is_a_problem() -> None:
+    patient = Patient(clock=Clock(NOW - 30 * 86_400))
+
+    assert "which is yet to come: the clock was off, or is" in patient.problem(compacted()).text
 
 
 def test_compaction_that_has_never_run_is_a_problem_after_a_night_if_there_should_be_one() -> None:

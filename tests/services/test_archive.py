@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.metrics import Metrics, count_of
-from mailserver.services.archive import Archive, EnvelopeRefused
+from mailserver.services.archive import TIMELY_S, Archive, EnvelopeRefused
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RATE_BURST_S, RateLimiter, RateLimitSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
@@ -91,6 +91,36 @@ async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(
 
     page = await store.find(EVERYTHING, 1)
     assert page.keys[0].created == NOW - 7
+
+
+@pytest.mark.parametrize("step", [-31_536_000, -86_400, -3600, -5, -1, 1, 5])
+async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_once(
+    store: EnvelopeStore, step: int
+) -> None:
+    clock, ahead = Clock(NOW), 0 if step > 0 else -step
+    envelope = make_envelope(1, created=NOW - ahead, ttl=ahead + 50)  # acceptable before and after
+    archive = archive_of(store, clock=clock)
+    await archive.take([envelope], HASH, peer=1)
+
+    clock.now += step
+    newer = [make_envelope(number, created=int(clock.now)) for number in range(2, 5)]  # what is seen ages by these
+    response = await archive.take([*newer, envelope], HASH, peer=2)
+
+    assert response == MessageResponse(HASH)
+    assert sorted(await all_in(store)) == sorted(one.raw for one in [envelope, *newer])
+
+
+async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store: EnvelopeStore) -> None:
+    metrics = Metrics()
+    archive = archive_of(store, metrics=metrics)
+    timely = [make_envelope(1, created=NOW - TIMELY_S, ttl=1000), make_envelope(2, created=NOW + MAX_AHEAD_S)]
+    others = [make_envelope(3, created=NOW - TIMELY_S - 1, ttl=1000), make_envelope(4, created=NOW - 100, ttl=50)]
+
+    await archive.take([*timely, *others], HASH, peer=1)
+    await archive.take(timely, HASH, peer=2)  # known
+    await archive.take_own(make_envelope(5))
+
+    assert count_of(metrics.timely) == 2
 
 
 async def test_empty_packet_is_confirmed(store: EnvelopeStore) -> None:
