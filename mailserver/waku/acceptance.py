@@ -77,7 +77,7 @@ class Acceptance:
 
     def __init__(self, requirements: Requirements) -> None:
         self._current = requirements
-        self._former: deque[tuple[Requirements, float]] = deque(maxlen=MAX_FORMER)  # and until when they are tolerated
+        self._former: deque[tuple[Requirements, float]] = deque(maxlen=MAX_FORMER)  # and when they were changed
 
     @property
     def requirements(self) -> Requirements:
@@ -87,7 +87,7 @@ class Acceptance:
     def change(self, requirements: Requirements, now: float) -> None:
         """Put other requirements in force."""
         if requirements != self._current:
-            self._former.append((self._current, now + GRACE_PERIOD_S))
+            self._former.append((self._current, now))
         self._current = requirements
 
     def judge(self, envelope: Envelope, now: float) -> Verdict:
@@ -104,7 +104,7 @@ class Acceptance:
         current, topic = self._current, envelope.topic
         if len(envelope.raw) > current.max_envelope_bytes:
             return Verdict.OVERSIZE
-        while self._former and now >= self._former[0][1]:
+        while self._former and abs(now - self._former[0][1]) >= GRACE_PERIOD_S:  # also if the clock was stepped back
             self._former.popleft()
         if not current.interest.wants(topic) and not any(former.interest.wants(topic) for former, _ in self._former):
             return Verdict.UNWANTED_TOPIC

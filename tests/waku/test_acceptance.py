@@ -267,6 +267,19 @@ def test_previous_proof_of_work_is_enough_for_10_seconds(after: float, verdict: 
     assert acceptance.judge(envelope, NOW + after) is verdict
 
 
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [(-1, Verdict.ACCEPTED), (-3600, Verdict.LOW_POW), (-365 * 86_400, Verdict.LOW_POW), (3600, Verdict.LOW_POW)],
+)
+def test_clock_that_is_stepped_prolongs_no_grace_period(step: int, verdict: Verdict) -> None:
+    envelope = envelope_of(created=NOW + step, ttl=LONG_TTL)
+    acceptance = Acceptance(Requirements(envelope.pow()))
+
+    acceptance.change(Requirements(envelope.pow() * 2), NOW)
+
+    assert acceptance.judge(envelope, NOW + step) is verdict
+
+
 def test_proof_of_work_below_the_previous_minimum_is_too_low_in_the_grace_period_too() -> None:
     envelope = envelope_of(ttl=LONG_TTL)
     acceptance = Acceptance(Requirements(math.nextafter(envelope.pow(), math.inf)))
