@@ -17,6 +17,7 @@ from spark_export.errors import ExportError
 from spark_export.options import next_due
 
 _SECONDS_PER_HOUR = 3600
+_SECONDS_PER_DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ def _look(store: Path, max_age_hours: float, now: float) -> _Look:
         fault = f"the last run failed: {record.error}"
     elif state is CompactionState.DIED:
         fault = "the last run was killed, or the machine went down: is there memory enough?"
+    elif record is not None and record.succeeded_at is not None and record.succeeded_at > now + _SECONDS_PER_DAY:
+        fault = f"the last run that succeeded ended at {utc_text(record.succeeded_at)}, which is yet to come: the clock"
+        fault += " was off, or is"
     elif since is not None and now - since > max_age_hours * _SECONDS_PER_HOUR:
         succeeded = record is not None and record.succeeded_at is not None
         fault = f"no run has succeeded {'since' if succeeded else 'yet, and rows wait since'} {utc_text(since)}"

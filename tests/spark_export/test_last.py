@@ -73,6 +73,14 @@ def test_run_at_work_is_well(store: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "a run has been at work since" in capsys.readouterr().out
 
 
+def test_success_in_the_future_is_not(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_compaction(store, succeeded(hours_ago=-25))
+
+    assert main(["last", "--store", str(store)]) == 1
+
+    assert "which is yet to come: the clock was off, or is" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("hours_ago", "exit_code"), [(25.9, 0), (26.1, 1)])
 def test_success_may_be_26_hours_old(store: Path, hours_ago: float, exit_code: int) -> None:
     write_compaction(store, succeeded(hours_ago))
