@@ -97,7 +97,7 @@ class Archive:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
             self._count(taken)
             to_store += taken.to_store
-        await self._put(to_store)
+        await self._put(to_store, source=peer)
         return MessageResponse(batch_hash, tuple(errors))
 
     async def take_own(self, envelope: Envelope) -> None:
@@ -112,7 +112,7 @@ class Archive:
         if verdict is not Verdict.ACCEPTED:
             raise EnvelopeRefused(verdict)
         self._count(taken)
-        await self._put(taken.to_store)
+        await self._put(taken.to_store, source=None)
 
     def _judge(
         self,
@@ -160,11 +160,11 @@ class Archive:
         if taken.known:
             self._metrics.known.inc(taken.known)
 
-    async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]]) -> None:
+    async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]], source: int | None) -> None:
         if not accepted:
             return
         try:
-            await self._store.put([new for new, _ in accepted])
+            await self._store.put([new for new, _ in accepted], source)
         except StoreError:
             self._metrics.not_stored.inc(len(accepted))
             raise

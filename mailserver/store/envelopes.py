@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +54,15 @@ class EnvelopeStore:
         self._readers = readers
         self._finder = Finder(readers.run)
 
-    async def put(self, envelopes: Sequence[NewEnvelope]) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk. What is there already is left as it is.
 
+        Args:
+            source: whose they are: sources take turns, so that none waits for all that the others have queued.
         Raises:
             StoreError: they are not stored, or not all.
         """
-        await self._writer.put(envelopes)
+        await self._writer.put(envelopes, source)
 
     @property
     def queued(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
+from mailserver.store.turns import Turns
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,15 @@ GROUP_INTERVAL_S = 0.005
 """Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet
 waits for nothing; under a stream of them the disk syncs at most 200 times a second."""
 
+TURN_BYTES = 8 * 1024
+"""What each source may add to a transaction before the others have had their turn: some short messages; a
+longer packet saves up for several turns."""
+
+ROW_BYTES = 512
+"""What a row costs beside its envelope's bytes. To store 16 bytes takes nearly as long as to store 500."""
+
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
-"""Beyond this, `put` waits for room; what waits is held back at the peers' sockets."""
+"""Beyond this, `put` waits for room, unless its source has nothing queued."""
 
 MAX_WAL_BYTES = 128 * 1024 * 1024
 """Beyond this, the WAL is to be started anew. SQLite does so by itself where there is a moment without readers; beside
@@ -106,6 +114,13 @@ class NewEnvelope(NamedTuple):
     raw: bytes
 
 
+class _Part(NamedTuple):
+    """What is put together, and stored in one transaction."""
+
+    envelopes: Sequence[NewEnvelope]
+    done: asyncio.Future[None]
+
+
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
@@ -113,7 +128,7 @@ class StoreWriter:
         self._connection = connection
         self._wal = path.with_name(f"{path.name}-wal")
         self._max_wal_bytes = MAX_WAL_BYTES
-        self._queue: deque[tuple[Sequence[NewEnvelope], asyncio.Future[None]]] = deque()
+        self._queue: Turns[_Part] = Turns(TURN_BYTES)
         self._queued_rows = 0
         self._queued_bytes = 0
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
@@ -122,20 +137,22 @@ class StoreWriter:
         self._room = asyncio.Event()
         self._closing = False
 
-    async def put(self, envelopes: Sequence[NewEnvelope]) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk. What is there already is left as it is.
 
+        Args:
+            source: whose they are. Those of one source are stored in their order; sources take turns.
         Raises:
             StoreError: they are not stored, or not all; or the store is closing.
         """
-        while self._queued_bytes >= MAX_QUEUED_BYTES and not self._closing:
+        while self._queued_bytes >= MAX_QUEUED_BYTES and source in self._queue and not self._closing:
             self._room.clear()
             await self._room.wait()
         if self._closing:
             raise StoreError(_CLOSING)
         # A packet of more than MAX_GROUP_ROWS goes into several transactions, one after the other.
         parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
-        await asyncio.gather(*(self._enqueue(part) for part in parts))
+        await asyncio.gather(*(self._enqueue(part, source) for part in parts))
 
     async def between_commits(self, job: Job[T]) -> T:
         """Run a job before the next group is committed. It goes on to its end, whether or not it is waited for.
@@ -181,7 +198,7 @@ class StoreWriter:
             await self._arrived.wait()
             if self._jobs and not self._closing:
                 await self._do(*self._jobs.popleft())
-            if not self._queue:
+            if self._queue.peek() is None:
                 if self._closing:
                     return
                 if not self._jobs:
@@ -230,26 +247,27 @@ class StoreWriter:
             if failure is not None:
                 _fail(future, failure)
 
-    def _enqueue(self, part: Sequence[NewEnvelope]) -> asyncio.Future[None]:
+    def _enqueue(self, part: Sequence[NewEnvelope], source: Hashable) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((part, future))
+        size = _size(part)
+        self._queue.add(source, _Part(part, future), size + ROW_BYTES * len(part))
         self._queued_rows += len(part)
-        self._queued_bytes += _size(part)
+        self._queued_bytes += size
         self._arrived.set()
         if self._queued_rows >= MAX_GROUP_ROWS:
             self._full.set()
         return future
 
-    def _take_group(self) -> list[tuple[Sequence[NewEnvelope], asyncio.Future[None]]]:
-        group = [self._queue.popleft()]
-        rows = len(group[0][0])
-        while self._queue and rows + len(self._queue[0][0]) <= MAX_GROUP_ROWS:
-            group.append(self._queue.popleft())
-            rows += len(group[-1][0])
+    def _take_group(self) -> list[_Part]:
+        group = [self._queue.take()]
+        rows = len(group[0].envelopes)
+        while (part := self._queue.peek()) is not None and rows + len(part.envelopes) <= MAX_GROUP_ROWS:
+            group.append(self._queue.take())
+            rows += len(part.envelopes)
         return group
 
-    async def _commit_group(self, group: list[tuple[Sequence[NewEnvelope], asyncio.Future[None]]]) -> None:
-        envelopes = list(itertools.chain.from_iterable(part for part, _ in group))
+    async def _commit_group(self, group: Sequence[_Part]) -> None:
+        envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
             await self._commit(envelopes)
@@ -261,12 +279,10 @@ class StoreWriter:
         finally:
             self._settle(group, failure)
 
-    def _settle(
-        self, group: Iterable[tuple[Sequence[NewEnvelope], asyncio.Future[None]]], failure: StoreError | None
-    ) -> None:
-        for part, future in group:
-            self._queued_rows -= len(part)
-            self._queued_bytes -= _size(part)
+    def _settle(self, group: Iterable[_Part], failure: StoreError | None) -> None:
+        for envelopes, future in group:
+            self._queued_rows -= len(envelopes)
+            self._queued_bytes -= _size(envelopes)
             if future.done():  # whoever waited for it is gone; the envelopes are stored all the same
                 continue
             if failure is None:

@@ -314,7 +314,7 @@ class Source:
                     right[envelope_hash] = row
         missing = await self._store.missing(list(right.values()))
         if missing:
-            await self._store.put(missing)
+            await self._store.put(missing, source=self)
         self._pages += 1
         self._fetched += len(page.envelopes)
         self._stored += len(missing)

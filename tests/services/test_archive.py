@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,9 +244,9 @@ class PutsCounted:
         self.puts: list[bytes] = []
         put = store.put
 
-        async def counted(envelopes: Sequence[NewEnvelope]) -> None:
+        async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
             self.puts += [envelope.raw for envelope in envelopes]
-            await put(envelopes)
+            await put(envelopes, source)
 
         monkeypatch.setattr(store, "put", counted)
 

@@ -27,6 +27,7 @@ from mailserver.services.delivery import MAX_REQUEST_BYTES, DeliverySettings
 from mailserver.services.peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
 from mailserver.services.quotas import RequestLimits
 from mailserver.services.rates import RateLimitSettings
+from mailserver.store.writer import MAX_GROUP_ROWS
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import (
@@ -423,6 +424,29 @@ async def test_packets_of_one_peer_that_wait_for_the_disk_are_bounded_in_bytes(
     assert held <= 20
     assert await hear_confirmations(raw, len(payloads)) == {keccak256(payload) for payload in payloads}
     await flooding
+
+
+async def test_envelope_of_one_peer_does_not_wait_for_all_that_another_has_sent_before(mailserver: Mailserver) -> None:
+    flooder, honest = await mailserver.dial(), await mailserver.dial()
+    payloads = [messages(*map(make_envelope, range(at, at + 100))) for at in range(0, 3000, 100)]
+    lone = messages(make_envelope(10_000))
+
+    with write_lock(mailserver):
+        await flood(flooder, payloads)
+        await until(lambda: mailserver.store.queued[0] == 3000)
+        honest.say(PacketCode.MESSAGES, lone)
+        await until(lambda: mailserver.store.queued[0] == 3001)
+    assert await honest.hear_confirmation() == confirmation(lone)
+    for _ in payloads:
+        await flooder.hear_confirmation()
+
+    with sqlite3.connect(mailserver.path) as connection:
+        ((before,),) = connection.execute(
+            "SELECT count(*) FROM envelopes WHERE seq < (SELECT seq FROM envelopes WHERE raw = ?)",
+            (make_envelope(10_000).raw,),
+        )
+    connection.close()
+    assert before <= 2 * MAX_GROUP_ROWS  # it is in the transaction after the one that had begun
 
 
 async def grows(taken: list[bytes], *, within_s: float) -> bool:

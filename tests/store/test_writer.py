@@ -417,6 +417,49 @@ async def test_full_group_waits_for_no_interval(path: Path, monkeypatch: pytest.
     await lone
 
 
+# Turns
+
+
+async def test_lone_envelope_is_in_the_next_transaction_however_much_others_have_queued(path: Path) -> None:
+    async with connected(path) as opened:
+        floods = [
+            asyncio.create_task(opened.writer.put(new_envelopes(100, first=number * 100), source=number % 20))
+            for number in range(100)
+        ]
+        await turns()
+        lone = asyncio.create_task(opened.writer.put([new_envelope(20_000)], source="lone"))
+        await turns()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(opened.writer.run())
+            await lone
+            assert opened.commits() == 1
+            await asyncio.gather(*floods)
+            opened.writer.close()
+
+    assert len(stored(path)) == 10_001
+
+
+async def test_each_source_has_its_share_of_every_transaction(path: Path) -> None:
+    async with connected(path) as opened:
+        greedy = [
+            asyncio.create_task(opened.writer.put(new_envelopes(100, first=number * 100), source="greedy"))
+            for number in range(50)
+        ]
+        modest = [
+            asyncio.create_task(opened.writer.put(new_envelopes(100, first=5000 + number * 100), source="modest"))
+            for number in range(10)
+        ]
+        await turns()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(opened.writer.run())
+            await asyncio.gather(*modest)
+            assert opened.commits() <= 3  # half of two, and of a third at most; and 50 + 10 packets fill six
+            await asyncio.gather(*greedy)
+            opened.writer.close()
+
+    assert raws(stored(path)[:100]) == raws(new_envelopes(100))
+
+
 # Backpressure
 
 
@@ -438,6 +481,25 @@ async def test_put_waits_while_too_much_is_queued(path: Path, monkeypatch: pytes
 
 def test_queue_has_room_for_many_of_the_longest_envelopes_and_is_bounded() -> None:
     assert 2 * MAX_ENVELOPE_BYTES < MAX_QUEUED_BYTES <= 32 * 1024 * 1024
+
+
+async def test_source_that_has_nothing_queued_does_not_wait_for_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 100)
+
+    async with connected(path) as opened:
+        puts = put_each(opened.writer, new_envelopes(3, size=100))
+        await turns()
+        other = asyncio.create_task(opened.writer.put([new_envelope(10)], source="other"))
+        await turns()
+        assert opened.writer.queued[0] == 2  # the first, and that of the other source
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(opened.writer.run())
+            await asyncio.gather(other, *puts)
+            opened.writer.close()
+
+    assert len(stored(path)) == 4
 
 
 async def test_put_may_be_larger_than_the_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,144 @@
+"""mailserver.store.turns: whose turn it is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailserver.store.turns import Turns
+
+
+def taken(turns: Turns[str], count: int | None = None) -> list[str]:
+    """Take out so many, or all."""
+    values: list[str] = []
+    while turns.peek() is not None and len(values) != count:
+        values.append(turns.take())
+    return values
+
+
+def flooded(sources: int, each: int, cost: int) -> Turns[str]:
+    """So many sources with so much queued, credited 10 a turn."""
+    turns = Turns[str](10)
+    for number in range(each):
+        for source in range(sources):
+            turns.add(source, f"{source}.{number}", cost)
+    return turns
+
+
+def test_nothing_is_queued_at_first() -> None:
+    turns = Turns[str](10)
+
+    assert turns.peek() is None
+    with pytest.raises(IndexError):
+        turns.take()
+
+
+def test_what_one_source_queues_comes_out_in_its_order() -> None:
+    turns = flooded(1, 5, cost=35)
+
+    assert taken(turns) == ["0.0", "0.1", "0.2", "0.3", "0.4"]
+
+
+def test_peek_says_what_is_taken_next_and_takes_nothing() -> None:
+    turns = flooded(3, 2, cost=4)
+
+    for _ in range(6):
+        assert turns.peek() == turns.peek() == turns.take()
+
+
+def test_sources_take_turns() -> None:
+    turns = flooded(3, 2, cost=10)
+
+    assert taken(turns) == ["0.0", "1.0", "2.0", "0.1", "1.1", "2.1"]
+
+
+def test_cheap_items_go_several_at_a_turn() -> None:
+    turns = Turns[str](10)
+    for number in range(4):
+        turns.add("dear", f"dear {number}", 20)
+    for number in range(8):
+        turns.add("cheap", f"cheap {number}", 5)
+
+    values = taken(turns)
+
+    assert [value.split()[0] for value in values[:10]].count("dear") in (2, 3)  # 20 a piece, against 5 a piece
+    assert [value for value in values if "dear" in value] == [f"dear {number}" for number in range(4)]
+
+
+def test_who_had_nothing_queued_goes_next_however_much_others_have() -> None:
+    turns = flooded(500, 3, cost=100)
+    taken(turns, 700)  # all may go by now
+
+    turns.add("lone", "lone", 10)
+
+    assert turns.take() == "lone"
+
+
+def test_newcomer_with_much_has_to_wait_for_its_turns_like_all() -> None:
+    turns = flooded(3, 10, cost=100)
+    taken(turns, 4)
+
+    turns.add("newcomer", "newcomer", 100)
+
+    assert 1 <= taken(turns).index("newcomer") <= 8
+
+
+def test_newcomers_who_always_come_again_do_not_keep_the_others_from_their_turn() -> None:
+    turns = flooded(2, 5, cost=30)
+    others = 0
+
+    for _ in range(200):  # one thing waiting at any time, and never two
+        for name in "abc":
+            if name not in turns:
+                turns.add(name, name, 10)
+        others += turns.take() not in "abc"
+
+    assert others == 10
+
+
+def test_who_has_nothing_queued_any_more_is_forgotten() -> None:
+    turns = flooded(100, 3, cost=7)
+    taken(turns)
+
+    assert len(turns) == 0
+    assert 0 not in turns
+
+
+def test_source_is_known_while_it_has_something_queued() -> None:
+    turns = Turns[str](10)
+    turns.add("one", "a", 5)
+    turns.add("other", "b", 5)
+
+    assert "one" in turns
+    turns.take()
+    assert "one" not in turns
+    assert "other" in turns
+    assert list(turns) == ["b"]
+    turns.clear()
+    assert "other" not in turns
+    assert turns.peek() is None
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(1, 60))),  # take one, or add
+        max_size=120,
+    )
+)
+def test_whatever_is_queued_comes_out_once_and_in_the_order_of_its_source(steps: list[tuple[int, int] | None]) -> None:
+    turns = Turns[tuple[int, int]](10)
+    added: dict[int, int] = {}
+    got: list[tuple[int, int]] = []
+
+    for step in steps:
+        if step is not None:
+            source, cost = step
+            added[source] = added.get(source, 0) + 1
+            turns.add(source, (source, added[source]), cost)
+        elif turns.peek() is not None:
+            got.append(turns.take())
+    while turns.peek() is not None:
+        got.append(turns.take())
+
+    for source, count in added.items():
+        assert [number for key, number in got if key == source] == list(range(1, count + 1))
+    assert len(got) == sum(added.values())
