@@ -21,6 +21,7 @@ from mailserver.net.listener import Listener
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
+from mailserver.services.intake import Intake
 from mailserver.services.node import Node
 from mailserver.services.peer import ServedPeer, Services
 from mailserver.services.peers import Peers
@@ -86,6 +87,7 @@ class Server:
             archive=archive,
             delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
+            intake=Intake(),
             relay=self.relay,
             rates=self._rates,
             requests=self._requests,

@@ -24,6 +24,7 @@ from mailserver.net.pipe import Pipe
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
+from mailserver.services.intake import Intake
 from mailserver.services.node import Node
 from mailserver.services.peer import ServedPeer, Services
 from mailserver.services.peers import Peers
@@ -245,6 +246,7 @@ def wired(
     requirements: Requirements,
     rates: RateLimitSettings = NO_LIMITS,
     requests: RequestLimits = NO_REQUEST_LIMITS,
+    intake: Intake | None = None,
     light_node: bool = False,
 ) -> tuple[Node, Services]:
     """A node, and what it serves its peers with, as `mailserver.server` wires them; the key is that of `settings`."""
@@ -256,6 +258,7 @@ def wired(
         archive=archive,
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
+        intake=intake or Intake(),
         relay=relay,
         rates=limiter,
         requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
@@ -289,6 +292,7 @@ async def running_mailserver(
     interest: Interest = FULL_INTEREST,
     rates: RateLimitSettings = NO_LIMITS,
     requests: RequestLimits = NO_REQUEST_LIMITS,
+    intake: Intake | None = None,
     trusted: Iterable[NodeId] = (),
     static: Iterable[Enode] = (),
     max_peers: int = 500,
@@ -308,6 +312,7 @@ async def running_mailserver(
             requirements=Requirements(min_pow, interest),
             rates=rates,
             requests=requests,
+            intake=intake,
             light_node=light_node,
         )
         server = Mailserver(node, store, folder / STORE_FILE, clock, services, peers)

@@ -45,6 +45,9 @@ _NO_OPTIONS = StatusOptions()
 
 Handler = Callable[[Event], Awaitable[None]]
 
+Before = Callable[[int, bytes], Awaitable[None]]
+"""Told of each packet, by its code and payload, before it is decoded; decoded it is once that returns."""
+
 Throttle = Callable[[int, float], float]
 """Told of each packet's length in bytes and the monotonic time, says for how many seconds not to read on.
 
@@ -112,6 +115,7 @@ class Connection:
         self._ready = asyncio.Event()
         self._flushing = False
         self._throttle: Throttle | None = None
+        self._before: Before | None = None
         self.is_inbound = remote_id is None
         self.was_open = False
         self.client_id = ""
@@ -165,14 +169,16 @@ class Connection:
         """How much was sent to it, or waits in the socket's buffer."""
         return self._pipe.sent_bytes
 
-    async def run(self, handler: Handler, throttle: Throttle | None = None) -> None:
+    async def run(self, handler: Handler, throttle: Throttle | None = None, before: Before | None = None) -> None:
         """Pump until the connection ends, then close the socket.
 
         Args:
             handler: awaited for each event of the peer.
             throttle: asked for each packet and each message of the base protocol; None: no limit.
+            before: awaited before each packet is decoded; None: it is at once.
         """
         self._throttle = throttle
+        self._before = before
         try:
             self._flush()
             self._arm_timer()
@@ -292,6 +298,11 @@ class Connection:
         self._flush()
 
     async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
+        if self._before is not None:
+            self._flush()  # it may take a while
+            self._session.pause_reading()
+            await self._before(code, payload)
+            self._session.resume_reading(self._loop.time())
         try:
             event = self._peer.receive_packet(code, payload)
         except RemoteProtocolError as error:

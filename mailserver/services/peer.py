@@ -8,9 +8,10 @@ their turn. At a bound, reading from this peer pauses, or the request is refused
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
@@ -21,6 +22,7 @@ from mailserver.net.pace import Pace
 from mailserver.services.archive import Archive, Clock
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.services.feed import Feed, LiveEnvelope
+from mailserver.services.intake import TURN_BYTES, TURN_INTERVAL_S, Intake, Load
 from mailserver.services.quotas import Requester, RequestLimiter
 from mailserver.services.rates import Meter, RateLimiter
 from mailserver.services.relay import PeerRelay, Relay
@@ -56,6 +58,7 @@ class Services:
     archive: Archive
     delivery: Delivery
     feed: Feed
+    intake: Intake
     relay: Relay
     rates: RateLimiter
     requests: RequestLimiter
@@ -83,6 +86,10 @@ class ServedPeer:
         self._unconfirmed_envelopes = 0
         self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
+        self._load = Load(0, 0)  # of the packet that is being taken in
+        self._unturned_bytes = 0
+        self._unturned_since = -math.inf
+        self._memory_bytes = 0
         self._requests: deque[bytes] = deque()
         self._requested = asyncio.Event()
         self._stopping = False
@@ -93,12 +100,13 @@ class ServedPeer:
         async with asyncio.TaskGroup() as self._tasks:
             tasks = [self._tasks.create_task(work) for work in (self._answer_requests(), self._relay())]
             try:
-                await self.connection.run(self._on_event, self._throttle)
+                await self.connection.run(self._on_event, self._throttle, self._before_packet)
             finally:
                 for task in tasks:
                     task.cancel()  # what is being stored goes on; its confirmation finds nobody
                 for _ in self._requests:
                     self._known_requester.leave()
+                self._give_back(self._load.memory)  # of a packet that did not decode, or came while we were quitting
         closed = self.connection.closed
         if closed is not None:
             self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
@@ -147,22 +155,44 @@ class ServedPeer:
             case _:
                 pass  # nobody waits for confirmations or completions here
 
+    async def _before_packet(self, code: int, payload: bytes) -> None:
+        """Wait for this peer's turn to have a packet decoded, and for memory for what that makes of it."""
+        if self._stopping:
+            return
+        load = Load.of(code, payload)
+        now = asyncio.get_running_loop().time()
+        if now - self._unturned_since > TURN_INTERVAL_S:
+            self._unturned_bytes, self._unturned_since = 0, now
+        self._unturned_bytes += load.work
+        if self._unturned_bytes > TURN_BYTES:
+            await self._services.intake.turn()
+            self._unturned_bytes = 0
+        if load.memory:
+            while (
+                self._unconfirmed_packets >= MAX_UNCONFIRMED_PACKETS
+                or self._unconfirmed_envelopes >= MAX_UNCONFIRMED_ENVELOPES
+                or self._unconfirmed_bytes >= MAX_UNCONFIRMED_BYTES
+            ):
+                self._confirmed.clear()
+                await self._confirmed.wait()
+            await self._services.intake.enter(load.memory, holds=self._memory_bytes > 0)
+            self._memory_bytes += load.memory
+        self._load = load
+
+    def _give_back(self, memory: int) -> None:
+        self._memory_bytes -= memory
+        self._services.intake.leave(memory)
+
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
             return
+        memory, self._load = self._load.memory, replace(self._load, memory=0)
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
-        self._tasks.create_task(self._archive_and_confirm(event, asyncio.get_running_loop().time()))
-        while (
-            self._unconfirmed_packets >= MAX_UNCONFIRMED_PACKETS
-            or self._unconfirmed_envelopes >= MAX_UNCONFIRMED_ENVELOPES
-            or self._unconfirmed_bytes >= MAX_UNCONFIRMED_BYTES
-        ):
-            self._confirmed.clear()
-            await self._confirmed.wait()
+        self._tasks.create_task(self._archive_and_confirm(event, memory, asyncio.get_running_loop().time()))
 
-    async def _archive_and_confirm(self, event: MessagesReceived, received_at: float) -> None:
+    async def _archive_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
         try:
             response = await self._services.archive.take(
                 event.envelopes, event.batch_hash, peer=self._number, is_limited=not self._known_meter.is_allowed
@@ -186,6 +216,7 @@ class ServedPeer:
             self._unconfirmed_packets -= 1
             self._unconfirmed_envelopes -= len(event.envelopes)
             self._unconfirmed_bytes -= _size(event)
+            self._give_back(memory)
             self._confirmed.set()
 
     def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
@@ -241,7 +272,8 @@ class ServedPeer:
         self.connection.send(code, payload)
 
     def _throttle(self, size: int, now: float) -> float:
-        return self._known_meter.on_packet(size, now)
+        work, self._load = self._load.work, replace(self._load, work=0)
+        return self._known_meter.on_packet(max(size, work), now)
 
     # The limits are kept by peer: they are looked up when the first packet has come, and with it who it is.
 

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.services import peer as peer_module
 from mailserver.services.delivery import MAX_REQUEST_BYTES, DeliverySettings
+from mailserver.services.intake import Intake, Load
 from mailserver.services.peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
 from mailserver.services.quotas import RequestLimits
 from mailserver.services.rates import RateLimitSettings
 from mailserver.store.writer import MAX_GROUP_ROWS
 from mailserver.waku.acceptance import Verdict
-from mailserver.waku.envelope import Envelope, decode_envelopes, encode_envelope, encode_envelopes
+from mailserver.waku.bloom import EMPTY_BLOOM
+from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import (
     NO_RATE_LIMITS,
     EnvelopeError,
@@ -62,6 +65,7 @@ from tests.waiting import DEADLINE_S, turns, until
 SESSIONS: dict[str, Any] = {session["name"]: session for session in load("sessions.json")["sessions"]}
 EMPTY_LIST = b"\xc0"
 UNKNOWN_CODE = 99
+NOTHING_WANTED = StatusOptions(bloom=EMPTY_BLOOM).encode()
 
 
 @pytest.fixture
@@ -447,6 +451,91 @@ async def test_envelope_of_one_peer_does_not_wait_for_all_that_another_has_sent_
         )
     connection.close()
     assert before <= 2 * MAX_GROUP_ROWS  # it is in the transaction after the one that had begun
+
+
+async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_short_one_still_gets_in(
+    tmp_path: Path,
+) -> None:
+    payloads = [messages(*map(make_envelope, range(at, at + 100))) for at in range(0, 1000, 100)]
+    size = max(Load.of(PacketCode.MESSAGES, payload).memory for payload in payloads)
+    async with running_mailserver(tmp_path, intake=Intake(3 * size)) as mailserver:
+        flooders = [await mailserver.dial(status=NOTHING_WANTED) for _ in payloads]
+        honest = await mailserver.dial(status=NOTHING_WANTED)
+        lone = messages(make_envelope(10_000))
+
+        with write_lock(mailserver):
+            for flooder, payload in zip(flooders, payloads, strict=True):
+                flooder.say(PacketCode.MESSAGES, payload)
+            await until(lambda: mailserver.store.queued[0] == 300)
+            honest.say(PacketCode.MESSAGES, lone)
+            await until(lambda: mailserver.store.queued[0] == 301)
+            assert mailserver.services.intake.used_bytes < 4 * size
+
+        for raw, payload in zip([honest, *flooders], [lone, *payloads], strict=True):
+            assert await raw.hear_confirmation() == confirmation(payload)
+        await until(lambda: mailserver.services.intake.used_bytes == 0)
+    assert mailserver.services.intake.used_bytes == 0
+
+
+async def test_memory_of_packets_is_given_back_however_their_peer_ends(mailserver: Mailserver) -> None:
+    undecodable = messages(make_envelope(1)) + b"\x00"
+    intake = mailserver.services.intake
+
+    broken, gone = await mailserver.dial(), await mailserver.dial()
+    broken.say(PacketCode.MESSAGES, undecodable)
+    assert await broken.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+    with write_lock(mailserver):
+        gone.say(PacketCode.MESSAGES, messages(make_envelope(2)))
+        await until(lambda: intake.used_bytes > 0)
+        await gone.close()
+    await asyncio.gather(*mailserver.tasks)
+
+    assert intake.used_bytes == 0
+
+
+async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path: Path) -> None:
+    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 1_000_000, 0), tolerance_s=0.0)
+    async with running_mailserver(tmp_path, rates=limits) as mailserver:
+        raw = await mailserver.dial(status=NOTHING_WANTED)
+        payload = encode_envelopes([make_envelope(1, data_bytes=1).raw] * 5000)  # 25 kB long, taken for 1.3 MB
+        for _ in range(9):
+            raw.say(PacketCode.MESSAGES, payload)
+
+        assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_updates_count_for_what_it_takes_to_decode_them(tmp_path: Path) -> None:
+    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 1_000_000, 0), tolerance_s=0.0)
+    async with running_mailserver(tmp_path, rates=limits) as mailserver:
+        raw = await mailserver.dial()
+        update = StatusOptions(topic_interest=frozenset(Topic(random.randbytes(4)) for _ in range(10_000))).encode()
+        for _ in range(14):  # 0.7 MB, where 10 MB may come at once
+            raw.say(PacketCode.STATUS_UPDATE, update)
+
+        assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_peers_take_turns_at_what_takes_long_to_decode(mailserver: Mailserver) -> None:
+    update = StatusOptions(topic_interest=frozenset(Topic(random.randbytes(4)) for _ in range(10_000))).encode()
+    greedy = [await mailserver.dial() for _ in range(10)]
+    honest = await mailserver.dial()
+    decoded: list[int] = []
+    changed = [peer.connection.settings for peer in mailserver.peers]
+
+    def count() -> int:
+        return sum(
+            peer.connection.settings is not before for peer, before in zip(mailserver.peers, changed, strict=True)
+        )
+
+    for raw in greedy:
+        raw.say(PacketCode.STATUS_UPDATE, update)
+    honest.say(PacketCode.MESSAGES, messages(make_envelope(1)))
+    while count() < len(greedy):
+        await asyncio.sleep(0)
+        decoded.append(count())
+
+    assert max(after - before for before, after in pairwise([0, *decoded])) == 1  # one in each round of the loop
+    assert await honest.hear_confirmation() == confirmation(messages(make_envelope(1)))
 
 
 async def grows(taken: list[bytes], *, within_s: float) -> bool:
@@ -963,10 +1052,10 @@ async def test_many_peers_come_and_go_and_leave_nothing_behind(mailserver: Mails
     before = len(asyncio.all_tasks())
 
     for number in range(10):
-        raw = await mailserver.dial(status=EMPTY_LIST)  # what the others have sent floats, and has too little work
+        raw = await mailserver.dial(status=EMPTY_LIST)
         payload = messages(make_envelope(number))
         raw.say(PacketCode.MESSAGES, payload)
-        assert await raw.hear_packets(2) == confirmation(payload)
+        assert await raw.hear_confirmation() == confirmation(payload)
         assert isinstance((await ask(raw, sealed_request(deployed_fields()).raw))[1], Completion)
         await raw.close()
 

@@ -1,0 +1,182 @@
+"""mailserver.services.intake: what packets are counted with, and who waits for whom."""
+
+import asyncio
+
+import pytest
+
+from mailserver.services.intake import (
+    ENVELOPE_MEMORY_BYTES,
+    MAX_INTAKE_BYTES,
+    PACKET_MEMORY_BYTES,
+    RESERVED_BYTES,
+    STRUCTURE_FACTOR,
+    Intake,
+    Load,
+)
+from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_ENVELOPES_PER_PACKET, encode_envelopes
+from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
+from tests.mailservers import make_envelope, make_envelopes
+from tests.waiting import turns
+
+LARGE = RESERVED_BYTES + 1
+
+
+def packet(*sizes: int) -> bytes:
+    return encode_envelopes([make_envelope(number, data_bytes=size).raw for number, size in enumerate(sizes)])
+
+
+# What is counted
+
+
+def test_packet_of_ordinary_envelopes_is_as_much_work_as_it_is_long() -> None:
+    payload = packet(500, 300)
+
+    load = Load.of(PacketCode.MESSAGES, payload)
+
+    assert load.work == len(payload)
+    assert load.memory == len(payload) + PACKET_MEMORY_BYTES + 2 * ENVELOPE_MEMORY_BYTES
+
+
+def test_tiny_envelopes_are_as_much_work_as_any_and_take_as_much_memory() -> None:
+    payload = packet(*[1] * 100)
+
+    load = Load.of(PacketCode.MESSAGES, payload)
+
+    assert load.work == 100 * LEAST_SEALED_BYTES > len(payload)
+    assert load.memory > 100 * ENVELOPE_MEMORY_BYTES
+
+
+def test_envelopes_outside_gossip_are_work_and_do_not_wait_for_the_disk() -> None:
+    payload = packet(*[1] * 100)
+
+    assert Load.of(PacketCode.P2P_MESSAGE, payload) == Load(100 * LEAST_SEALED_BYTES, 0)
+
+
+@pytest.mark.parametrize("code", [PacketCode.STATUS_UPDATE, PacketCode.MESSAGE_RESPONSE, 99])
+def test_other_packets_are_more_work_than_they_are_long(code: int) -> None:
+    assert Load.of(code, bytes(100)) == Load(100 * STRUCTURE_FACTOR, 0)
+
+
+def test_requests_have_limits_of_their_own() -> None:
+    assert Load.of(PacketCode.P2P_REQUEST, bytes(100)) == Load(100, 0)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x80", b"\xc5\x01", b"\xf9\xff", b"\xff" * 9])
+def test_packet_that_does_not_decode_has_a_load_like_any(payload: bytes) -> None:
+    assert Load.of(PacketCode.MESSAGES, payload).memory <= PACKET_MEMORY_BYTES + len(payload) + ENVELOPE_MEMORY_BYTES
+
+
+def test_largest_packet_of_all_finds_room() -> None:
+    most = MAX_RECEIVED_PACKET_BYTES + PACKET_MEMORY_BYTES + (MAX_ENVELOPES_PER_PACKET + 1) * ENVELOPE_MEMORY_BYTES
+
+    assert 2 * most < MAX_INTAKE_BYTES <= 64 * 1024 * 1024
+
+
+def test_packet_of_some_short_messages_needs_no_room() -> None:
+    payload = encode_envelopes([envelope.raw for envelope in make_envelopes(5, data_bytes=600)])
+
+    assert Load.of(PacketCode.MESSAGES, payload).memory <= RESERVED_BYTES
+
+
+# Memory
+
+
+async def test_who_needs_more_than_there_is_waits_until_it_is_there() -> None:
+    intake = Intake(3 * LARGE)
+    await intake.enter(2 * LARGE, holds=False)
+    waiting = asyncio.create_task(intake.enter(2 * LARGE, holds=False))
+    await turns()
+    assert not waiting.done()
+
+    intake.leave(2 * LARGE)
+
+    await waiting
+    assert intake.used_bytes == 2 * LARGE
+
+
+async def test_those_who_wait_are_let_in_in_their_order() -> None:
+    intake = Intake(LARGE)
+    await intake.enter(LARGE, holds=True)
+    waiting = [asyncio.create_task(intake.enter(size, holds=True)) for size in (LARGE, 10, LARGE)]
+    await turns()
+    assert [task.done() for task in waiting] == [False] * 3  # not even the one that there would be room for
+
+    for expected in ([True, False, False], [True, True, False], [True] * 3):
+        intake.leave(intake.used_bytes)
+        await turns()
+        assert [task.done() for task in waiting] == expected
+
+
+async def test_short_packet_of_who_has_none_waiting_gets_in_whatever_others_have() -> None:
+    intake = Intake(LARGE)
+    await intake.enter(LARGE, holds=False)
+    waiting = asyncio.create_task(intake.enter(LARGE, holds=False))
+    await turns()
+
+    await asyncio.wait_for(intake.enter(RESERVED_BYTES, holds=False), 1)
+    another = asyncio.create_task(intake.enter(RESERVED_BYTES, holds=True))
+    await turns()
+
+    assert intake.used_bytes == LARGE + RESERVED_BYTES
+    assert not waiting.done()
+    assert not another.done()
+    intake.leave(intake.used_bytes)
+    await waiting
+    another.cancel()
+
+
+async def test_packet_that_is_larger_than_all_memory_gets_in_alone() -> None:
+    intake = Intake(LARGE)
+
+    await intake.enter(10 * LARGE, holds=False)
+
+    assert intake.used_bytes == 10 * LARGE
+
+
+async def test_who_gives_up_waiting_takes_nothing_and_holds_up_nobody() -> None:
+    intake = Intake(LARGE)
+    await intake.enter(LARGE - 10, holds=True)
+    first, second = (asyncio.create_task(intake.enter(size, holds=True)) for size in (LARGE, 10))
+    await turns()
+
+    first.cancel()
+
+    await second
+    assert intake.used_bytes == LARGE
+    intake.leave(LARGE)
+    assert intake.used_bytes == 0
+
+
+async def test_who_gives_up_in_the_moment_it_is_let_in_takes_nothing() -> None:
+    intake = Intake(LARGE)
+    await intake.enter(LARGE, holds=True)
+    first, second = (asyncio.create_task(intake.enter(LARGE, holds=True)) for _ in range(2))
+    await turns()
+
+    intake.leave(LARGE)
+    first.cancel()
+
+    await second
+    assert first.cancelled()
+    assert intake.used_bytes == LARGE
+
+
+# Turns
+
+
+async def test_what_takes_long_is_done_one_in_each_round_of_the_loop() -> None:
+    intake = Intake()
+    rounds, done = 0, []
+
+    async def work(name: int) -> None:
+        await intake.turn()
+        done.append((name, rounds))
+
+    tasks = [asyncio.create_task(work(name)) for name in range(5)]
+    while len(done) < 5:
+        await asyncio.sleep(0)
+        rounds += 1
+    await asyncio.gather(*tasks)
+
+    assert [name for name, _ in done] == list(range(5))
+    assert len({number for _, number in done}) == 5
