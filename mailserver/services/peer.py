@@ -264,7 +264,14 @@ class ServedPeer:
         with contextlib.suppress(ConnectionLost):
             await self.connection.ready()
             services = self._services
-            await PeerRelay(services.relay, self.connection, self._number, self._pace, services.clock).run()
+            await PeerRelay(
+                services.relay,
+                self.connection,
+                self._number,
+                self._pace,
+                services.clock,
+                is_limited=not self._known_meter.is_allowed,
+            ).run()
 
     def _send_at_once(self, code: PacketCode, payload: bytes) -> None:
         """Send a confirmation: as many come as the peer sends packets."""

@@ -27,6 +27,7 @@ from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
 from mailserver.services.relay import (
     BUNDLE_INTERVAL_S,
     ENVELOPE_OVERHEAD_BYTES,
+    LOOKED_AT_BYTES,
     MAX_BUNDLE_BYTES,
     MAX_HELD_BYTES,
     MAX_SHARED_BYTES,
@@ -119,7 +120,7 @@ class Hub:
         """The present in Unix seconds."""
         return NOW + asyncio.get_running_loop().time() - self._started
 
-    async def join(self, status: StatusOptions = ALL, *, reads: bool = True) -> Neighbour:
+    async def join(self, status: StatusOptions = ALL, *, reads: bool = True, is_limited: bool = True) -> Neighbour:
         """Join a peer with this Status."""
         ours, theirs = stream_pair()
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
@@ -135,7 +136,7 @@ class Hub:
         raw = await RawPeer.dial(theirs, KEY.public_key, name=f"peer {number}")
         await raw.greet(status=status.encode())
         await connection.ready()
-        sending = PeerRelay(self.relay, connection, number, pace, self.clock)
+        sending = PeerRelay(self.relay, connection, number, pace, self.clock, is_limited=is_limited)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)
         self.neighbours.append(neighbour)
@@ -555,6 +556,88 @@ async def test_peer_that_comes_late_gets_what_floats() -> None:
         assert early.heard == [short, long]
         assert late.heard == [long]
         assert picky.heard == []
+
+
+@in_simulated_time
+async def test_address_that_connects_again_and_again_gets_what_floats_only_so_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    floating = [make_envelope(number, ttl=1000, data_bytes=1000) for number in range(20)]
+    pool = sum(len(envelope.raw) + LOOKED_AT_BYTES for envelope in floating)
+    monkeypatch.setattr(relay_module, "BACKLOG_BURST_BYTES", 2 * pool)
+    monkeypatch.setattr(relay_module, "BACKLOG_BYTES_PER_MINUTE", pool)
+    new, newer = make_envelope(100, ttl=1000), make_envelope(101, ttl=1000)
+
+    async with running_hub() as hub:
+        for envelope in floating:
+            hub.publish(envelope)
+            await pass_time(BUNDLE_INTERVAL_S + 0.01)
+        often = []
+        for _ in range(5):
+            often.append(await hub.join())
+            await pass_time(0.2)
+        allowed = await hub.join(is_limited=False)
+        hub.publish(new)
+        await pass_time(1.0)
+
+        heard = [len(neighbour.heard) for neighbour in often]
+        assert heard[:2] == [21, 21]  # and `new`
+        assert heard[2] in (1, 2)  # a minute's worth has not come back yet
+        assert heard[3:] == [1, 1]
+        assert allowed.heard == [*floating, new]
+
+        await pass_time(70.0)
+        later = await hub.join()
+        hub.publish(newer)
+        await pass_time(1.0)
+        assert len(later.heard) >= 21
+        assert later.heard[-1] == newer
+
+
+@in_simulated_time
+async def test_to_look_through_what_floats_counts_also_if_nothing_of_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay_module, "BACKLOG_BURST_BYTES", 50 * LOOKED_AT_BYTES)
+    monkeypatch.setattr(relay_module, "BACKLOG_BYTES_PER_MINUTE", 60)
+    async with running_hub() as hub:
+        for number in range(20):
+            hub.publish(make_envelope(number, ttl=1000))
+            await pass_time(BUNDLE_INTERVAL_S + 0.01)
+
+        for _ in range(3):  # the third uses up what is left
+            await hub.join(StatusOptions(0.0, bloom=EMPTY_BLOOM))
+            await pass_time(0.1)
+        late = await hub.join()
+        await pass_time(1.0)
+
+        assert late.heard == []
+
+
+@in_simulated_time
+async def test_those_who_come_together_go_through_what_floats_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_hub() as hub:
+        for number in range(50):
+            hub.publish(make_envelope(number, ttl=1000))
+            await pass_time(BUNDLE_INTERVAL_S + 0.01)
+        gone_through = 0
+        next_bundle = hub.relay.next
+
+        async def noted(position: int) -> tuple[Bundle, int]:
+            nonlocal gone_through
+            gone_through += 1
+            return await next_bundle(position)
+
+        monkeypatch.setattr(hub.relay, "next", noted)
+        for _ in range(5):
+            await hub.join(StatusOptions(0.0, bloom=EMPTY_BLOOM))
+        before = gone_through
+        seen: list[int] = []
+        while gone_through < 5 * 51:
+            await asyncio.sleep(0)
+            seen.append(gone_through)
+
+        assert max(after - earlier for earlier, after in pairwise([before, *seen])) == 1
 
 
 @in_simulated_time
