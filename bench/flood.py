@@ -115,7 +115,7 @@ async def measure_flood(daemon: Daemon, store: FilledStore, spec: FloodSpec, *, 
         await flooders.ask(order)
         client = _Client(topics, settings.pow_requirement)
         honest = asyncio.gather(
-            client.ask(Asker(asking, key, settings.pow_requirement), store.end), client.post(_Poster(posting))
+            client.ask(Asker(asking, key, settings.pow_requirement), store.end), client.post(Poster(posting))
         )
         phases = asyncio.create_task(_phases(daemon.pid, client, flooders, spec.seconds))
         try:
@@ -206,7 +206,7 @@ class _Client:
             self._answers_s.append(answer.done_at - began)
             await asyncio.sleep(INTERVAL_S)
 
-    async def post(self, poster: "_Poster") -> None:
+    async def post(self, poster: "Poster") -> None:
         """Post single envelopes, again and again."""
         rng = random.Random(_SEED)
         while not self._stopping:
@@ -217,7 +217,7 @@ class _Client:
             await asyncio.sleep(INTERVAL_S)
 
 
-class _Poster:
+class Poster:
     """Posts over one connection."""
 
     def __init__(self, wire: Wire) -> None:

@@ -128,7 +128,12 @@ class Wire(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def connect(
-    enode: Enode, *, status: StatusOptions = CLIENT_STATUS, key: PrivateKey | None = None, trusting: bool = False
+    enode: Enode,
+    *,
+    status: StatusOptions = CLIENT_STATUS,
+    key: PrivateKey | None = None,
+    trusting: bool = False,
+    source: str | None = None,
 ) -> AsyncIterator[tuple[Wire, PeerSettings]]:
     """Connect to a node and wait for its Status; disconnect at the end.
 
@@ -136,6 +141,7 @@ async def connect(
         status: what we announce.
         key: whose node id we have; None for a new one.
         trusting: whether the MACs of what comes are not looked at.
+        source: the address to connect from; None for what the system takes.
     Raises:
         ConnectionLost: the node ends the connection.
         OSError: nobody answers there (TimeoutError: within CONNECT_TIMEOUT_S).
@@ -143,7 +149,9 @@ async def connect(
     loop = asyncio.get_running_loop()
     own = Wire(enode, key or random_key(), status, trusting=trusting)
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        _, wire = await loop.create_connection(lambda: own, enode.host, enode.port)
+        _, wire = await loop.create_connection(
+            lambda: own, enode.host, enode.port, local_addr=None if source is None else (source, 0)
+        )
         settings = await wire.ready()
     try:
         yield wire, settings

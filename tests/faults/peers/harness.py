@@ -1,0 +1,224 @@
+"""Plays a scenario: a daemon on a filled store, an attack beside it, honest peers, and what must hold.
+
+    Scenario --play--> Outcome(row of figures, broken promises)
+
+While the attack goes on: every answer to the honest client is right and there within MAX_ANSWER_S, every envelope that
+it posts is confirmed, served and relayed, and the daemon's memory stays below MAX_MEMORY_BYTES. Once the attackers are
+gone: it has let go of their connections and memory, and stops when it is told to, without a traceback.
+"""
+
+import asyncio
+import contextlib
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from bench.data import Distribution, Topics, history
+from bench.history import DAY_S
+from mailserver.errors import ConnectionLost
+from mailserver.store.envelopes import open_store
+from mailserver.store.schema import STORE_FILE
+from mailserver.waku.envelope import Topic
+from mailserver.waku.payload import key_from_password
+from tests.faults.peers.attacker import Attack, Target, attacking
+from tests.faults.peers.honest import Expected, Served, honest_peers
+from tests.faults.peers.usage import Usage, usage
+from tests.faults.report import Figure, Row
+from tests.integration.daemons import Daemon, running_daemon
+from tests.waiting import until
+
+MAX_MEMORY_BYTES = 300_000_000
+"""Highest memory of the daemon, whatever peers do."""
+
+MAX_ANSWER_S = 0.5
+"""Longest time to an answer of the honest client, whatever other peers do."""
+
+MAX_LEFT_BYTES = 64 * 1024 * 1024
+"""How much more memory the daemon may have after an attack: allocators give little back."""
+
+SETTLED_WITHIN_S = 30.0
+"""All that times out by itself once attackers are gone: handshakes, writes, silence."""
+
+ENVELOPES = 50_000
+TOPICS = 50
+DAYS = 30
+HISTORY_ENDED_S = 3600
+"""The history ends so long ago: what is posted meanwhile, by anyone, changes no answer."""
+
+PASSWORD = "status-offline-inbox"
+
+LIMITED_HERE = (
+    *("--max-peers-per-address", "199"),
+    *("--packet-rate-limits", "2499,500,0"),
+    *("--peer-request-limits", "599,200000,16"),
+)
+"""The default limits less one, of each kind: so they hold on loopback, too (`mailserver.policy`)."""
+
+QUICK_SECONDS = 1.0
+"""How long an attack goes on in the short form."""
+
+Check = Callable[[Mapping[str, Figure]], Iterable[str]]
+"""Looks at the figures of an attack; says each promise that was not kept."""
+
+
+def nothing_else(figures: Mapping[str, Figure]) -> Iterable[str]:
+    """Of an attack that has to keep no promise of its own."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One attack. `flags` go to the daemon after LIMITED_HERE: the later one counts."""
+
+    name: str
+    attack: Attack
+    flags: tuple[str, ...] = ()
+    check: Check = nothing_else
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a scenario; `broken` is empty if all that must hold did."""
+
+    row: Row
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A data directory with a history, copied for each scenario, and what is in it."""
+
+    data_dir: Path
+    expected: Expected
+    history_end: int
+
+    @classmethod
+    def fill(cls, folder: Path, *, seed: int, envelopes: int = ENVELOPES) -> "Stage":
+        """Store `envelopes`, created evenly over DAYS and TOPICS; it runs an event loop of its own."""
+        data_dir, end = folder / "filled", int(time.time()) - HISTORY_ENDED_S
+        data_dir.mkdir()
+        return cls(data_dir, uvloop.run(_fill(data_dir, envelopes, end, random.Random(seed))), end)
+
+
+async def _fill(data_dir: Path, envelopes: int, end: int, rng: random.Random) -> Expected:
+    topics = Topics(TOPICS, Distribution.UNIFORM)
+    expected: dict[Topic, set[bytes]] = {topic: set() for topic in topics.all}
+    async with open_store(data_dir / STORE_FILE) as store:
+        for rows in history(envelopes, topics, end=end, span_s=DAYS * DAY_S, rng=rng):
+            await store.put(rows)
+            for row in rows:
+                if row.created >= end - DAY_S:
+                    expected[row.topic].add(row.raw)
+    return {topic: frozenset(raws) for topic, raws in expected.items()}
+
+
+async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, is_quick: bool) -> Outcome:
+    """Play one scenario. What was not kept is in the outcome, and not raised.
+
+    Args:
+        seconds: how long the attack goes on; what cannot be done in less takes longer.
+    Raises:
+        HelperFailed: the attack itself failed.
+    """
+    with _copied(stage) as data_dir, running_daemon(data_dir, *LIMITED_HERE, *scenario.flags) as daemon:
+        target = Target(
+            enode_url=str(daemon.enode),
+            pid=daemon.process.pid,
+            request_key=key_from_password(PASSWORD).hex(),
+            history_end=stage.history_end,
+            seconds=seconds,
+            seed=seed,
+            is_quick=is_quick,
+        )
+        try:
+            outcome = await _attack(scenario, target, stage.expected)
+        except (ConnectionLost, ProcessLookupError) as error:
+            outcome = Outcome(Row(scenario.name, {}), (f"the daemon is gone: {error!r}",))
+        ended = tuple(_stop(daemon))
+    return Outcome(outcome.row, tuple(f"{scenario.name}, seed {seed}: {text}" for text in (*outcome.broken, *ended)))
+
+
+@contextlib.contextmanager
+def _copied(stage: Stage) -> Iterator[Path]:
+    data_dir = stage.data_dir.with_name("played")
+    shutil.copytree(stage.data_dir, data_dir)
+    try:
+        yield data_dir
+    finally:
+        shutil.rmtree(data_dir)
+
+
+def _stop(daemon: Daemon) -> Iterator[str]:
+    """Stop the daemon; `running_daemon` looks for tracebacks."""
+    code = daemon.process.poll()
+    if code is not None:
+        yield f"the daemon has ended with {code}: {daemon.log[-2000:]}"
+    elif (code := daemon.stop()) != 0:
+        yield f"the daemon stopped with {code}: {daemon.log[-2000:]}"
+    for line in daemon.lines:
+        if " ERROR " in line or " CRITICAL " in line or "Traceback" in line:
+            yield f"in the log: {line}"
+
+
+async def _attack(scenario: Scenario, target: Target, expected: Expected) -> Outcome:
+    async with honest_peers(target, expected) as honest:
+        asking = asyncio.create_task(honest.run())
+        await until(lambda: asking.done() or bool(honest.served.answers_s and honest.served.posted))
+        before = usage(target.pid)
+        began = time.perf_counter()
+        async with attacking(scenario.attack, target) as attack:
+            figures = await attack
+            took_s = time.perf_counter() - began
+            during = usage(target.pid)
+        left = await _left_open(target.pid, before)
+        honest.stop()
+        await asking
+        await honest.check_posted()
+        after = usage(target.pid)
+    broken = (*broken_promises(honest.served, before, after), *left, *scenario.check(figures))
+    return Outcome(Row(scenario.name, _figures(figures, honest.served, took_s, before, during, after)), broken)
+
+
+async def _left_open(pid: int, before: Usage) -> tuple[str, ...]:
+    """Wait until the daemon has let go of every connection of the attackers; say so if it does not."""
+    try:
+        await until(lambda: usage(pid).open_files <= before.open_files, SETTLED_WITHIN_S)
+    except TimeoutError:
+        return (f"{usage(pid).open_files} files are open, {before.open_files} were",)
+    return ()
+
+
+def broken_promises(served: Served, before: Usage, after: Usage) -> Iterator[str]:
+    """Say what must hold in every scenario, and did not."""
+    yield from served.wrong
+    slowest = max(served.own_answers_s)
+    if slowest > MAX_ANSWER_S:
+        yield f"an answer took {slowest * 1000:.0f} ms"
+    if after.peak_bytes > MAX_MEMORY_BYTES:
+        yield f"the daemon had {after.peak_bytes / 1e6:.0f} MB"
+    if after.memory_bytes - before.memory_bytes > MAX_LEFT_BYTES:
+        yield f"the daemon keeps {(after.memory_bytes - before.memory_bytes) / 1e6:.0f} MB"
+
+
+def _figures(
+    attack: Mapping[str, Figure], served: Served, took_s: float, before: Usage, during: Usage, after: Usage
+) -> dict[str, Figure]:
+    return {
+        **attack,
+        "seconds": took_s,
+        "peak_mb": after.peak_bytes / 1e6,
+        "before_mb": before.memory_bytes / 1e6,
+        "after_mb": after.memory_bytes / 1e6,
+        "open_files_after": after.open_files,
+        "cpu_share": (during.cpu_s - before.cpu_s) / took_s,
+        "answers": len(served.answers_s),
+        "slowest_answer_ms": max(served.answers_s) * 1000,
+        "slowest_answer_own_ms": max(served.own_answers_s) * 1000,
+        "confirmations": len(served.confirmations_s),
+        "slowest_confirmation_ms": max(served.confirmations_s) * 1000,
+    }
