@@ -18,6 +18,7 @@ from mailserver.net.admission import Admission
 from mailserver.net.connection import Connection, session_config
 from mailserver.net.dialer import dial
 from mailserver.net.listener import Listener
+from mailserver.net.memory import ReceiveMemory
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
@@ -95,6 +96,7 @@ class Server:
             clock=time.time,
             metrics=metrics,
         )
+        self._memory = ReceiveMemory()
         self.listener = Listener(
             key,
             CLIENT_ID,
@@ -102,6 +104,7 @@ class Server:
             refuse=self.peers.refuse,
             admission=self.admission,
             serve=self.serve,
+            memory=self._memory,
         )
 
     async def serve(self, connection: Connection) -> None:
@@ -124,7 +127,7 @@ class Server:
         _, listen_port = self.node.listen_address
         config = session_config(self.node.key, CLIENT_ID, listen_port=listen_port, refuse=self.peers.refuse)
         try:
-            return await dial(enode, config, self.node.status())
+            return await dial(enode, config, self.node.status(), memory=self._memory)
         except DecodeError as error:
             raise ConnectionLost(None, str(error)) from error
 

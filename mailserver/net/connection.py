@@ -16,6 +16,7 @@ from functools import lru_cache
 from mailserver.codec.ecies import IV_BYTES
 from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
+from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
@@ -37,6 +38,9 @@ WAKU = Capability("waku", 1)
 
 WRITE_TIMEOUT_S = 20.0
 """How long a full write buffer may take to shrink; deployed clients use the same."""
+
+TURN_TIMEOUT_S = 20.0
+"""How long a large frame waits for memory: by then, deployed clients have given it up."""
 
 LINGER_S = 1.0
 """How long a peer has to read our Disconnect and close. Closing at once could reset the connection under it."""
@@ -95,13 +99,20 @@ class Connection:
     """One peer's connection, from its first byte to its end."""
 
     def __init__(
-        self, pipe: Pipe, config: SessionConfig, status: StatusOptions, *, remote_id: NodeId | None = None
+        self,
+        pipe: Pipe,
+        config: SessionConfig,
+        status: StatusOptions,
+        *,
+        remote_id: NodeId | None = None,
+        memory: ReceiveMemory | None = None,
     ) -> None:
         """Take over a connected pipe; `run` does the rest.
 
         Args:
             status: what we announce.
             remote_id: whom we dialled; None if we were dialled.
+            memory: that all connections share; None for some of its own.
         Raises:
             DecodeError: `remote_id` is no point of the curve.
         """
@@ -111,6 +122,7 @@ class Connection:
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
+        self._room = FrameRoom(memory or ReceiveMemory(), on_granted=pipe.wake, on_late=self._on_late_frame)
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
         self._flushing = False
@@ -185,6 +197,7 @@ class Connection:
             while self._closed is None:
                 await self._read()
                 await self._dispatch(handler)
+                await self._make_room()
                 if self._pipe.is_full:
                     self._session.pause_reading()  # its silence is ours: we do not read
                     with contextlib.suppress(ConnectionLost):  # then `_closed` says so
@@ -197,6 +210,7 @@ class Connection:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self._room.leave()
             self._session.receive_eof()
             self._take_events()
             self._ready.set()
@@ -274,8 +288,22 @@ class Connection:
         data = await self._pipe.read()
         if data:
             self._session.receive_data(data, self._loop.time())
+            self._room.leave_unless(self._session.frame)
         elif data is not None:
             self._session.receive_eof()
+
+    async def _make_room(self) -> None:
+        """Before more of a large frame is read, wait until there is memory for it."""
+        if self._closed is not None or self._room.ask(self._session.frame):
+            return
+        self._session.pause_reading()
+        await self._pipe.rest(TURN_TIMEOUT_S)
+        self._session.resume_reading(self._loop.time())
+        if not self._room.is_granted and self._closed is None:
+            self.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
+
+    def _on_late_frame(self) -> None:
+        self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
     async def _dispatch(self, handler: Handler) -> None:
         """Act on what the session has understood of the bytes read."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError
 from mailserver.net.connection import Connection, Serve, run_guarded
+from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session import SessionConfig
 from mailserver.waku.packets import StatusOptions
@@ -31,9 +32,13 @@ STABLE_S = 30.0
 connection from one address for as long."""
 
 
-async def dial(enode: Enode, config: SessionConfig, status: StatusOptions) -> Connection:
+async def dial(
+    enode: Enode, config: SessionConfig, status: StatusOptions, *, memory: ReceiveMemory | None = None
+) -> Connection:
     """Connect to a node; the handshake begins when the connection is run.
 
+    Args:
+        memory: for large frames, that all connections share; None for some of its own.
     Raises:
         ConnectionLost: nobody answers there within DIAL_TIMEOUT_S.
         DecodeError: the node id is no point of the curve.
@@ -49,7 +54,7 @@ async def dial(enode: Enode, config: SessionConfig, status: StatusOptions) -> Co
     except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: not a host name") from error
     try:
-        return Connection(pipe, config, status, remote_id=enode.node_id)
+        return Connection(pipe, config, status, remote_id=enode.node_id, memory=memory)
     except DecodeError:
         pipe.abort()
         raise

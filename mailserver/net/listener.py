@@ -8,6 +8,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.net.admission import Admission
 from mailserver.net.connection import Connection, Serve, run_guarded, session_config
+from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session import Refuse
 from mailserver.waku.packets import StatusOptions
@@ -43,6 +44,7 @@ class Listener:
         refuse: Refuse,
         admission: Admission,
         serve: Serve,
+        memory: ReceiveMemory | None = None,
     ) -> None:
         """Describe our side.
 
@@ -50,6 +52,7 @@ class Listener:
             status: says what is announced to a peer that connects now.
             refuse: says why a peer that has shown who it is, is not wanted.
             admission: decides by address, before that.
+            memory: for large frames, of all connections; None for some of its own.
         """
         self._key = key
         self._client_id = client_id
@@ -57,6 +60,7 @@ class Listener:
         self._refuse = refuse
         self._admission = admission
         self._serve = serve
+        self._memory = memory or ReceiveMemory()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._stopping = False
@@ -99,7 +103,7 @@ class Listener:
             return
         self._drop_pending()
         config = session_config(self._key, self._client_id, listen_port=self._port, refuse=self._refuse)
-        connection = Connection(pipe, config, self._status())
+        connection = Connection(pipe, config, self._status(), memory=self._memory)
         self._pending[connection] = None
         task = loop.create_task(self._run(connection), name=f"peer {pipe.address}")
         self._tasks.add(task)

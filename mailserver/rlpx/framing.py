@@ -5,6 +5,7 @@ cipher stream and MAC state. A decoder whose MAC once differed is out of step fo
 """
 
 import hmac
+from dataclasses import dataclass
 
 from mailserver.codec import aes
 from mailserver.codec.keccak import running_keccak
@@ -25,6 +26,18 @@ _HEADER_REST = _HEADER_DATA + bytes(_BLOCK - 3 - len(_HEADER_DATA))
 def padded(size: int) -> int:
     """Round a frame-size up to whole cipher blocks."""
     return -(-size // _BLOCK) * _BLOCK
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComingFrame:
+    """A frame whose header has been read, and whose body has not all come. `body_bytes` is its frame-size."""
+
+    body_bytes: int
+
+    @property
+    def wire_bytes(self) -> int:
+        """What comes after the header: the padded body and its MAC."""
+        return padded(self.body_bytes) + MAC_BYTES
 
 
 class _Mac:

@@ -23,11 +23,10 @@ from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, Share
 from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
 from mailserver.rlpx.framing import (
     HEADER_BYTES,
-    MAC_BYTES,
+    ComingFrame,
     FrameDecoder,
     FrameEncoder,
     encode_message_id,
-    padded,
     split_message,
 )
 from mailserver.rlpx.handshake import (
@@ -136,7 +135,7 @@ class Session:
         self._reading = True
         self._encoder: FrameEncoder
         self._decoder: FrameDecoder
-        self._body_bytes: int | None = None  # of the frame whose header has been read
+        self._frame: ComingFrame | None = None
         self._max_body_bytes = _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
         self._compressed = False
         self._shared: tuple[SharedCapability, ...] = ()
@@ -155,6 +154,11 @@ class Session:
     def remote_id(self) -> NodeId | None:
         """Who the peer is; None before a recipient has read auth."""
         return self._remote_id
+
+    @property
+    def frame(self) -> ComingFrame | None:
+        """The frame that is coming, if its header has been read; another object for each."""
+        return self._frame
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer. Never raises for the peer's faults."""
@@ -257,16 +261,15 @@ class Session:
             return False
         if self._state is SessionState.HANDSHAKE:
             return self._advance_handshake()
-        if self._body_bytes is None:
+        if self._frame is None:
             if len(self._buffer) < HEADER_BYTES:
                 return False
             header = self._take(HEADER_BYTES)
-            self._body_bytes = self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes)
-        frame_bytes = padded(self._body_bytes) + MAC_BYTES
-        if len(self._buffer) < frame_bytes:
+            self._frame = ComingFrame(self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes))
+        if len(self._buffer) < self._frame.wire_bytes:
             return False
-        body = self._decoder.decode_body(self._take(frame_bytes), self._body_bytes)
-        self._body_bytes = None
+        body = self._decoder.decode_body(self._take(self._frame.wire_bytes), self._frame.body_bytes)
+        self._frame = None
         self._on_message(body, now)
         return True
 
@@ -382,6 +385,7 @@ class Session:
 
     def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:
         self._state = SessionState.CLOSED
+        self._frame = None
         self._buffer.clear()
         self._events.append(Closed(reason, by_peer, cause))
 

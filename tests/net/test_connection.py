@@ -15,6 +15,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.net import connection as connection_module
 from mailserver.net.connection import Connection, Throttle, random_entropy, random_key, session_config
+from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
@@ -112,18 +113,25 @@ class Wires:
         status: StatusOptions = STATUS,
         refuse: Refuse | None = None,
         throttle: Throttle | None = None,
+        memory: ReceiveMemory | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
-        running = self.run(Connection(pipe, session_config(KEY, "server/1", refuse=refuse), status), act, throttle)
+        config = session_config(KEY, "server/1", refuse=refuse)
+        running = self.run(Connection(pipe, config, status, memory=memory), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
 
     async def open(
-        self, *, act: Act | None = None, status: StatusOptions = STATUS, throttle: Throttle | None = None
+        self,
+        *,
+        act: Act | None = None,
+        status: StatusOptions = STATUS,
+        throttle: Throttle | None = None,
+        memory: ReceiveMemory | None = None,
     ) -> tuple[Running, RawPeer]:
         """The same after Hello and Status."""
-        running, raw = await self.connect(act=act, status=status, throttle=throttle)
+        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory)
         await raw.greet()
         return running, raw
 

@@ -98,13 +98,41 @@ async def test_chunk_is_read_as_it_came(joined: tuple[Pipe, socket.socket]) -> N
     assert (first, second) == (b"one", b"two")
 
 
-async def test_long_chunk_is_read_in_pieces(joined: tuple[Pipe, socket.socket]) -> None:
-    pipe, _ = joined
+async def test_what_comes_at_once_is_read_in_pieces(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, end = joined
     data = random.randbytes(2 * CHUNK_BYTES + 1)
 
-    pipe.data_received(data)  # as asyncio and uvloop may call it
+    end.sendall(data)
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < len(data):
+        pieces.append(await pipe.read() or b"")
 
-    assert [await pipe.read() for _ in range(3)] == [data[:CHUNK_BYTES], data[CHUNK_BYTES:-1], data[-1:]]
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) <= CHUNK_BYTES
+
+
+@pytest.fixture
+async def joined_too(joined: tuple[Pipe, socket.socket]) -> AsyncIterator[tuple[Pipe, socket.socket]]:
+    """A second pipe."""
+    ours, theirs = stream_pair()
+    _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
+    with theirs:
+        yield pipe, theirs
+        pipe.abort()
+        await lost(pipe)
+
+
+async def test_pipes_do_not_mix_what_they_read_at_the_same_time(
+    joined: tuple[Pipe, socket.socket], joined_too: tuple[Pipe, socket.socket]
+) -> None:
+    (left, left_end), (right, right_end) = joined, joined_too
+
+    left_end.sendall(b"to the left")
+    right_end.sendall(b"right")
+    await until(lambda: left.received_bytes == 11 and right.received_bytes == 5)
+
+    assert await left.read() == b"to the left"
+    assert await right.read() == b"right"
 
 
 async def test_what_came_before_the_end_is_read_before_the_end(joined: tuple[Pipe, socket.socket]) -> None:
