@@ -5,7 +5,9 @@ proxy, a monitor, a second mailserver beside this one. Where the operator has se
 for everybody but those who are allowed by name.
 """
 
-from ipaddress import ip_network
+import contextlib
+from dataclasses import replace
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from mailserver.config import Config
@@ -44,7 +46,8 @@ def admission(config: Config) -> tuple[AdmissionLimits, Allowed]:
         per_second_per_address=config.connections_per_second_per_address,
         max_failures=config.max_handshake_failures,
     )
-    return limits, _allowed(config, _ADMISSION)
+    allowed = _allowed(config, _ADMISSION)
+    return limits, replace(allowed, networks=allowed.networks + _addresses_relied_on(config))
 
 
 def rate_limits(config: Config) -> RateLimitSettings:
@@ -64,6 +67,15 @@ def request_limits(config: Config) -> RequestPolicy:
         RequestLimits(*config.address_request_limits),
         _allowed(config, _REQUESTS),
     )
+
+
+def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Where those peers are, if their enode URLs say it by address: who it is shows only after the handshake."""
+    networks = []
+    for enode in (*config.static_enodes, *config.trusted_enodes):
+        with contextlib.suppress(ValueError):
+            networks.append(ip_network(enode.host))
+    return tuple(networks)
 
 
 def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:

@@ -138,6 +138,26 @@ def test_peers_that_the_operator_relies_on_are_left_out_wherever_they_are(name: 
     assert not allowed.has_address("198.51.100.1")
 
 
+@pytest.mark.parametrize("name", ["static_peers", "trusted_peers"])
+@pytest.mark.parametrize("host", ["198.51.100.1", "2001:db8::1"])
+def test_peers_that_the_operator_relies_on_are_admitted_from_the_address_of_their_enode(name: str, host: str) -> None:
+    relied_on: dict[str, Any] = {name: (str(Enode(private_key("named").public_key, host, 1)),)}
+
+    _, allowed = policy.admission(Config(**KINDS["admission"], **relied_on))
+
+    assert allowed.has_address(host)
+    assert not allowed.has_address("198.51.100.2")
+    assert not allowed.has_address("2001:db8::2")
+
+
+def test_host_name_of_a_peer_admits_no_address() -> None:
+    _, allowed = policy.admission(
+        Config(**KINDS["admission"], static_peers=(str(Enode(private_key("named").public_key, "node.example", 1)),))
+    )
+
+    assert allowed.networks == ()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_this_machine_stays_left_out_beside_those_who_are_allowed_by_name(kind: str) -> None:
     allowed = allowed_by(kind, Config(allowed_addresses=("192.0.2.7",)))

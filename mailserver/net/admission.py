@@ -4,7 +4,7 @@ Addresses are text, as a socket's peername has them. Times are monotonic seconds
 """
 
 import ipaddress
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -33,10 +33,15 @@ FORGIVEN_FAILURES = 10
 """So many failures does a handshake that succeeds make up for: behind an address from which phones come and go, one
 that is broken and tries again all the time is not the rule. More would let a flooder pay with few true handshakes."""
 
+KNOWN_AFTER_S = 60.0
+"""An address that was connected for so long without a break is known. Known ones have connections per second of their
+own: strangers from any number of addresses, who use up those of strangers, do not lock them out. Less would make
+addresses known that only come and go; so many as there are places become known in that time, at most."""
+
 MAX_ADDRESSES = 16_384
-"""Most addresses, and subnets, that are remembered for their connections per second, and for their failures; 250 bytes
-each. By the defaults 100 connections a second come in, and what they took is back after 10 s: 1,000 addresses matter at
-a time."""
+"""Most addresses, and subnets, that are remembered for their connections per second, their failures, and as known; 250
+bytes each. By the defaults 100 connections a second come in, and what they took is back after 10 s: 1,000 addresses
+matter at a time."""
 
 _V6_ADDRESS_BYTES = 8  # a /64: what one customer has at least, with as many addresses in it as it likes
 _V6_SUBNET_BYTES = 6  # a /48: what one site has
@@ -111,7 +116,8 @@ class AdmissionLimits:
     (carrier-grade NAT), and some of them use one mailserver at a time.
     `max_per_subnet`: the same of one subnet. 300, as operators have such addresses side by side; of 500 peers that
     leaves 200 places to everybody else.
-    `per_second`: new connections of everybody, with a burst of BURST_S. 100, as a handshake costs about 1 ms.
+    `per_second`: new connections of all strangers, and as many of all known addresses, each with a burst of BURST_S.
+    100, as a handshake costs about 1 ms: both together take a fifth of a processor.
     `per_second_per_address`: with a burst of ADDRESS_BURST_S; a subnet has SUBNET_RATE times as many. 10: after a cut
     of the network all 200 of one address are back within 10 s, and all 300 of one subnet within 5 s.
     `max_failures`: failed handshakes of one address within FAILURE_WINDOW_S; with the last of them, the address is
@@ -177,7 +183,8 @@ class Admission:
         self._of_address: Counts[bytes] = Counts()
         self._of_subnet: Counts[bytes] = Counts()
         self._failures: Entries[bytes, _Failures] = Entries(_Failures, _Failures.is_over, max_keys=MAX_ADDRESSES)
-        self._everybody = _everybody(limits)
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # longest unused first
+        self._strangers, self._known_ones = _everybody(limits), _everybody(limits)
         self._addresses = _buckets(limits.per_second_per_address)
         self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
         self.refused = Counter(dict.fromkeys(Refusal, 0))
@@ -185,7 +192,7 @@ class Admission:
     def change(self, limits: AdmissionLimits, allowed: Allowed) -> None:
         """Put other limits in force. Connections stay; a rate that changes starts with its whole burst."""
         if limits.per_second != self._limits.per_second:
-            self._everybody = _everybody(limits)
+            self._strangers, self._known_ones = _everybody(limits), _everybody(limits)
         if limits.per_second_per_address != self._limits.per_second_per_address:
             self._addresses = _buckets(limits.per_second_per_address)
             self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
@@ -225,6 +232,15 @@ class Admission:
         if failures is not None:
             failures.forgive()
 
+    def served(self, address: str, seconds: float) -> None:
+        """A connection of this address has ended that was open for so long."""
+        if seconds >= KNOWN_AFTER_S:
+            key = groups_of(address).address
+            self._known[key] = None
+            self._known.move_to_end(key)
+            if len(self._known) > MAX_ADDRESSES:
+                self._known.popitem(last=False)
+
     def _refusal(self, groups: AddressGroups, now: float) -> Refusal | None:
         limits = self._limits
         failures = self._failures.find(groups.address)
@@ -244,9 +260,10 @@ class Admission:
             return Refusal.ADDRESS_TOO_FAST
         if subnet is not None and subnet.wait(1, now):
             return Refusal.SUBNET_TOO_FAST
-        if self._everybody is not None and self._everybody.wait(1, now):
+        everybody = self._known_ones if groups.address in self._known else self._strangers
+        if everybody is not None and everybody.wait(1, now):
             return Refusal.TOO_FAST
-        for bucket in (own, subnet, self._everybody):
+        for bucket in (own, subnet, everybody):
             if bucket is not None:
                 bucket.take(1, now)
         return None

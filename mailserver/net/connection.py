@@ -129,7 +129,7 @@ class Connection:
         self._throttle: Throttle | None = None
         self._before: Before | None = None
         self.is_inbound = remote_id is None
-        self.was_open = False
+        self.opened_at: float | None = None
         self.client_id = ""
 
     def __str__(self) -> str:
@@ -140,6 +140,11 @@ class Connection:
     def closed(self) -> Closed | None:
         """How the connection ended, or None."""
         return self._closed
+
+    @property
+    def was_open(self) -> bool:
+        """Whether the handshake is over; the connection may have ended since."""
+        return self.opened_at is not None
 
     @property
     def is_open(self) -> bool:
@@ -315,7 +320,7 @@ class Connection:
                     await self._pause(size)
                 case Opened(client_id=client_id):
                     self.client_id = client_id
-                    self.was_open = True
+                    self.opened_at = self._loop.time()
                     if self.is_open:  # it may have said goodbye in the same breath
                         self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
                 case Closed():

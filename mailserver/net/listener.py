@@ -122,13 +122,14 @@ class Listener:
 
     def _judge_handshake(self, connection: Connection) -> None:
         """Tell who fails at the handshake from who connects and goes, as a probe of a monitor does."""
-        closed = connection.closed
-        if connection.was_open:
+        closed, now = connection.closed, asyncio.get_running_loop().time()
+        if connection.opened_at is not None:
             self._admission.succeeded(connection.host)
+            self._admission.served(connection.host, now - connection.opened_at)
         elif closed is None or closed.reason in _NO_FAILURE:
             pass
         elif connection.received_bytes or closed.reason is not None:
-            self._admission.failed(connection.host, asyncio.get_running_loop().time())
+            self._admission.failed(connection.host, now)
 
     def _drop_pending(self) -> None:
         """Make room for one more that has not finished its handshake."""

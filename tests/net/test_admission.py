@@ -14,6 +14,8 @@ from mailserver.net.admission import (
     BURST_S,
     FAILURE_WINDOW_S,
     FORGIVEN_FAILURES,
+    KNOWN_AFTER_S,
+    MAX_ADDRESSES,
     NOBODY_ALLOWED,
     REFUSED_S,
     SUBNET_RATE,
@@ -530,3 +532,67 @@ def test_refusals_are_counted_by_reason() -> None:
         admission.admit(PHONES, 0.0)
 
     assert admission.refused == dict.fromkeys(Refusal, 0) | {Refusal.ADDRESS_FULL: 3}
+
+
+# Known addresses
+
+
+def use_up(admission: Admission, now: float) -> None:
+    """Strangers from many addresses come, each once, until none is admitted any more."""
+    for number in range(1 << 24):
+        if admission.admit(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", now) is not None:
+            return
+
+
+def test_known_address_is_admitted_though_strangers_have_used_up_all() -> None:
+    admission = Admission(limits(per_second=100))
+    admission.served(PHONES, KNOWN_AFTER_S)
+
+    use_up(admission, 0)
+
+    assert admission.admit(ELSEWHERE, 0) is Refusal.TOO_FAST
+    assert admission.admit(PHONES, 0) is None
+
+
+def test_address_that_only_comes_and_goes_is_a_stranger() -> None:
+    admission = Admission(limits(per_second=100))
+    admission.served(PHONES, KNOWN_AFTER_S - 0.1)
+
+    use_up(admission, 0)
+
+    assert admission.admit(PHONES, 0) is Refusal.TOO_FAST
+
+
+def test_known_addresses_have_limits_too() -> None:
+    admission = Admission(limits(per_second=100, per_second_per_address=1))
+    admission.served(PHONES, KNOWN_AFTER_S)
+    admission.served(ELSEWHERE, KNOWN_AFTER_S)
+
+    admitted = sum(admission.admit(PHONES, 0) is None for _ in range(100))
+
+    assert admitted == ADDRESS_BURST_S
+    assert admission.admit(PHONES, 0) is Refusal.ADDRESS_TOO_FAST
+    assert admission.admit(ELSEWHERE, 0) is None
+
+
+def test_known_addresses_together_take_no_more_than_strangers_do() -> None:
+    admission = Admission(limits(per_second=10))
+    addresses = [f"198.51.{number}.1" for number in range(100)]
+    for address in addresses:
+        admission.served(address, KNOWN_AFTER_S)
+
+    assert sum(admission.admit(address, 0) is None for address in addresses) == 10 * BURST_S
+
+
+def test_known_addresses_are_forgotten_the_longest_unused_first() -> None:
+    admission = Admission(limits(per_second=1))
+    admission.served(PHONES, KNOWN_AFTER_S)
+    admission.served(ELSEWHERE, KNOWN_AFTER_S)
+    for number in range(MAX_ADDRESSES - 1):
+        admission.served(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", KNOWN_AFTER_S)
+
+    for number in range(int(BURST_S)):
+        assert admission.admit(f"203.0.113.{number}", 0) is None  # strangers
+
+    assert admission.admit(PHONES, 0) is Refusal.TOO_FAST
+    assert admission.admit(ELSEWHERE, 0) is None

@@ -40,6 +40,7 @@ class Watched(Admission):
     def __init__(self, limits: AdmissionLimits) -> None:
         super().__init__(limits)
         self.told: list[str] = []
+        self.served_s: list[float] = []
 
     def failed(self, address: str, now: float) -> None:
         self.told.append(f"{address} failed")
@@ -48,6 +49,10 @@ class Watched(Admission):
     def succeeded(self, address: str) -> None:
         self.told.append(f"{address} succeeded")
         super().succeeded(address)
+
+    def served(self, address: str, seconds: float) -> None:
+        self.served_s.append(seconds)
+        super().served(address, seconds)
 
     def release(self, address: str) -> None:
         self.told.append(f"{address} left")
@@ -558,6 +563,20 @@ async def test_handshake_is_a_success_whatever_the_peer_does_later(host: Host, l
     await left(host, 1)
 
     assert host.admission.told == ["127.0.0.1 succeeded", "127.0.0.1 left"]
+
+
+async def test_how_long_a_peer_was_served_is_told_when_it_leaves(host: Host) -> None:
+    began = asyncio.get_running_loop().time()
+    raw = await host.dial_open("client")
+    await close_stream((await open_stream(host.address))[1])  # says nothing
+    await left(host, 1)
+    assert host.admission.served_s == []
+
+    await raw.close()
+    await left(host, 2)
+
+    [seconds] = host.admission.served_s
+    assert 0 < seconds < asyncio.get_running_loop().time() - began
 
 
 async def test_address_whose_handshakes_fail_too_often_is_refused_and_its_peers_stay(
