@@ -5,6 +5,7 @@ Addresses are text, as a socket's peername has them. Times are monotonic seconds
 
 import ipaddress
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -81,6 +82,26 @@ def _parse(address: str) -> IPv4Address | IPv6Address | None:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         return ip.ipv4_mapped
     return ip
+
+
+def crowded_out(newcomer: str, present: Sequence[str]) -> int | None:
+    """Who has to make room where all places are taken, so that each subnet gets its share of them.
+
+    Args:
+        newcomer: the address of who comes.
+        present: the addresses of those who are here, the first to come first.
+    Returns:
+        An index into `present`: the last to come of the subnet that has most places. None if even that has no more
+        than one more than the newcomer's: then somebody would only have to go so that another can come.
+    """
+    subnets = [groups_of(address).subnet for address in present]
+    counts = Counter(subnets)
+    if not counts:
+        return None
+    largest, places = counts.most_common(1)[0]
+    if places < counts[groups_of(newcomer).subnet] + 2:
+        return None
+    return max(index for index, subnet in enumerate(subnets) if subnet == largest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,11 @@ class Connection:
         return self._closed
 
     @property
+    def has_proved_itself(self) -> bool:
+        """Whether the peer has the key of its `node_id`, or may have sent what another has once sent."""
+        return self._session.has_proved_itself
+
+    @property
     def was_open(self) -> bool:
         """Whether the handshake is over; the connection may have ended since."""
         return self.opened_at is not None

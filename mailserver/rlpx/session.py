@@ -133,6 +133,7 @@ class Session:
         self._patience_s = IDLE_TIMEOUT_S  # how much silence is borne once it is open
         self._next_ping = self._deadline
         self._reading = True
+        self._has_proved_itself = False
         self._encoder: FrameEncoder
         self._decoder: FrameDecoder
         self._frame: ComingFrame | None = None
@@ -154,6 +155,11 @@ class Session:
     def remote_id(self) -> NodeId | None:
         """Who the peer is; None before a recipient has read auth."""
         return self._remote_id
+
+    @property
+    def has_proved_itself(self) -> bool:
+        """Whether the peer has the key of its node id: an auth packet that was recorded opens no Hello."""
+        return self._has_proved_itself
 
     @property
     def frame(self) -> ComingFrame | None:
@@ -345,6 +351,7 @@ class Session:
         self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
+        self._has_proved_itself = True
         self._check_wanted(hello.node_id)
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:

@@ -1,4 +1,5 @@
-"""Who is connected: one connection per peer, no more peers than there is room for, and what all of them are told."""
+"""Who is connected: one connection per peer, no more peers than there is room for, shared between subnets, and what all
+of them are told."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
+from mailserver.net.admission import crowded_out
 from mailserver.services.peer import ServedPeer
 from mailserver.waku.packets import PeerSettings, StatusOptions
 
@@ -99,9 +101,30 @@ class Peers:
         if present is not None:
             present.connection.probe()
             return DisconnectReason.ALREADY_CONNECTED
-        if node_id in self.static or node_id in self.trusted:
+        if self._is_relied_on(node_id) or len(self.connected()) < self.max_peers or self._makes_room(node_id):
             return None
-        return DisconnectReason.TOO_MANY_PEERS if len(self.connected()) >= self.max_peers else None
+        return DisconnectReason.TOO_MANY_PEERS
+
+    def _is_relied_on(self, node_id: NodeId | None) -> bool:
+        return node_id in self.static or node_id in self.trusted
+
+    def _makes_room(self, node_id: NodeId) -> bool:
+        """Whether there is a place for a newcomer where a subnet has more than its share of them.
+
+        One of that is disconnected only when the newcomer has proved that it is the peer.
+        """
+        newcomers = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
+        present = sorted(
+            (peer.connection for peer in self.connected() if not self._is_relied_on(peer.connection.node_id)),
+            key=lambda connection: connection.opened_at or 0.0,
+        )
+        for newcomer in newcomers:
+            index = crowded_out(newcomer.host, [connection.host for connection in present])
+            if index is not None:
+                if newcomer.has_proved_itself:
+                    present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")
+                return True
+        return False
 
     def announce(self, status: StatusOptions) -> None:
         """Tell every peer, now and as it comes, what has changed of what we announce."""

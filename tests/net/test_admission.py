@@ -24,6 +24,7 @@ from mailserver.net.admission import (
     AdmissionLimits,
     Allowed,
     Refusal,
+    crowded_out,
     groups_of,
 )
 
@@ -596,3 +597,52 @@ def test_known_addresses_are_forgotten_the_longest_unused_first() -> None:
 
     assert admission.admit(PHONES, 0) is Refusal.TOO_FAST
     assert admission.admit(ELSEWHERE, 0) is None
+
+
+# Places
+
+
+def test_last_to_come_of_the_subnet_with_most_places_makes_room() -> None:
+    present = ["192.0.2.1", "198.51.100.1", "192.0.2.2", "198.51.100.2", "192.0.2.3", "203.0.113.1"]
+
+    assert crowded_out("203.0.113.7", present) == 4
+    assert crowded_out("10.0.0.1", present) == 4
+
+
+@pytest.mark.parametrize("newcomer", ["192.0.2.9", "198.51.100.9"])
+def test_nobody_makes_room_for_who_would_then_have_as_many_places(newcomer: str) -> None:
+    present = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2"]
+
+    assert crowded_out(newcomer, present) is None
+
+
+@pytest.mark.parametrize("present", [[], ["192.0.2.1"], ["192.0.2.1", "198.51.100.1", "203.0.113.1"]])
+def test_nobody_makes_room_where_each_subnet_has_one_place(present: list[str]) -> None:
+    assert crowded_out("10.0.0.1", present) is None
+
+
+def test_subnets_of_ipv6_are_those_of_sites() -> None:
+    present = ["2001:db8:0:1::1", "2001:db8:0:2::1", "192.0.2.1"]
+
+    assert crowded_out("198.51.100.1", present) == 1
+    assert crowded_out("2001:db8:0:3::1", present) is None
+
+
+@given(st.lists(st.integers(0, 30), min_size=10, max_size=10), st.permutations(range(20)))
+def test_all_who_go_on_trying_get_their_share_and_then_nobody_has_to_go(first: list[int], others: list[int]) -> None:
+    present = [f"10.0.{subnet}.1" for subnet in first]
+
+    changes = 1
+    rounds = 0
+    while changes:
+        changes, rounds = 0, rounds + 1
+        for address in (f"10.0.{subnet}.1" for subnet in others):
+            index = crowded_out(address, present)
+            if index is not None:
+                del present[index]
+                present.append(address)
+                changes += 1
+
+    assert rounds <= len(present) + 1
+    places = {subnet: present.count(f"10.0.{subnet}.1") for subnet in {*first, *others}}
+    assert max(places.values()) - min(places[subnet] for subnet in others) <= 1

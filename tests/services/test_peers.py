@@ -186,6 +186,53 @@ async def test_no_more_than_the_most_are_let_in_but_static_and_trusted_ones(tmp_
         await mailserver.dial(name="late")
 
 
+async def come_from(mailserver: Mailserver, host: str, name: str) -> RawPeer:
+    """A peer of that address that has sent auth and is about to say Hello."""
+    raw = await mailserver.dial_silent(name=name)
+    mailserver.connections[-1]._pipe.host = host  # noqa: SLF001 - a socket pair has no address
+    return raw
+
+
+async def test_subnet_with_most_places_makes_room_for_another(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, max_peers=3) as mailserver:
+        crowd = [await (await come_from(mailserver, f"192.0.2.{name}", name)).greet() for name in "123"]
+        newcomer = await come_from(mailserver, "198.51.100.1", "newcomer")
+        assert len(mailserver.connected.connected()) == 3
+
+        await newcomer.greet()
+
+        assert await crowd[2].hear_hangup() is DisconnectReason.TOO_MANY_PEERS  # the last to come
+        second = await come_from(mailserver, "198.51.100.2", "second")
+        assert await reason_of(second) is DisconnectReason.TOO_MANY_PEERS  # it would have as many then
+        assert {peer.node_id for peer in mailserver.connected.infos()} == {
+            raw.key.public_key for raw in (*crowd[:2], newcomer)
+        }
+
+
+async def test_nobody_has_to_go_for_a_peer_that_has_only_sent_auth(tmp_path: Path) -> None:
+    async with running_mailserver(tmp_path, max_peers=3) as mailserver:
+        for name in "123":
+            await (await come_from(mailserver, f"192.0.2.{name}", name)).greet()
+
+        for number in range(3):
+            await come_from(mailserver, "198.51.100.1", f"recorded {number}")
+
+        assert len(mailserver.connected.connected()) == 3
+
+
+async def test_static_and_trusted_peers_do_not_make_room(tmp_path: Path) -> None:
+    trusted = private_key("trusted").public_key
+    async with running_mailserver(tmp_path, max_peers=3, trusted=[trusted]) as mailserver:
+        mailserver.connected.static.add(private_key("static").public_key)
+        for name in ("other", "static", "trusted"):
+            await (await come_from(mailserver, "192.0.2.1", name)).greet()
+
+        refused = await come_from(mailserver, "198.51.100.1", "newcomer")
+
+        assert await reason_of(refused) is DisconnectReason.TOO_MANY_PEERS
+        assert len(mailserver.connected.connected()) == 3
+
+
 # What all are told
 
 
