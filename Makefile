@@ -68,7 +68,7 @@ audit: ## look up the locked versions among known vulnerabilities; asks a servic
 		-r requirements.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## list these commands
