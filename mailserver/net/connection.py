@@ -21,7 +21,7 @@ from mailserver.net.pipe import Pipe
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
-from mailserver.rlpx.session import Refuse, Session, SessionConfig, SessionState, SharedPayload
+from mailserver.rlpx.session import PROBE_TIMEOUT_S, Refuse, Session, SessionConfig, SessionState, SharedPayload
 from mailserver.waku.packets import (
     MAX_RECEIVED_PACKET_BYTES,
     PACKET_CODE_COUNT,
@@ -44,6 +44,9 @@ TURN_TIMEOUT_S = 20.0
 
 LINGER_S = 1.0
 """How long a peer has to read our Disconnect and close. Closing at once could reset the connection under it."""
+
+HELD_POLL_S = 0.1
+"""How often to ask again whether a peer is wanted while that is undecided."""
 
 _NO_OPTIONS = StatusOptions()
 
@@ -123,6 +126,7 @@ class Connection:
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
         self._room = FrameRoom(memory or ReceiveMemory(), on_granted=pipe.wake, on_late=self._on_late_frame)
+        self._stuck_timer: TimerHandle | None = None
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
         self._flushing = False
@@ -206,6 +210,11 @@ class Connection:
             self._arm_timer()
             while self._closed is None:
                 await self._read()
+                while self._session.is_held:
+                    self._flush()  # our part of the key exchange: the peer waits for it, too
+                    if not await self._pipe.rest(HELD_POLL_S):
+                        self._session.receive_eof()
+                    self._session.reconsider(self._loop.time())
                 await self._dispatch(handler)
                 await self._make_room()
                 if self._pipe.is_full:
@@ -218,8 +227,9 @@ class Connection:
                     async with asyncio.timeout(LINGER_S):
                         await self._pipe.finish()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._stuck_timer):
+                if timer is not None:
+                    timer.cancel()
             self._room.leave()
             self._session.receive_eof()
             self._take_events()
@@ -244,13 +254,18 @@ class Connection:
         if self.is_open and update != _NO_OPTIONS:  # before, Status itself will say it
             self.send(PacketCode.STATUS_UPDATE, _encoded(update))
 
-    def probe(self) -> None:
-        """Find out soon whether the peer is still there."""
-        self._session.probe(self._loop.time())
+    def probe(self) -> bool:
+        """Whether the peer has just shown that it is still there; if not, it is found out within PROBE_TIMEOUT_S."""
+        is_there = self._session.probe(self._loop.time())
         self._flush()
         if self._timer is not None:
             self._timer.cancel()
         self._arm_timer()
+        if not is_there and self._pipe.is_full and self._stuck_timer is None:
+            # Its silence says nothing: it is not read from while it does not read.
+            written = self._pipe.written_bytes
+            self._stuck_timer = self._loop.call_later(PROBE_TIMEOUT_S, self._end_if_stuck, written)
+        return is_there
 
     def send(self, code: PacketCode, payload: bytes | SharedPayload) -> None:
         """Queue a packet. Before more than a few, `drain`.
@@ -390,6 +405,11 @@ class Connection:
     def _arm_timer(self) -> None:
         due = self._session.next_timer()
         self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+
+    def _end_if_stuck(self, written_bytes: int) -> None:
+        self._stuck_timer = None
+        if self._pipe.written_bytes == written_bytes:
+            self.abort(f"peer read nothing for {PROBE_TIMEOUT_S:g} s")
 
     def _on_timer(self) -> None:
         # The session's timer moves on with every byte; ours is set anew only when it fires, not for each of them.

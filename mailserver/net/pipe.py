@@ -124,14 +124,19 @@ class Pipe(asyncio.BufferedProtocol):
         self._rested.set()
         self._woken.set()
 
-    async def rest(self, seconds: float) -> None:
-        """Wait so long, unless the socket goes away or `wake` is called."""
+    @property
+    def written_bytes(self) -> int:
+        """How much of what was sent has left for the kernel: it moves while the peer reads."""
+        return self.sent_bytes - self.transport.get_write_buffer_size()
+
+    async def rest(self, seconds: float) -> bool:
+        """Wait so long, unless the socket goes away or `wake` is called; return whether the peer may still send."""
         self._rested.clear()
-        if self._lost.is_set():
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._rested.wait()
+        if not self._lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._rested.wait()
+        return not self._ended
 
     def write(self, chunks: list[bytes]) -> None:
         """Send; into the void if the socket is gone."""

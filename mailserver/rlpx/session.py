@@ -47,8 +47,13 @@ PING_INTERVAL_S = 15.0
 IDLE_TIMEOUT_S = 30.0
 """A peer that says nothing for this long, not even Pong, is gone."""
 
-PROBE_TIMEOUT_S = 5.0
-"""How long a peer has to answer when there is reason to think that it is gone."""
+PROBE_TIMEOUT_S = 3.0
+"""How long a peer has to answer when there is reason to think that it is gone. Shorter than the handshake: who waits
+for the answer, because it is the same peer on a new line, is let in by then."""
+
+SEEN_S = 3.0
+"""So long after it has opened a session, or answered a probe, a peer is there without another one: of two nodes that
+dial each other at once, neither would answer while it waits for the other."""
 
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
 """No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
@@ -67,7 +72,13 @@ class SessionState(Enum):
     CLOSED = auto()
 
 
-Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | None]
+class Undecided(Enum):
+    """It is not known yet whether a peer is wanted; it will be within PROBE_TIMEOUT_S."""
+
+    UNDECIDED = auto()
+
+
+Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | Undecided | None]
 """Why a peer with this node id is not wanted; None if it is."""
 
 
@@ -76,8 +87,9 @@ class SessionConfig:
     """What both roles need.
 
     `capabilities` maps what we speak to the number of message ids that it takes. `max_message_bytes` bounds a
-    message's inflated payload. `refuse` is asked when the peer has shown who it is, and a reason is
-    said in place of Hello; and again when its Hello is in: others may have taken the last place meanwhile.
+    message's inflated payload. `refuse` is asked when the peer has shown who it is, and a reason is said in place of
+    Hello; while it is undecided, Hello waits, see `reconsider`. It is asked again when the peer's Hello is in: others
+    may have taken the last place meanwhile.
     """
 
     key: PrivateKey
@@ -132,8 +144,11 @@ class Session:
         self._deadline = now + HANDSHAKE_TIMEOUT_S  # in the handshake; later when an idle peer is given up
         self._patience_s = IDLE_TIMEOUT_S  # how much silence is borne once it is open
         self._next_ping = self._deadline
+        self._probed = False  # and has not answered yet
+        self._seen_at = now  # when it was there for certain: it has opened the session, or answered a probe
         self._reading = True
         self._has_proved_itself = False
+        self._is_held = False
         self._encoder: FrameEncoder
         self._decoder: FrameDecoder
         self._frame: ComingFrame | None = None
@@ -166,14 +181,35 @@ class Session:
         """The frame that is coming, if its header has been read; another object for each."""
         return self._frame
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is undecided if the peer is wanted: nothing that it sends is looked at. See `reconsider`."""
+        return self._is_held and self._state is not SessionState.CLOSED
+
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer. Never raises for the peer's faults."""
         if self._state is SessionState.CLOSED:
             return
         self._buffer += data
         if self._state is SessionState.OPEN:
+            if self._probed:
+                self._probed, self._seen_at = False, now
             self._patience_s = IDLE_TIMEOUT_S
             self._deadline = now + IDLE_TIMEOUT_S
+        self._advance_all(now)
+
+    def reconsider(self, now: float) -> None:
+        """Ask again whether the peer is wanted, if that was undecided."""
+        if self.is_held:
+            assert self._remote_id is not None
+            self._is_held = False
+            try:
+                self._greet_if_wanted(self._remote_id)
+            except RemoteProtocolError as error:
+                self.disconnect(error.reason, str(error))
+            self._advance_all(now)
+
+    def _advance_all(self, now: float) -> None:
         try:
             while self._advance(now):
                 pass
@@ -201,7 +237,8 @@ class Session:
             return
         if self._state is not SessionState.OPEN:
             if now >= self._deadline:
-                self.disconnect(DisconnectReason.REQUESTED, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+                reason = DisconnectReason.ALREADY_CONNECTED if self._is_held else DisconnectReason.REQUESTED
+                self.disconnect(reason, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
         elif self._reading and now >= self._deadline:
             self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._patience_s:g} s")
         elif now >= self._next_ping:
@@ -218,16 +255,23 @@ class Session:
         if self._state is SessionState.OPEN:  # the handshake gets no more time
             self._deadline = now + self._patience_s
 
-    def probe(self, now: float) -> None:
-        """Ping the peer, and give it up unless it says anything within PROBE_TIMEOUT_S; nothing before it is open.
+    def probe(self, now: float) -> bool:
+        """Whether the peer has opened the session, or answered a probe, within the last SEEN_S.
 
-        While the caller does not read, that time does not begin.
+        Otherwise it is pinged, once, and given up unless it says anything within PROBE_TIMEOUT_S; nothing before it is
+        open. While the caller does not read, that time does not begin.
         """
-        if self._state is SessionState.OPEN:
+        if self._state is not SessionState.OPEN:
+            return False
+        if not self._probed and now < self._seen_at + SEEN_S:
+            return True
+        if not self._probed:
+            self._probed = True
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
             self._next_ping = now + PING_INTERVAL_S
             self._patience_s = PROBE_TIMEOUT_S
             self._deadline = min(self._deadline, now + PROBE_TIMEOUT_S)
+        return False
 
     def send(self, capability: Capability, code: int, payload: bytes | SharedPayload) -> None:
         """Queue a message of a shared capability.
@@ -263,7 +307,7 @@ class Session:
 
     def _advance(self, now: float) -> bool:
         """Take the next whole packet or frame from the buffer; False if more bytes are needed, or none."""
-        if self._state is SessionState.CLOSED:
+        if self._state is SessionState.CLOSED or self._is_held:
             return False
         if self._state is SessionState.HANDSHAKE:
             return self._advance_handshake()
@@ -305,9 +349,14 @@ class Session:
         self._encoder = FrameEncoder(secrets.aes, secrets.mac, secrets.egress_seed)
         self._decoder = FrameDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
         self._state = SessionState.HELLO
+        self._greet_if_wanted(secrets.remote_id)
+
+    def _greet_if_wanted(self, remote_id: NodeId) -> None:
         config = self._config
-        self._check_wanted(secrets.remote_id)
-        if secrets.remote_id == config.key.public_key:
+        if self._refusal_of(remote_id) is Undecided.UNDECIDED:
+            self._is_held = True
+            return
+        if remote_id == config.key.public_key:
             raise RemoteProtocolError(DisconnectReason.SELF_CONNECTION, "connected to ourselves")
         hello = p2p.Hello(
             p2p.P2P_VERSION,
@@ -318,10 +367,12 @@ class Session:
         )
         self._send_frame(p2p.MessageId.HELLO, hello.encode())
 
-    def _check_wanted(self, remote_id: NodeId) -> None:
+    def _refusal_of(self, remote_id: NodeId) -> Undecided | None:
+        """Raise RemoteProtocolError if the peer is not wanted."""
         refused = None if self._config.refuse is None else self._config.refuse(remote_id)
-        if refused is not None:
+        if isinstance(refused, DisconnectReason):
             raise RemoteProtocolError(refused, "not wanted here")
+        return refused
 
     def _on_message(self, body: bytes, now: float) -> None:
         message_id, data = split_message(body)
@@ -352,11 +403,13 @@ class Session:
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
         self._has_proved_itself = True
-        self._check_wanted(hello.node_id)
+        if self._refusal_of(hello.node_id) is Undecided.UNDECIDED:  # there was none when we said ours
+            raise RemoteProtocolError(DisconnectReason.ALREADY_CONNECTED, "not wanted here")
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
         self._state = SessionState.OPEN
+        self._seen_at = now
         self._max_body_bytes = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._config.max_message_bytes)
         self._deadline = now + IDLE_TIMEOUT_S
         self._next_ping = now + PING_INTERVAL_S

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
 from mailserver.net.admission import crowded_out
+from mailserver.rlpx.session import Undecided
 from mailserver.services.peer import ServedPeer
 from mailserver.waku.packets import PeerSettings, StatusOptions
 
@@ -91,16 +92,16 @@ class Peers:
             connection.disconnect(DisconnectReason.REQUESTED, cause)
         return bool(ended)
 
-    def refuse(self, node_id: NodeId) -> DisconnectReason | None:
+    def refuse(self, node_id: NodeId) -> DisconnectReason | Undecided | None:
         """Why one more connection to this peer is not wanted; None if it is. It has shown that it is the peer.
 
-        A phone that has lost its connection comes back before we know of the loss: so the connection that is there
-        is probed, and gone within seconds if nobody is at its other end.
+        A phone whose network has changed comes back before we know of the loss: so the connection that is there
+        is probed, and gone within seconds if nobody is at its other end. It is undecided until then: a deployed client
+        that is refused comes back after half a minute.
         """
         present = self.find(node_id)
         if present is not None:
-            present.connection.probe()
-            return DisconnectReason.ALREADY_CONNECTED
+            return DisconnectReason.ALREADY_CONNECTED if present.connection.probe() else Undecided.UNDECIDED
         if self._is_relied_on(node_id) or len(self.connected()) < self.max_peers or self._makes_room(node_id):
             return None
         return DisconnectReason.TOO_MANY_PEERS

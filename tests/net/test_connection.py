@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import random
 import socket
@@ -968,6 +969,7 @@ async def test_peer_is_not_idle_while_the_handler_makes_it_wait(wires: Wires, mo
 @ON_UVLOOP
 async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -986,20 +988,48 @@ async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkey
     assert (closed.reason, closed.cause) == (DisconnectReason.PING_TIMEOUT, "peer was silent for 0.1 s")
 
 
+def has_received_more(connection: Connection, than_bytes: int) -> bool:
+    return connection.received_bytes > than_bytes
+
+
 @ON_UVLOOP
 async def test_peer_that_answers_a_probe_stays(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
 
     for _ in range(3):
-        running.connection.probe()
+        assert not running.connection.probe()
         assert (await raw.hear()).message_id == p2p.MessageId.PING
+        received = running.connection.received_bytes
         raw.write(raw.frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD))
+        await until(functools.partial(has_received_more, running.connection, received))
     await until(lambda: loop.time() > started + 0.5)
 
     assert running.connection.closed is None
+
+
+@ON_UVLOOP
+async def test_peer_that_does_not_read_is_gone_soon_after_it_was_probed(
+    wires: Wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it does not, nothing is read from it: its silence says nothing."""
+    monkeypatch.setattr(connection_module, "PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    running, raw = await wires.open()
+    for _ in range(100):
+        running.connection.send(PacketCode.P2P_MESSAGE, random.randbytes(128 * 1024))
+    answered = running.connection.received_bytes
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))  # from then on, we wait for it to read the answer
+    await until(lambda: running.connection.received_bytes > answered)
+    await turns()
+
+    assert not running.connection.probe()
+
+    closed = await running.ended()
+    assert (closed.reason, closed.cause) == (DisconnectReason.TCP_ERROR, "peer read nothing for 0.1 s")
 
 
 async def test_probe_before_the_handshake_and_after_the_end_does_nothing(wires: Wires) -> None:

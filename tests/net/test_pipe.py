@@ -311,7 +311,7 @@ async def test_abort_closes_whatever_is_unsent(joined: tuple[Pipe, socket.socket
 # Resting
 
 
-Resting = tuple[Pipe, socket.socket, asyncio.Task[None]]
+Resting = tuple[Pipe, socket.socket, asyncio.Task[bool]]
 
 
 @pytest.fixture
@@ -321,6 +321,27 @@ async def resting(joined: tuple[Pipe, socket.socket]) -> Resting:
     task = asyncio.create_task(pipe.rest(10 * DEADLINE_S))
     await turn()
     return pipe, end, task
+
+
+async def test_rest_says_whether_the_peer_may_still_send(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, end = joined
+
+    before = await pipe.rest(0.001)
+    end.shutdown(socket.SHUT_WR)
+    await turn()
+
+    assert (before, await pipe.rest(0.001)) == (True, False)
+
+
+async def test_written_bytes_stand_still_while_the_peer_does_not_read(joined: tuple[Pipe, socket.socket]) -> None:
+    pipe, _end = joined
+    while not pipe.is_full:
+        pipe.write([bytes(64 * 1024)])
+    written = pipe.written_bytes
+
+    pipe.write([bytes(64 * 1024)])
+
+    assert 0 < written == pipe.written_bytes < pipe.sent_bytes
 
 
 async def test_rest_is_over_after_its_time(joined: tuple[Pipe, socket.socket]) -> None:

@@ -19,10 +19,12 @@ from mailserver.rlpx.session import (
     MAX_SNAPPY_BYTES,
     PING_INTERVAL_S,
     PROBE_TIMEOUT_S,
+    SEEN_S,
     Session,
     SessionConfig,
     SessionState,
     SharedPayload,
+    Undecided,
 )
 from tests.data import load
 from tests.pairs import (
@@ -890,15 +892,19 @@ def test_silence_counts_anew_from_when_we_read_again() -> None:
     assert session.events() == [AnyClosed(DisconnectReason.PING_TIMEOUT, by_peer=False)]
 
 
+PROBED = START + 10
+"""When peers are probed that have shown for long enough nothing of themselves."""
+
+
 def test_probed_peer_is_pinged_at_once_and_given_up_if_it_stays_silent() -> None:
     session, peer = open_session()
 
-    session.probe(START + 1)
+    session.probe(PROBED)
     assert peer.hear_inflated() == [(MessageId.PING, p2p.EMPTY_PAYLOAD)]
-    assert session.next_timer() == START + 1 + PROBE_TIMEOUT_S
-    session.handle_timer(START + 1 + PROBE_TIMEOUT_S - 0.01)
+    assert session.next_timer() == PROBED + PROBE_TIMEOUT_S
+    session.handle_timer(PROBED + PROBE_TIMEOUT_S - 0.01)
     assert session.state is SessionState.OPEN
-    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
+    session.handle_timer(PROBED + PROBE_TIMEOUT_S)
 
     assert session.events() == [
         Closed(DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {PROBE_TIMEOUT_S:g} s")
@@ -910,10 +916,10 @@ def test_probed_peer_is_pinged_at_once_and_given_up_if_it_stays_silent() -> None
 def test_probed_peer_that_says_anything_has_as_long_as_any_other(message_id: int) -> None:
     session, peer = open_session()
 
-    session.probe(START + 1)
-    peer.say(message_id, p2p.EMPTY_PAYLOAD, START + 1 + PROBE_TIMEOUT_S - 0.01)
-    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
-    answered = START + 1 + PROBE_TIMEOUT_S - 0.01
+    session.probe(PROBED)
+    peer.say(message_id, p2p.EMPTY_PAYLOAD, PROBED + PROBE_TIMEOUT_S - 0.01)
+    session.handle_timer(PROBED + PROBE_TIMEOUT_S)
+    answered = PROBED + PROBE_TIMEOUT_S - 0.01
     session.handle_timer(answered + IDLE_TIMEOUT_S - 0.01)
     assert session.state is SessionState.OPEN
     session.handle_timer(answered + IDLE_TIMEOUT_S)
@@ -933,32 +939,32 @@ def test_probe_gives_nobody_more_time() -> None:
     assert session.state is SessionState.CLOSED
 
 
-def test_second_probe_does_not_put_off_the_first() -> None:
+def test_second_probe_is_no_second_ping_and_does_not_put_off_the_first() -> None:
     session, peer = open_session()
 
-    session.probe(START + 1)
-    session.probe(START + 3)
+    session.probe(PROBED)
+    session.probe(PROBED + 2)
 
-    assert len(peer.hear()) == 2
-    assert session.next_timer() == START + 1 + PROBE_TIMEOUT_S
+    assert len(peer.hear()) == 1
+    assert session.next_timer() == PROBED + PROBE_TIMEOUT_S
 
 
 def test_probe_is_the_ping_that_was_due() -> None:
     session, peer = open_session()
 
-    session.probe(START + 10)
-    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, START + 10)
+    session.probe(PROBED)
+    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, PROBED)
 
     assert len(peer.hear()) == 1
-    assert session.next_timer() == START + 10 + PING_INTERVAL_S
+    assert session.next_timer() == PROBED + PING_INTERVAL_S
 
 
 def test_probed_peer_that_we_do_not_read_from_is_waited_for_when_we_do() -> None:
     session, _ = open_session()
     session.pause_reading()
 
-    session.probe(START + 1)
-    session.handle_timer(START + 1 + PROBE_TIMEOUT_S)
+    session.probe(PROBED)
+    session.handle_timer(PROBED + PROBE_TIMEOUT_S)
     state_meanwhile = session.state
     session.resume_reading(START + 100)
     session.handle_timer(START + 100 + PROBE_TIMEOUT_S - 0.01)
@@ -971,12 +977,12 @@ def test_probed_peer_that_we_do_not_read_from_is_waited_for_when_we_do() -> None
 
 def test_answer_to_a_probe_counts_also_after_a_pause() -> None:
     session, peer = open_session()
-    session.probe(START + 1)
-    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, START + 2)
+    session.probe(PROBED)
+    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, PROBED + 1)
 
     session.pause_reading()
-    session.resume_reading(START + 3)
-    session.handle_timer(START + 3 + IDLE_TIMEOUT_S - 0.01)
+    session.resume_reading(PROBED + 2)
+    session.handle_timer(PROBED + 2 + IDLE_TIMEOUT_S - 0.01)
 
     assert session.state is SessionState.OPEN
 
@@ -988,14 +994,115 @@ def test_probe_before_the_session_is_open_says_nothing_and_gives_no_more_time(st
         session, peer = recipient_and_peer()
         peer.hear()
 
-    session.probe(START + 1)
+    session.probe(PROBED)
 
     assert session.data_to_send() == []
     assert session.next_timer() == START + HANDSHAKE_TIMEOUT_S
 
 
-def test_probe_is_quicker_than_waiting_and_slower_than_a_bad_line() -> None:
-    assert 2 < PROBE_TIMEOUT_S < PING_INTERVAL_S < IDLE_TIMEOUT_S
+def test_peer_that_has_opened_or_answered_is_there_and_not_pinged_for_a_while() -> None:
+    session, peer = open_session()
+
+    opened = session.probe(START + SEEN_S - 0.01)
+    asked = session.probe(PROBED)
+    unanswered = session.probe(PROBED + 1)
+    peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, PROBED + 2)
+    answered = session.probe(PROBED + 2 + SEEN_S - 0.01)
+    later = session.probe(PROBED + 2 + SEEN_S)
+
+    assert (opened, asked, unanswered, answered, later) == (True, False, False, True, False)
+    assert [message_id for message_id, _ in peer.hear_inflated()] == [MessageId.PING, MessageId.PING]
+
+
+def test_probe_is_quicker_than_a_handshake_and_slower_than_a_bad_line() -> None:
+    assert 2 < PROBE_TIMEOUT_S < HANDSHAKE_TIMEOUT_S < PING_INTERVAL_S < IDLE_TIMEOUT_S
+
+
+# --- undecided ------------------------------------------------------------------------------------
+
+
+class Deciding:
+    """Refuses as it is told."""
+
+    def __init__(self) -> None:
+        self.verdict: DisconnectReason | Undecided | None = Undecided.UNDECIDED
+
+    def __call__(self, node_id: NodeId) -> DisconnectReason | Undecided | None:
+        return self.verdict
+
+
+def held(role: str) -> tuple[Session, ScriptedPeer, Deciding]:
+    """A session that has not decided, and a peer that has said Hello and more all the same."""
+    deciding = Deciding()
+    config = session_config(role, refuse=deciding)
+    session, peer = recipient_and_peer(config) if role == "recipient" else initiator_and_peer(config)
+    peer.greet()
+    return session, peer, deciding
+
+
+@both_roles
+def test_nothing_is_said_or_looked_at_while_it_is_undecided_if_the_peer_is_wanted(role: str) -> None:
+    session, _, _ = held(role)
+
+    session.reconsider(START + 1)
+
+    assert session.is_held
+    assert session.state is SessionState.HELLO
+    assert session.data_to_send() == []
+    assert session.events() == []
+
+
+@both_roles
+def test_peer_that_is_wanted_in_the_end_is_greeted_and_what_it_said_meanwhile_counts(role: str) -> None:
+    session, peer, deciding = held(role)
+
+    deciding.verdict = None
+    session.reconsider(START + 1)
+
+    assert not session.is_held
+    assert session.state is SessionState.OPEN
+    assert [message_id for message_id, _ in peer.hear()] == [MessageId.HELLO]
+    assert session.next_timer() == START + 1 + PING_INTERVAL_S
+
+
+@both_roles
+def test_peer_that_is_not_wanted_in_the_end_hears_the_reason(role: str) -> None:
+    session, peer, deciding = held(role)
+
+    deciding.verdict = DisconnectReason.ALREADY_CONNECTED
+    session.reconsider(START + 1)
+
+    assert not session.is_held
+    assert peer.hear() == [disconnect_of(DisconnectReason.ALREADY_CONNECTED)]
+    assert session.events() == [AnyClosed(DisconnectReason.ALREADY_CONNECTED, by_peer=False)]
+
+
+def test_peer_that_nobody_decides_about_hears_at_the_end_of_the_handshakes_time_that_it_is_connected() -> None:
+    session, peer, _ = held("recipient")
+
+    assert session.next_timer() == START + HANDSHAKE_TIMEOUT_S
+    session.handle_timer(START + HANDSHAKE_TIMEOUT_S)
+    session.reconsider(START + HANDSHAKE_TIMEOUT_S)
+
+    assert not session.is_held
+    assert peer.hear() == [disconnect_of(DisconnectReason.ALREADY_CONNECTED)]
+
+
+def test_peer_that_another_connection_appears_of_while_its_hello_is_on_its_way_is_refused() -> None:
+    answers = iter([None, Undecided.UNDECIDED])
+    session, peer = recipient_and_peer(session_config("recipient", refuse=lambda _: next(answers)))
+
+    peer.greet()
+
+    assert session.events() == [AnyClosed(DisconnectReason.ALREADY_CONNECTED, by_peer=False)]
+
+
+def test_session_that_was_never_held_has_nothing_to_reconsider() -> None:
+    session, _ = open_session()
+
+    session.reconsider(START + 1)
+
+    assert session.data_to_send() == []
 
 
 # --- payloads that several sessions send ----------------------------------------------------------

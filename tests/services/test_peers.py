@@ -122,14 +122,24 @@ async def test_peer_is_disconnected_whether_its_handshake_is_over_or_not(mailser
 # Who is let in
 
 
-async def test_second_connection_of_a_peer_is_refused_and_the_first_stays(mailserver: Mailserver) -> None:
+async def test_second_connection_of_a_peer_is_refused_once_the_first_has_answered(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)  # it has opened a while ago
     first = await mailserver.dial(name="phone")
     second = await mailserver.dial_silent(name="phone")
 
-    assert await reason_of(second) is DisconnectReason.ALREADY_CONNECTED
+    second.write(second.hello())
     assert (await first.hear()).message_id == p2p.MessageId.PING  # is anybody there?
+    monkeypatch.undo()
     first.write(first.frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD))
+    heard = await second.hear()
     first.say(PacketCode.MESSAGES, b"\xc0")
+
+    assert (heard.message_id, p2p.decode_disconnect(heard.payload)) == (
+        p2p.MessageId.DISCONNECT,
+        DisconnectReason.ALREADY_CONNECTED,
+    )
     assert (await first.hear_packet()).code == PacketCode.MESSAGE_RESPONSE
 
 
@@ -146,18 +156,31 @@ async def test_peer_whose_first_connection_is_dead_gets_in_within_seconds(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
     await mailserver.dial(name="phone")  # and is never heard of again
 
-    refused = await reason_of(await mailserver.dial_silent(name="phone"))
-    await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
-    again = await mailserver.dial(name="phone")
+    second = await mailserver.dial(name="phone")
 
-    assert refused is DisconnectReason.ALREADY_CONNECTED
     closed = mailserver.connections[0].closed
     assert closed is not None
     assert closed.reason is DisconnectReason.PING_TIMEOUT
-    assert mailserver.connected.get(again.key.public_key).connection is mailserver.connections[2]
+    assert mailserver.connected.get(second.key.public_key).connection is mailserver.connections[1]
+
+
+async def test_peer_that_goes_away_while_it_waits_for_its_first_connection_is_let_go(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    first = await mailserver.dial(name="phone")
+    second = await mailserver.dial_silent(name="phone")
+    assert (await first.hear()).message_id == p2p.MessageId.PING
+
+    await second.close()
+    await asyncio.wait_for(mailserver.tasks[1], DEADLINE_S)
+
+    assert not mailserver.connections[1].was_open
+    assert mailserver.connected.find(first.key.public_key) is not None
 
 
 async def test_we_do_not_connect_to_ourselves(mailserver: Mailserver) -> None:
