@@ -98,6 +98,7 @@ async def _serve(
     """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
     server = Server(config, key, store, acceptance, catchup, metrics)
+    catchup.watch(server.contacts)
     port = await _listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
     server.node.listening(

@@ -1,5 +1,6 @@
 """What serves peers: the services, wired to each other as the settings say, and what of it follows them at a reload."""
 
+import asyncio
 import logging
 import platform
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from mailserver import __version__, policy
-from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.config import Config
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.logs import LogFormat, set_up_logging
@@ -30,6 +31,7 @@ from mailserver.services.quotas import RequestLimiter
 from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore
+from mailserver.sync.absences import Contact
 from mailserver.sync.catchup import Catchup
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.payload import key_from_password
@@ -130,6 +132,15 @@ class Server:
             return await dial(enode, config, self.node.status(), memory=self._memory)
         except DecodeError as error:
             raise ConnectionLost(None, str(error)) from error
+
+    def contacts(self) -> dict[NodeId, Contact]:
+        """Who is connected, and how, for catching up."""
+        now = asyncio.get_running_loop().time()
+        return {
+            peer.connection.node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late)
+            for peer in self.peers.connected()
+            if peer.connection.node_id is not None
+        }
 
     def figures(self) -> NodeFigures:
         """Read how the node is."""

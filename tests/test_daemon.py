@@ -354,21 +354,24 @@ async def test_addresses_and_peers_that_are_allowed_are_not_limited(tmp_path: Pa
             assert isinstance((await ask(raw, clear_request()))[1], Completion)
 
 
-async def test_second_connection_of_a_peer_is_refused_and_the_first_one_gone_if_nobody_is_there(
+async def test_second_connection_of_a_peer_is_refused_or_takes_the_place_of_the_first_if_nobody_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
     async with running(tmp_path) as daemon:
         alive, dead = await daemon.join("alive"), await daemon.join("dead")
         monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 1.0)
 
-        for name in ("alive", "dead"):
-            assert await refusal(await daemon.dial(name)) is DisconnectReason.ALREADY_CONNECTED
+        again = await daemon.dial("dead")
+        back = asyncio.create_task(again.greet())  # it waits until the first is given up
+        second = await daemon.dial("alive")
+        monkeypatch.undo()
         assert isinstance((await ask(alive, clear_request()))[1], Completion)  # that is answer enough
+        assert await refusal(second) is DisconnectReason.ALREADY_CONNECTED
         assert (await dead.hear()).message_id == p2p.MessageId.PING
         assert (await dead.hear()).message_id == p2p.MessageId.DISCONNECT
 
-        back = await daemon.join("dead")
-        assert isinstance((await ask(back, clear_request()))[1], Completion)
+        assert isinstance((await ask(await back, clear_request()))[1], Completion)
         assert isinstance((await ask(alive, clear_request()))[1], Completion)
 
 

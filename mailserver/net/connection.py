@@ -99,7 +99,7 @@ def _encoded(options: StatusOptions) -> SharedPayload:
 
 
 class Connection:
-    """One peer's connection, from its first byte to its end."""
+    """One peer's connection, from its first byte to its end. `heard_at`: when something came last, by the loop."""
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class Connection:
         self._before: Before | None = None
         self.is_inbound = remote_id is None
         self.opened_at: float | None = None
+        self.heard_at = self._loop.time()
         self.client_id = ""
 
     def __str__(self) -> str:
@@ -312,7 +313,8 @@ class Connection:
     async def _read(self) -> None:
         data = await self._pipe.read()
         if data:
-            self._session.receive_data(data, self._loop.time())
+            self.heard_at = self._loop.time()
+            self._session.receive_data(data, self.heard_at)
             self._room.leave_unless(self._session.frame)
         elif data is not None:
             self._session.receive_eof()

@@ -68,7 +68,7 @@ class Services:
 
 
 class ServedPeer:
-    """Serves one connection until it ends."""
+    """Serves one connection until it ends. `late`: how many envelopes a trusted peer has sent that had expired."""
 
     def __init__(self, connection: Connection, services: Services, number: int) -> None:
         """Take over a connection; `run` does the rest.
@@ -78,7 +78,8 @@ class ServedPeer:
         """
         self.connection = connection
         self._services = services
-        self._number = number
+        self.number = number
+        self.late = 0
         self._meter: Meter | None = None
         self._requester: Requester | None = None
         self._pace = Pace()
@@ -190,12 +191,15 @@ class ServedPeer:
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
+        if self.connection.node_id in self._services.trusted:
+            now = self._services.clock()  # they are judged a moment later
+            self.late += sum(envelope.expiry <= now for envelope in event.envelopes)
         self._tasks.create_task(self._archive_and_confirm(event, memory, asyncio.get_running_loop().time()))
 
     async def _archive_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
         try:
             response = await self._services.archive.take(
-                event.envelopes, event.batch_hash, peer=self._number, is_limited=not self._known_meter.is_allowed
+                event.envelopes, event.batch_hash, peer=self.number, is_limited=not self._known_meter.is_allowed
             )
             if response.errors:
                 log.debug(
@@ -267,7 +271,7 @@ class ServedPeer:
             await PeerRelay(
                 services.relay,
                 self.connection,
-                self._number,
+                self.number,
                 self._pace,
                 services.clock,
                 is_limited=not self._known_meter.is_allowed,

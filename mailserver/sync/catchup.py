@@ -9,12 +9,13 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.envelopes import EnvelopeStore
+from mailserver.sync.absences import Absences, Contact
 from mailserver.sync.ledger import SyncError, open_ledger
 from mailserver.sync.progress import Progress, State
 from mailserver.sync.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
@@ -66,6 +67,7 @@ class Catchup:
         self._max_days = 0.0  # how far back what was missed is asked for
         self._ask_again_at = math.inf  # by the loop's clock
         self._rest: list[Range] = []  # what of the missed is to be asked for then
+        self._contacts: Callable[[], Mapping[NodeId, Contact]] | None = None
         for enode in settings.sources:
             self._source(enode, settings.sources)
 
@@ -123,6 +125,14 @@ class Catchup:
         self._ask_for_missed()
         await self._ledger.save()
 
+    def watch(self, contacts: Callable[[], Mapping[NodeId, Contact]]) -> None:
+        """Ask sources also for what we miss of them while we run, as far back as `add_missed` was told.
+
+        Args:
+            contacts: says who is connected, and how, whether it is a source or not.
+        """
+        self._contacts = contacts
+
     def follow(self, sources: Iterable[Enode]) -> None:
         """Put other sources in force: new ones are asked for what is missed, those that are none any more for nothing.
 
@@ -164,6 +174,7 @@ class Catchup:
         try:
             loop = asyncio.get_running_loop()
             log_at = loop.time() + LOG_INTERVAL_S
+            absences = Absences(self._clock(), loop.time(), ASK_AGAIN_S)
             began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
             while not self._stopping.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -174,6 +185,7 @@ class Catchup:
                 if leap_s > MAX_LEAP_S:
                     self._on_leap(leap_s)
                 self._see_to_missed(loop.time())
+                self._see_to_absences(absences, loop.time())
                 await self._save()
                 if loop.time() >= log_at:
                     self._log_progress()
@@ -214,6 +226,18 @@ class Catchup:
             self._ledger.missed = list(self._rest)
             self._ledger.note_change()
 
+    def _see_to_absences(self, absences: Absences, now: float) -> None:
+        if self._max_days <= 0 or self._contacts is None:
+            return
+        wall = self._clock()
+        sources = {source.enode.node_id: source for source in self._these(self._settings.sources)}
+        for node_id, since in absences.look(self._contacts(), sources, wall, now).items():
+            source = sources[node_id]
+            log.info(
+                "trusted peer was out of reach, what it has is asked for source=%s since_s=%d", source, wall - since
+            )
+            self._owe(Range(since, int(wall)), [source])
+
     def _owe_missed(self, sources: Sequence[Source]) -> None:
         for part in self._ledger.missed:
             self._owe(part, sources)
@@ -226,7 +250,8 @@ class Catchup:
         if since <= until and self._max_days > 0:
             for source in sources:
                 source.account.add(Range(since, until))
-                source.rouse()
+                if source.progress().state is not State.SET_ASIDE:  # what it owes, it is asked for in its time
+                    source.rouse()
             self._ledger.note_change()
 
     def _these(self, sources: Iterable[Enode] | None) -> list[Source]:

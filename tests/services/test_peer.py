@@ -923,6 +923,18 @@ async def test_light_nodes_part(tmp_path: Path) -> None:
 # P2P Messages
 
 
+async def test_what_a_trusted_peer_sends_too_late_is_counted(tmp_path: Path) -> None:
+    """It was on its way for too long: the peer is to be asked for it (mailserver.sync.absences)."""
+    late, timely = make_envelope(1, created=NOW - 60, ttl=50), make_envelope(2)
+    async with running_mailserver(tmp_path, trusted=[private_key("friend").public_key]) as mailserver:
+        friend, stranger = await mailserver.dial(name="friend"), await mailserver.dial(name="stranger")
+        for raw in (friend, stranger):
+            raw.say(PacketCode.MESSAGES, messages(late, timely, late))
+            await raw.hear_confirmation()
+
+        assert [peer.late for peer in mailserver.peers] == [2, 0]
+
+
 async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_path: Path) -> None:
     trusted = private_key("friend").public_key
     old = make_envelope(1, created=NOW - 1_000_000)

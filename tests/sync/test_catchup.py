@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.codec.keys import Enode
+from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
 from mailserver.sync import ledger as ledger_module
+from mailserver.sync.absences import Contact
 from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, Catchup
 from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
@@ -393,6 +394,51 @@ async def test_time_that_the_machine_has_slept_is_asked_for(tmp_path: Path, capl
     assert server.requests[0].upper == NOW + 5000 + OVERLAP_S
     assert asked_since(server) == NOW - LATE_S
     assert len(lines(caplog, "clock leapt ahead, what was sent meanwhile is missed seconds=")) == 1
+
+
+async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive, clock = Archive(THREE_DAYS), Clock()
+    meanwhile = make_envelope(1000, created=NOW + 5)
+
+    async with (
+        serving(archive) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        contacts = {server.enode.node_id: Contact(1, 0.0, 0)}
+        looks = 0
+
+        def look() -> dict[NodeId, Contact]:
+            nonlocal looks
+            looks += 1
+            return contacts
+
+        async def look_twice() -> None:
+            seen = looks
+            await until(lambda: looks > seen + 2)
+
+        catchup.watch(look)
+        await catchup.add_missed(3)
+        await settled(catchup)
+        await look_twice()
+        asked = len(server.requests)
+        archive.add(meanwhile)
+        contacts = {}
+        clock.now += 10
+        await look_twice()
+        assert len(server.requests) == asked
+        contacts = {server.enode.node_id: Contact(2, 0.0, 0)}
+        await until(lambda: len(server.requests) > asked)
+        await settled(catchup)
+        await look_twice()
+
+    assert_stored(tmp_path, [meanwhile, *THREE_DAYS])
+    assert [(request.lower, request.upper) for request in server.requests[asked:]] == [
+        (NOW - LATE_S, NOW + 10 + OVERLAP_S)
+    ]
+    (line,) = lines(caplog, "trusted peer was out of reach")
+    assert line.endswith(f":{server.enode.port} since_s={LATE_S + 10}")
 
 
 async def test_clock_that_is_set_right_by_less_than_envelopes_are_late_is_no_leap(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.pairs import digest
 from tests.store.samples import change, rows
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
 from tests.sync.servers import DAY, STATUS, Answer, Archive, Asked, make_envelopes, place, serving, settings_for
-from tests.waiting import until
+from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -313,6 +313,20 @@ LIARS: list[tuple[Answer, Lie]] = [
     (endless_page, Lie.ENDLESS_PAGE),
     (page_of_8192, Lie.ENDLESS_PAGE),
 ]
+
+
+async def test_liar_is_left_alone_also_when_it_owes_more_by_itself(tmp_path: Path) -> None:
+    async with (
+        serving(same_cursor, name="liar") as lying,
+        catching_up(tmp_path, lying.enode) as catchup,
+    ):
+        await state_of(catchup, State.SET_ASIDE)
+        visits = lying.visits
+        await catchup.add_missed(30)
+        await turns(20)
+
+        assert catchup.snapshot()[0].state is State.SET_ASIDE
+        assert lying.visits == visits
 
 
 @pytest.mark.parametrize(("liar", "lie"), LIARS, ids=[liar.__name__ for liar, _ in LIARS])
