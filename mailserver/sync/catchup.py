@@ -38,8 +38,8 @@ ASK_AGAIN_S = 600
 Those that we dial are tried every 5 minutes."""
 
 MAX_LEAP_S = LATE_S
-"""By how much our clock may leap ahead unnoticed. A machine that was suspended, or has started with a clock far behind,
-has missed the time between."""
+"""By how much our clock may leap unnoticed. A machine that was suspended, or has started with a clock far behind, has
+missed the time between; one whose clock was far ahead has refused what was live."""
 
 STOP_PATIENCE_S = 0.5
 """How long sources have to say goodbye when stopped, before their connections are cut."""
@@ -176,14 +176,16 @@ class Catchup:
             log_at = loop.time() + LOG_INTERVAL_S
             absences = Absences(self._clock(), loop.time(), ASK_AGAIN_S)
             began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
+            set_at = loop.time()
             while not self._stopping.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SAVE_INTERVAL_S):
                         await self._stopping.wait()
                 leap_s = self._clock() - loop.time() - began
                 began += leap_s
-                if leap_s > MAX_LEAP_S:
-                    self._on_leap(leap_s)
+                if abs(leap_s) > MAX_LEAP_S:
+                    self._on_leap(leap_s, loop.time() - set_at)
+                    set_at = loop.time()
                 self._see_to_missed(loop.time())
                 self._see_to_absences(absences, loop.time())
                 await self._save()
@@ -208,10 +210,16 @@ class Catchup:
         self._rest = [Range(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
         self._ask_again_at = asyncio.get_running_loop().time() + ASK_AGAIN_S
 
-    def _on_leap(self, leap_s: float) -> None:
-        log.warning("clock leapt ahead, what was sent meanwhile is missed seconds=%.0f", leap_s)
+    def _on_leap(self, leap_s: float, unset_s: float) -> None:
+        """Our clock was moved by `leap_s`, after it had not been for `unset_s`."""
+        if leap_s > 0:
+            log.warning("clock leapt ahead, what was sent meanwhile is missed seconds=%.0f", leap_s)
+            missed_s = leap_s
+        else:  # it was ahead all the time, for all we know: what was live looked expired
+            log.warning("clock was set back, what was sent before is missed by=%.0f seconds=%.0f", -leap_s, unset_s)
+            missed_s = unset_s
         now = int(self._clock())
-        self._ledger.note_missed(missed_range(now - math.ceil(leap_s), now, ASK_AGAIN_S))
+        self._ledger.note_missed(missed_range(max(now - math.ceil(missed_s), 0), now, ASK_AGAIN_S))
         self._ask_for_missed()
 
     def _see_to_missed(self, now: float) -> None:

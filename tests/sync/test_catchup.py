@@ -396,6 +396,29 @@ async def test_time_that_the_machine_has_slept_is_asked_for(tmp_path: Path, capl
     assert len(lines(caplog, "clock leapt ahead, what was sent meanwhile is missed seconds=")) == 1
 
 
+async def test_what_was_refused_while_the_clock_was_ahead_is_asked_for_when_it_is_set_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, archive = Clock(), Archive(THREE_DAYS)
+    refused = make_envelope(1000, created=NOW + 100)
+
+    async with (
+        serving(archive) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        await catchup.add_missed(3)
+        await settled(catchup)
+        clock.now += 365 * DAY
+        await until(lambda: len(lines(caplog, "clock leapt ahead")) == 1)
+        await settled(catchup)
+        archive.add(refused)
+        clock.now = NOW + 200
+        await until(lambda: len(lines(caplog, "clock was set back, what was sent before is missed by=31535")) == 1)
+        await until(lambda: catchup.snapshot()[0].stored > len(THREE_DAYS))
+
+    assert_stored(tmp_path, [refused, *THREE_DAYS])
+
+
 async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
