@@ -1,0 +1,66 @@
+"""`python -m tests.soak [--days N] [..]`: the whole month; exit code 1 if anything grew or got lost."""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.soak.month import Result, Settings, Soak
+from tests.soak.plot import draw
+from tests.soak.samples import Sample
+
+QUICK = Settings(days=2.5, envelopes_per_day=3000, phones=12, retention_days=1.0, seed=6)
+"""What the test runs."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it, print the figures, return the exit code."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--days", type=float, default=30.0, help="simulated days")
+    parser.add_argument("--envelopes-per-day", type=int, default=20_000)
+    parser.add_argument("--phones", type=int, default=60, help="clients that come and go")
+    parser.add_argument("--retention-days", type=float, default=7.0)
+    parser.add_argument("--seed", type=int, default=None, help="repeats the same month; it is printed")
+    parser.add_argument("--data-dir", type=Path, help="an empty folder that stays (default: a temporary one)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .png or .svg")
+    given = parser.parse_args(argv)
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    settings = Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
+    print(f"seed {seed}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no daemon is left behind
+    with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
+        folder = given.data_dir or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = asyncio.run(Soak(settings, folder, _show).run())
+    print(as_text(result))
+    if given.json:
+        given.json.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+    if given.plot:
+        draw(result.samples, given.plot, f"{settings.days:g} days, {settings.envelopes_per_day} envelopes a day")
+    return 1 if result.broken else 0
+
+
+def _show(sample: Sample) -> None:
+    print(json.dumps(asdict(sample)), flush=True)
+
+
+def as_text(result: Result) -> str:
+    """Figures, verdicts, and what was not kept."""
+    lines = [", ".join(f"{name} {value:,}" for name, value in result.figures.items())]
+    lines += [
+        f"  {'flat' if v.is_flat else 'GREW':4} {v.name:22} {v.before:10.1f} -> {v.after:10.1f}  (at most {v.most:.1f})"
+        for v in result.verdicts
+    ]
+    lines += [f"  BROKEN {text}" for text in result.broken]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What is measured every simulated hour, and what must be flat in the end."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How the daemon was in one simulated hour. `day` counts from the start; times are of the real clock."""
+
+    day: float
+    run: int
+    """The number of the daemon's process: restarts are told from leaks."""
+    rss_mib: float
+    fds: int
+    threads: int
+    wal_mib: float
+    file_mib: float
+    used_mib: float
+    stored: int
+    queued: int
+    request_p50_ms: float
+    """Of a page of history, from request to completion."""
+    request_p95_ms: float
+    request_p99_ms: float
+    confirmation_p50_ms: float
+    confirmation_p95_ms: float
+    confirmation_p99_ms: float
+    cpu_s: float
+    envelopes: int
+    lag_mean_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How much a figure may grow: by a share of what it was, or by `least` where that is more."""
+
+    name: str
+    share: float
+    least: float
+
+
+RULES = (
+    Rule("rss_mib", 0.10, 10.0),
+    Rule("fds", 0.0, 4.0),
+    Rule("threads", 0.0, 2.0),
+    Rule("wal_mib", 0.25, 8.0),
+    Rule("file_mib", 0.15, 32.0),
+    Rule("request_p50_ms", 0.5, 5.0),
+    Rule("request_p95_ms", 0.5, 15.0),
+    Rule("confirmation_p50_ms", 0.5, 5.0),
+    Rule("confirmation_p95_ms", 0.5, 15.0),
+    Rule("lag_mean_ms", 0.5, 5.0),
+)
+"""Of times the shares are wide: the machine has others to serve."""
+
+STEADY_ONLY = frozenset({"file_mib"})
+"""Grows until retention is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One figure: its medians before and after, and the most that it may be."""
+
+    name: str
+    before: float
+    after: float
+    most: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it has not grown."""
+        return self.after <= self.most
+
+
+def longest_run(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples of the process that ran longest."""
+    runs = {sample.run for sample in samples}
+    return max(([sample for sample in samples if sample.run == run] for run in runs), key=len)
+
+
+def judge(samples: Sequence[Sample], retention_days: float) -> list[Verdict]:
+    """Compare the last third of the longest run with the second one: the first is to warm up."""
+    run = longest_run(samples)
+    second, last = run[len(run) // 3 : 2 * len(run) // 3], run[2 * len(run) // 3 :]
+    verdicts = []
+    for rule in RULES:
+        if rule.name in STEADY_ONLY and second[0].day < retention_days + 1:
+            continue
+        before, after = (_median(part, rule.name) for part in (second, last))
+        verdicts.append(Verdict(rule.name, before, after, before + max(before * rule.share, rule.least)))
+    before, after = cpu_us_per_envelope(second), cpu_us_per_envelope(last)
+    return [*verdicts, Verdict("cpu_us_per_envelope", before, after, before * 1.25 + 500)]
+
+
+def cpu_us_per_envelope(samples: Sequence[Sample]) -> float:
+    """What the daemon took for an envelope, all else that it did included: requests, relay, being looked at."""
+    return sum(sample.cpu_s for sample in samples) * 1e6 / max(1, sum(sample.envelopes for sample in samples))
+
+
+def _median(samples: Sequence[Sample], name: str) -> float:
+    values: list[float] = [getattr(sample, name) for sample in samples]
+    return statistics.median(value for value in values if not math.isnan(value))
+
+
+def percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Median, 95th and 99th percentile in ms; NaN of nothing."""
+    if not seconds:
+        return (math.nan,) * 3
+    ordered = sorted(seconds)
+    p50, p95, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000 for share in (0.5, 0.95, 0.99))
+    return p50, p95, p99
+
+
+def process_figures(pid: int) -> tuple[float, int, int]:
+    """Resident memory in MiB, open files and threads of a process."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    fds = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return int(status["VmRSS"].split()[0]) / 1024, fds, int(status["Threads"])

@@ -1,0 +1,175 @@
+"""Who uses the mailserver: peers that post, peers that have it relay, phones that come, ask, and go."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.data import Topics
+from bench.history import Asker
+from bench.wire import CLIENT_STATUS, Wire, connect
+from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import Enode
+from mailserver.errors import ConnectionLost
+from mailserver.mail.request import MailRequest, RequestId
+from mailserver.net.connection import random_key
+from mailserver.waku.bloom import FULL_BLOOM, Interest
+from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelopes
+from mailserver.waku.packets import MessageResponse, PacketCode, StatusOptions, decode_batch_acknowledged
+from tests.soak.model import SECONDS_PER_DAY, Model, key_of
+
+POSTERS = 4
+PAGE_LIMITS = (20, 100, 1000)
+LONGEST_AWAY_S = 5 * SECONDS_PER_DAY
+"""A phone asks for no more: what is older may have been pruned."""
+
+LATE_S = 60
+"""Phones ask from so long before they were last there."""
+
+CONFIRMATION_TIMEOUT_S = 30.0
+
+
+class Poster:
+    """One peer that posts envelopes, a packet at a time."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._acknowledged: asyncio.Future[bytes] | None = None
+        self.refused = 0
+        wire.on_packet = self._on_packet
+        wire.on_lost = self._on_lost
+
+    async def post(self, envelopes: Sequence[Envelope]) -> float:
+        """Post a packet; return how long its confirmation took, in seconds.
+
+        Raises:
+            ConnectionLost: it is not confirmed.
+        """
+        payload = encode_envelopes([envelope.raw for envelope in envelopes])
+        self._acknowledged = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        self._wire.send(PacketCode.MESSAGES, payload)
+        self._wire.flush()
+        async with asyncio.timeout(CONFIRMATION_TIMEOUT_S):
+            batch_hash = await self._acknowledged
+        assert batch_hash == keccak256(payload)
+        return time.perf_counter() - began
+
+    def _on_packet(self, code: int, payload: bytes) -> None:
+        if code == PacketCode.BATCH_ACKNOWLEDGED and self._acknowledged is not None:
+            self._acknowledged.set_result(decode_batch_acknowledged(payload))
+        elif code == PacketCode.MESSAGE_RESPONSE:
+            response = MessageResponse.decode(payload)
+            self.refused += 0 if response is None else len(response.errors)
+
+    def _on_lost(self, error: ConnectionLost) -> None:
+        if self._acknowledged is not None and not self._acknowledged.done():
+            self._acknowledged.set_exception(error)
+
+
+class RelayPeer:
+    """A peer that wants live envelopes: all, or some topics, that it changes now and then."""
+
+    def __init__(self, topics: frozenset[Topic] | None) -> None:
+        self.topics = topics
+        self.received = 0
+        self.repeated = 0
+        self._today: set[bytes] = set()
+        self._wire: Wire | None = None
+
+    @property
+    def status(self) -> StatusOptions:
+        """What it announces."""
+        bloom = FULL_BLOOM if self.topics is None else None
+        return StatusOptions(0.0, bloom, light_node=False, confirmations=False, topic_interest=self.topics)
+
+    def take_over(self, wire: Wire) -> None:
+        """Listen on a connection."""
+        self._wire = wire
+        wire.on_packet = self._on_packet
+
+    def change(self, topics: frozenset[Topic]) -> None:
+        """Want other topics: a Status Update."""
+        self.topics = topics
+        if self._wire is not None:
+            self._wire.send(PacketCode.STATUS_UPDATE, StatusOptions(topic_interest=topics).encode())
+            self._wire.flush()
+
+    def forget(self) -> None:
+        """What came before today does not come again: it has expired."""
+        self._today.clear()
+
+    def _on_packet(self, code: int, payload: bytes) -> None:
+        if code == PacketCode.MESSAGES:
+            for envelope in decode_envelopes(payload):
+                key = key_of(envelope.raw)
+                self.repeated += key in self._today
+                self._today.add(key)
+                self.received += 1
+
+
+@dataclass
+class Phone:
+    """Somebody who is interested in some topics, and now and then online."""
+
+    topics: frozenset[Topic]
+    last_there: int
+
+
+@dataclass
+class Visits:
+    """What phones have found: how long a page of each request took, and everything that was wrong."""
+
+    seconds: list[float] = field(default_factory=list)
+    requests: int = 0
+    pages: int = 0
+    envelopes: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+async def visit(
+    phone: Phone, enode: Enode, password_key: bytes, model: Model, now: int, rng: random.Random, visits: Visits
+) -> None:
+    """Connect, ask for what was missed, compare it with what it should be, and go."""
+    lower = max(phone.last_there - LATE_S, now - LONGEST_AWAY_S)
+    request = MailRequest(
+        RequestId(bytes(32)), lower, now, Interest(topics=phone.topics), limit=rng.choice(PAGE_LIMITS)
+    )
+    async with connect(enode, key=random_key(), trusting=True) as (wire, settings):
+        began = time.perf_counter()
+        answer = await Asker(wire, password_key, settings.pow_requirement).ask(request)
+        visits.seconds.append((time.perf_counter() - began) / answer.pages)
+    found = [envelope for packet in answer.packets for envelope in decode_envelopes(packet)]
+    wrong = model.compare(found, phone.topics, lower, now)
+    visits.requests += 1
+    visits.pages += answer.pages
+    visits.envelopes += len(found)
+    if wrong.lacking or wrong.repeated or wrong.foreign:
+        visits.wrong.append(f"request of {now}, from {lower}, {len(found)} found: {wrong}")
+    phone.last_there = now
+
+
+class Peers:
+    """Those who stay connected as long as the mailserver runs."""
+
+    def __init__(self, topics: Topics, rng: random.Random) -> None:
+        self.relay_peers = [RelayPeer(None), RelayPeer(topics.choose_distinct(20, rng))]
+        self.posters: list[Poster] = []
+        self._connections = contextlib.AsyncExitStack()
+
+    async def connect(self, enode: Enode) -> None:
+        """Connect all of them."""
+        self._connections = contextlib.AsyncExitStack()
+        self.posters = []
+        for _ in range(POSTERS):
+            wire, _ = await self._connections.enter_async_context(connect(enode, status=CLIENT_STATUS, trusting=True))
+            self.posters.append(Poster(wire))
+        for peer in self.relay_peers:
+            wire, _ = await self._connections.enter_async_context(connect(enode, status=peer.status, trusting=True))
+            peer.take_over(wire)
+
+    async def close(self) -> None:
+        """Disconnect all of them."""
+        await self._connections.aclose()
