@@ -468,7 +468,7 @@ async def test_clock_that_is_set_right_by_less_than_envelopes_are_late_is_no_lea
     clock = Clock()
 
     async with catching_up(tmp_path, nobody(1), wanted=None, clock=clock):
-        for step_s in (0, LATE_S, -DAY):
+        for step_s in (0, LATE_S, 60 - LATE_S):
             clock.now += step_s
             await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
 

@@ -68,7 +68,7 @@ class Machine:
         self._broken: RemoteProtocolError | None = None
         self.do(lambda session: None)  # whoever dials speaks first
 
-    def do(self, act: Callable[[Session], None]) -> None:
+    def do(self, act: Callable[[Session], object]) -> None:
         """Do something to the session, then what a connection does after everything."""
         act(self.session)
         for event in self.session.events():
@@ -154,7 +154,7 @@ class Conversation:
         for twin in self.twins:
             twin.settle()
 
-    def both(self, act: Callable[[Session], None]) -> None:
+    def both(self, act: Callable[[Session], object]) -> None:
         """Do the same to both."""
         for twin in self.twins:
             twin.do(act)
