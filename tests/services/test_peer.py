@@ -494,7 +494,7 @@ async def test_memory_of_packets_is_given_back_however_their_peer_ends(mailserve
 
 
 async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path: Path) -> None:
-    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 1_000_000, 0), tolerance_s=0.0)
+    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 200_000, 0), tolerance_s=0.0)
     async with running_mailserver(tmp_path, rates=limits) as mailserver:
         raw = await mailserver.dial(status=NOTHING_WANTED)
         payload = encode_envelopes([make_envelope(1, data_bytes=1).raw] * 5000)  # 25 kB long, taken for 1.3 MB
@@ -505,11 +505,11 @@ async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path:
 
 
 async def test_updates_count_for_what_it_takes_to_decode_them(tmp_path: Path) -> None:
-    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 1_000_000, 0), tolerance_s=0.0)
+    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 200_000, 0), tolerance_s=0.0)
     async with running_mailserver(tmp_path, rates=limits) as mailserver:
         raw = await mailserver.dial()
         update = StatusOptions(topic_interest=frozenset(Topic(random.randbytes(4)) for _ in range(10_000))).encode()
-        for _ in range(14):  # 0.7 MB, where 10 MB may come at once
+        for _ in range(14):  # 0.7 MB, where 2 MB may come at once
             raw.say(PacketCode.STATUS_UPDATE, update)
 
         assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
