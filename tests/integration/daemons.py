@@ -86,7 +86,11 @@ class Daemon:
 
 @contextlib.contextmanager
 def running_daemon(
-    data_dir: Path, *flags: str, environment: Mapping[str, str] | None = None, listening: bool = True
+    data_dir: Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    listening: bool = True,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[Daemon]:
     """Run a mailserver on a free port of loopback; kill it at the end, if it still runs.
 
@@ -94,10 +98,11 @@ def running_daemon(
         flags: more of `waku-mailserver run`.
         environment: more variables.
         listening: wait until it listens.
+        program: what to run instead.
     """
     arguments = ["run", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *flags]
     process = subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*program, *arguments],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -132,6 +137,23 @@ def run_command(
     )
     assert_no_traceback(done.stderr)
     return done
+
+
+@contextlib.contextmanager
+def started_command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Start a command with pipes to write to; kill it at the end, if it still runs."""
+    with subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(None),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def assert_no_traceback(text: str) -> None:

@@ -1,0 +1,68 @@
+"""Kills: the daemon, and what runs beside it, are killed (SIGKILL) at moments that matter, again and again, on the
+same data directories. After each kill: what was confirmed is served byte for byte, once; the store is sound; node key,
+enode, sync.json and status are right.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.faults.kills import backing_up, checking, compacting, ingest, migrating, pruning
+from tests.faults.kills.subject import Subject
+from tests.faults.report import Figure, Report, Row
+
+SUMMARY = "the daemon killed in the middle of everything, hundreds of times"
+
+KINDS: dict[str, Callable[[Path, random.Random, int], list[Subject]]] = {
+    "ingest": ingest.run,
+    "pruning": pruning.run,
+    "migrating": migrating.run,
+    "backing up": backing_up.run,
+    "checking": checking.run,
+    "compacting": compacting.run,
+}
+
+FULL_ROUNDS: Mapping[str, int] = {
+    "ingest": 60,
+    "pruning": 50,
+    "migrating": 50,
+    "backing up": 30,
+    "checking": 24,
+    "compacting": 18,
+}
+QUICK_ROUNDS: Mapping[str, int] = {
+    "ingest": 3,
+    "pruning": 4,
+    "migrating": 4,
+    "backing up": 2,
+    "checking": 3,
+    "compacting": 3,
+}
+
+QUICK = {"rounds": QUICK_ROUNDS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what may be given."""
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=list(KINDS), action="append", help="this kind; repeat it for several")
+    parser.set_defaults(rounds=FULL_ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Kill, and say what was not kept."""
+    rows, broken = [], []
+    for kind in arguments.only or KINDS:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"kills-{kind}-") as folder:
+            rounds = arguments.rounds[kind]
+            subjects = KINDS[kind](Path(folder), random.Random(f"{arguments.seed} {kind}"), rounds)
+        figures: Counter[str] = sum((subject.figures for subject in subjects), Counter())
+        named: dict[str, Figure] = {"rounds": rounds, **figures}
+        rows.append(Row(kind, {**named, "seconds": time.monotonic() - began, "seed": arguments.seed}))
+        broken += [f"{text} (seed {arguments.seed})" for subject in subjects for text in subject.broken]
+    return Report("kills", tuple(rows), tuple(broken))

@@ -1,0 +1,90 @@
+"""Kills while pruning: between batches, inside them, and beside a flood; with and without an archive to wait for.
+
+With an archive, the part of the nightly compaction is played here: it takes rows, keeps them, and says so in the record
+beside the store. (`compacting` has the real one.)
+"""
+
+import random
+from pathlib import Path
+
+from mailserver.codec.keccak import keccak256
+from mailserver.store.handover import Handover, compaction_lock, write_handover
+from mailserver.store.schema import SECONDS_PER_DAY
+from tests.faults.kills.moments import after, killing, written
+from tests.faults.kills.subject import Subject
+from tests.faults.kills.wreck import identity_of, rows_of
+
+KEPT = 1500
+
+FIRST_ROUND_S = 1.0
+"""The daemon's first round of pruning begins so long after its start."""
+
+LARGEST_ROUND_S = 0.6
+"""Beyond the floods of a round or two, there is not more to delete than takes so long."""
+
+
+def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+    """Half of the rounds without an archive, half with one."""
+    subjects = []
+    for has_archive in (False, True):
+        name = f"pruning, {'with' if has_archive else 'no'} archive"
+        flags = ["--retention-days", "0", "--retention-envelopes", str(KEPT)]
+        if has_archive:
+            flags += ["--archive", str(folder / "archive")]
+        subject = Subject(folder / name.replace(", ", "-").replace(" ", "-"), rng, name, *flags)
+        subjects.append(subject)
+        archived: set[bytes] | None = set() if has_archive else None
+        for number in range(rounds // 2):
+            _round(subject, archived, number)
+        _to_the_end(subject, archived)
+    return subjects
+
+
+def _round(subject: Subject, archived: set[bytes] | None, number: int) -> None:
+    """In even rounds beside a flood; in odd ones alone, so that what is written are batches of deletions."""
+    if archived is not None and number:
+        _archive(subject, archived)
+    with subject.running() as daemon:
+        if number:
+            subject.verify(daemon, keeps=KEPT, archived=archived, checks=number % 3 == 0)
+        before = rows_of(subject.store)[0].seq if number else 0
+        if number % 2:
+            with killing(daemon.process.pid, written(subject.log, subject.rng.randint(1, 16))):
+                pass
+            daemon.wait()
+            subject.figures["kills"] += 1
+            wreck = subject.examine()
+            subject.figures["in_batch"] += wreck.in_commit
+        else:
+            wreck = subject.flood_and_kill(daemon, after(FIRST_ROUND_S + subject.rng.uniform(0, LARGEST_ROUND_S)))
+        subject.figures["in_prune_round"] += before < wreck.first_seq and wreck.rows > KEPT
+        subject.figures["pruned"] += max(0, wreck.first_seq - before) if before else 0
+
+
+def _archive(subject: Subject, archived: set[bytes]) -> None:
+    """Be the compaction: take rows up to some number, and hand over."""
+    rows = rows_of(subject.store)
+    last_seq = subject.rng.choice(rows).seq
+    days: dict[int, int] = {}
+    for row in rows:
+        if row.seq <= last_seq:
+            archived.add(keccak256(row.raw))
+            days[row.received // SECONDS_PER_DAY] = row.seq
+    with compaction_lock(subject.store):
+        write_handover(subject.store, Handover(identity_of(subject.store), "archive", rows[-1].received, days))
+
+
+def _to_the_end(subject: Subject, archived: set[bytes] | None) -> None:
+    """Left alone, pruning comes to its end: exactly the newest are kept."""
+    if archived is not None:
+        rows = rows_of(subject.store)
+        archived.update(keccak256(row.raw) for row in rows)
+        days = {row.received // SECONDS_PER_DAY: row.seq for row in rows}
+        write_handover(subject.store, Handover(identity_of(subject.store), "archive", rows[-1].received, days))
+    with subject.running() as daemon:
+        daemon.wait_for_line("pruned envelopes=")
+        subject.verify(daemon, keeps=KEPT, archived=archived)
+        daemon.stop()
+    left = len(rows_of(subject.store))
+    if left != KEPT:
+        subject.blame([f"{left} envelopes are left, not {KEPT}"])

@@ -1,0 +1,163 @@
+"""A data directory that lives through many kills, and everything that must still be true of it after each."""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import uvloop
+
+from mailserver.codec.keys import Enode
+from mailserver.control import STATUS, call_daemon
+from mailserver.datadir import KEY_FILE
+from mailserver.errors import MailserverError
+from mailserver.store.schema import STORE_FILE
+from mailserver.sync.ledger import open_ledger
+from mailserver.sync.ranges import Range, merge
+from tests.faults.kills.flood import MAX_ENVELOPES, Flood, all_history
+from tests.faults.kills.moments import Moment, killing
+from tests.faults.kills.promises import Promises
+from tests.faults.kills.wreck import Wreck, look_at
+from tests.integration.daemons import Daemon, run_command, running_daemon
+from tests.pairs import private_key
+
+NOBODY = Enode(private_key("nobody").public_key, "127.0.0.1", 1)
+"""A trusted mailserver that is never there: what was missed while the daemon was down stays owed."""
+
+MIXED = (1, 10, 100, 1)
+"""Packets of so many envelopes, one connection each."""
+
+STATUS_TIMEOUT_S = 15.0
+
+
+class Subject:
+    """One data directory and what was promised by whoever served it.
+
+    `broken` says what was found wrong, with the round and the seed that led to it; `figures` counts what was hit.
+    """
+
+    def __init__(self, data_dir: Path, rng: random.Random, name: str, *flags: str) -> None:
+        self.data_dir = data_dir
+        self.store = data_dir / STORE_FILE
+        self.log = data_dir / f"{STORE_FILE}-wal"
+        self.rng = rng
+        self.flags = (*flags, "--trusted-peers", str(NOBODY))
+        self.promises = Promises()
+        self.broken: list[str] = []
+        self.figures: Counter[str] = Counter()
+        self._name = name
+        self._round = 0
+        self._started_at = 0.0
+        self._node_key: bytes | None = None
+        self._down_since: float | None = None
+        self._down: list[tuple[float, float]] = []
+
+    def blame(self, found: Iterable[str]) -> None:
+        """Take down what is wrong."""
+        self.broken += [f"{self._name}, round {self._round}: {text}" for text in found]
+
+    @contextlib.contextmanager
+    def running(self, *flags: str) -> Iterator[Daemon]:
+        """Run the daemon on it, and see that it is itself; killed at the end, if it still runs."""
+        self._begin()
+        if self._down_since is not None:
+            self._down.append((self._down_since, time.time()))
+        with running_daemon(self.data_dir, *self.flags, *flags) as daemon:
+            self.blame(self._identity(daemon))
+            self.blame(self._owed())
+            try:
+                yield daemon
+            finally:
+                self._down_since = time.time()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[Daemon]:
+        """Start the daemon on it, and wait for nothing; killed at the end, if it still runs."""
+        self._begin()
+        with running_daemon(self.data_dir, *self.flags, listening=False) as daemon:
+            yield daemon
+
+    def _begin(self) -> None:
+        self._round += 1
+        self._started_at = time.time()
+
+    def verify(
+        self, daemon: Daemon, *, keeps: int | None = None, archived: Iterable[bytes] | None = None, checks: bool = True
+    ) -> None:
+        """Ask the running daemon for everything, compare it with what was promised, and look for damage.
+
+        Args:
+            keeps, archived: as of `Promises.broken_by`.
+            checks: whether `waku-mailserver check` runs, too: it takes half a second.
+        """
+        served, status = uvloop.run(_ask(daemon.enode, self.data_dir))
+        self.blame(self.promises.broken_by(served, keeps=keeps, archived=archived))
+        if not status["ready"]:
+            self.blame([f"not ready: {status}"])
+        self.figures["envelopes_compared"] += len(served)
+        if checks:
+            self.check(self.data_dir)
+
+    def check(self, data_dir: Path) -> None:
+        """Have `waku-mailserver check` look at a data directory: it must be sound."""
+        done = run_command("check", "--data-dir", data_dir, "--json")
+        if done.returncode != 0:
+            self.blame([f"check of {data_dir.name}: exit code {done.returncode}, {done.stdout.strip()}{done.stderr}"])
+        else:
+            self.figures["checks"] += 1
+
+    def flood_and_kill(
+        self, daemon: Daemon, moment: Moment, *, per_packet: Sequence[int] = MIXED, limit: int = MAX_ENVELOPES
+    ) -> Wreck:
+        """Flood the daemon until it is killed at a moment; return what is left."""
+        before = self.promises.confirmed
+        flood = Flood(self.promises, self.rng, per_packet, limit)
+        with killing(daemon.process.pid, moment):
+            asyncio.run(flood.run(daemon.enode))  # a wire cannot say goodbye to who is gone with uvloop
+        daemon.wait()
+        self.blame(flood.wrong)
+        self.figures["kills"] += 1
+        self.figures["confirmed"] += self.promises.confirmed - before
+        return self.examine()
+
+    def examine(self) -> Wreck:
+        """Look at what a killed daemon has left, and count what it was doing."""
+        wreck = look_at(self.store, self._started_at)
+        self.figures["in_commit"] += wreck.in_commit
+        self.figures["in_checkpoint"] += wreck.in_checkpoint
+        return wreck
+
+    def _identity(self, daemon: Daemon) -> Iterator[str]:
+        key = (self.data_dir / KEY_FILE).read_bytes()
+        if self._node_key not in (None, key):
+            yield "the node key is another"
+        self._node_key = key
+        if daemon.enode.node_id.hex() not in daemon.wait_for_line("listening"):
+            yield "the enode file names another node"
+        if (self.data_dir / KEY_FILE).stat().st_mode & 0o777 != 0o600:
+            yield "others may read the node key"
+
+    def _owed(self) -> Iterator[str]:
+        """Each time that the daemon was down is noted as missed, and to be asked for."""
+        try:
+            ledger = open_ledger(self.data_dir)
+        except MailserverError as error:
+            yield str(error)
+            return
+        # The part that is asked for first is cut off the rest.
+        owed = merge(Range(part.lower, part.upper) for part in ledger.account(NOBODY.node_id).pending)
+        for what, ranges in (("missed", ledger.missed), ("pending", owed)):
+            for since, until in self._down:
+                if not any(part.lower <= since and int(until) <= part.upper for part in ranges):
+                    yield f"sync.json: what was created from {since} to {until} is not {what}"
+
+
+async def _ask(enode: Enode, data_dir: Path) -> tuple[list[tuple[bytes, bytes]], dict[str, object]]:
+    served = await all_history(enode)
+    async with asyncio.timeout(STATUS_TIMEOUT_S):
+        status = await call_daemon(data_dir, STATUS, {}, lambda _: None)
+    return served, json.loads(json.dumps(status))
