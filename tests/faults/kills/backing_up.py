@@ -24,9 +24,8 @@ SERVED_EVERY = 5
 """How often a daemon is started on a backup; the others are read."""
 
 
-def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     """In even rounds the backup is killed, in odd ones the daemon."""
-    subjects: list[Subject] = []
     for number in range(rounds):
         if number % ROUNDS_OF_A_STORE == 0:
             subjects.append(_filled(folder / f"backing-up-{len(subjects)}", rng, f"backing up, store {len(subjects)}"))
@@ -47,7 +46,6 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
     for subject in subjects:
         with subject.running() as daemon:
             subject.verify(daemon)
-    return subjects
 
 
 def _filled(data_dir: Path, rng: random.Random, name: str) -> Subject:

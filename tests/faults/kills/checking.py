@@ -26,9 +26,8 @@ START_S = 0.3
 LONGEST_S = 0.7
 
 
-def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     """In turn: the daemon is killed and started again; the check is killed; the daemon is started beside a check."""
-    subjects: list[Subject] = []
     for number in range(rounds):
         if number % ROUNDS_OF_A_STORE == 0:
             subjects.append(_filled(folder, rng, len(subjects)))
@@ -36,7 +35,6 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
     for subject in subjects:
         with subject.running() as daemon:
             subject.verify(daemon)
-    return subjects
 
 
 def _filled(folder: Path, rng: random.Random, number: int) -> Subject:

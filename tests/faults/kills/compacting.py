@@ -19,6 +19,7 @@ from pathlib import Path
 from mailserver.store.handover import handover_file
 from tests.faults.kills.moments import Moment, after, killing, wait_for, written
 from tests.faults.kills.subject import Subject
+from tests.faults.kills.wreck import rows_of
 from tests.integration.daemons import Daemon
 from tests.spark_export.samples import archived
 
@@ -82,11 +83,12 @@ class Compactor:
         self._said.put("")
 
 
-def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     """Flood and compact, kill one of both, prune what was handed over, and be killed in that, too."""
     archive = folder / "archive"
     flags = ("--retention-days", "0", "--retention-envelopes", str(KEPT), "--archive", str(archive))
     subject = Subject(folder / "compacting", rng, "compacting", *flags)
+    subjects.append(subject)
     compactor = Compactor()
     with contextlib.ExitStack() as stack:
         stack.callback(compactor.kill)
@@ -101,10 +103,11 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
                 _kill_daemon(subject, compactor, archive, number)
         compactor.start(subject.store, archive, "last")
         _take_result(subject, compactor.result())
+        is_too_much = len(rows_of(subject.store)) > KEPT
         with subject.running() as daemon:
-            daemon.wait_for_line("pruned envelopes=")
+            if is_too_much:
+                daemon.wait_for_line("pruned envelopes=")
             _verify(subject, daemon, archive)
-    return [subject]
 
 
 def _kill_daemon(subject: Subject, compactor: Compactor, archive: Path, number: int) -> None:

@@ -12,9 +12,8 @@ ROUNDS_OF_A_STORE = 25
 """Then a new one begins: all of a store is read after each kill."""
 
 
-def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     """Flood, kill, start again and compare, so many times."""
-    subjects: list[Subject] = []
     for number in range(rounds):
         if number % ROUNDS_OF_A_STORE == 0:
             subjects.append(Subject(folder / f"ingest-{len(subjects)}", rng, f"ingest, store {len(subjects)}"))
@@ -30,4 +29,3 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
         if number + 1 in (rounds, len(subjects) * ROUNDS_OF_A_STORE):
             with subject.running() as daemon:
                 subject.verify(daemon)
-    return subjects

@@ -26,9 +26,9 @@ FIRST_START_S = 0.6
 """A first start takes no longer, from the folder to the first log line."""
 
 
-def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
+def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     """A fifth of the rounds on first starts; the others on stores of version 1."""
-    subjects = _first_starts(folder, rng, rounds // 5)
+    _first_starts(subjects, folder, rng, rounds // 5)
     template = folder / "version-1"
     promises = _make_old(template, rng)
     seconds, log_bytes = _measure(template, folder / "measured")
@@ -36,6 +36,7 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
     while kills < rounds:
         name = f"migrating, store {len(subjects)}"
         subject = Subject(folder / f"migrating-{len(subjects)}", rng, name)
+        subjects.append(subject)
         shutil.copytree(template, subject.data_dir)
         subject.promises = promises.copy()
         for _ in range(KILLS_OF_A_MIGRATION):
@@ -43,15 +44,13 @@ def run(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
                 break
         _go_on(subject)
         shutil.rmtree(subject.data_dir)
-        subjects.append(subject)
         kills += subject.figures["kills"]
-    return subjects
 
 
-def _first_starts(folder: Path, rng: random.Random, rounds: int) -> list[Subject]:
-    subject = Subject(folder / "none", rng, "first start")
+def _first_starts(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:
     for number in range(rounds):
         subject = Subject(folder / f"first-{number}", rng, f"first start {number}")
+        subjects.append(subject)
         moment = then(subject.data_dir.exists, lambda: after(rng.uniform(0, FIRST_START_S) ** 2))
         with subject.starting() as daemon:
             with killing(daemon.process.pid, moment):
@@ -61,7 +60,6 @@ def _first_starts(folder: Path, rng: random.Random, rounds: int) -> list[Subject
         subject.figures["first_starts"] += 1
         subject.figures["in_first_migration"] += subject.examine().version < len(MIGRATIONS)
         _go_on(subject)
-    return [subject]
 
 
 def _make_old(data_dir: Path, rng: random.Random) -> Promises:

@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from mailserver.codec.keys import Enode
+from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.control import STATUS, call_daemon
 from mailserver.datadir import KEY_FILE
 from mailserver.errors import MailserverError
@@ -96,8 +96,7 @@ class Subject:
         """
         served, status = uvloop.run(_ask(daemon.enode, self.data_dir))
         self.blame(self.promises.broken_by(served, keeps=keeps, archived=archived))
-        if not status["ready"]:
-            self.blame([f"not ready: {status}"])
+        self.blame(_wrong_status(status, daemon.enode, None if keeps is not None else len(served)))
         self.figures["envelopes_compared"] += len(served)
         if checks:
             self.check(self.data_dir)
@@ -136,7 +135,7 @@ class Subject:
         if self._node_key not in (None, key):
             yield "the node key is another"
         self._node_key = key
-        if daemon.enode.node_id.hex() not in daemon.wait_for_line("listening"):
+        if daemon.enode.node_id != PrivateKey(bytes.fromhex(key.decode())).public_key:
             yield "the enode file names another node"
         if (self.data_dir / KEY_FILE).stat().st_mode & 0o777 != 0o600:
             yield "others may read the node key"
@@ -156,8 +155,17 @@ class Subject:
                     yield f"sync.json: what was created from {since} to {until} is not {what}"
 
 
-async def _ask(enode: Enode, data_dir: Path) -> tuple[list[tuple[bytes, bytes]], dict[str, object]]:
+def _wrong_status(status: Mapping[str, Any], enode: Enode, envelopes: int | None) -> Iterator[str]:
+    if not status["ready"]:
+        yield f"status is not ready: {status['problems']}"
+    if status["enode"] != str(enode):
+        yield f"status has another enode: {status['enode']}"
+    if envelopes is not None and status["store"]["envelopes"] != envelopes:
+        yield f"status has {status['store']['envelopes']} envelopes, {envelopes} were served"
+
+
+async def _ask(enode: Enode, data_dir: Path) -> tuple[list[tuple[bytes, bytes]], dict[str, Any]]:
     served = await all_history(enode)
     async with asyncio.timeout(STATUS_TIMEOUT_S):
-        status = await call_daemon(data_dir, STATUS, {}, lambda _: None)
-    return served, json.loads(json.dumps(status))
+        status: dict[str, Any] = await call_daemon(data_dir, STATUS, {}, lambda _: None)
+    return served, status
