@@ -155,6 +155,21 @@ def make_store(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
         connection.execute("COMMIT")
 
 
+def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
+    """Make a store as version 1 of the schema has it, in a file that cannot give pages back."""
+    make_store(path, envelopes)
+    change(
+        path,
+        "DROP TABLE identity",
+        "DROP TABLE reception_days",
+        "DROP INDEX envelopes_by_reception",
+        "PRAGMA user_version = 1",
+        "PRAGMA auto_vacuum = NONE",
+        "VACUUM",
+        "PRAGMA journal_mode = WAL",
+    )
+
+
 # The model: what a store answers, in plain Python
 
 

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.store.samples import (
     contents_of,
     copy_as_on_disk,
     make_store,
+    make_version_1,
     names_in,
     new_envelopes,
     permitting,
@@ -622,21 +623,6 @@ async def test_migration_that_is_killed_is_made_good_by_the_next_start(
 
 
 # Version 1, which had no days of reception
-
-
-def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
-    """Make a store as version 1 of the schema has it, in a file that cannot give pages back."""
-    make_store(path, envelopes)
-    change(
-        path,
-        "DROP TABLE identity",
-        "DROP TABLE reception_days",
-        "DROP INDEX envelopes_by_reception",
-        "PRAGMA user_version = 1",
-        "PRAGMA auto_vacuum = NONE",
-        "VACUUM",
-        "PRAGMA journal_mode = WAL",
-    )
 
 
 def over_several_days(count: int) -> list[NewEnvelope]:

@@ -1,0 +1,48 @@
+"""The mailserver with limits that a short run reaches: `python -m tests.faults.power.small run ...`.
+
+POWER_SYNCHRONOUS, OFF or NORMAL, is what SQLite is told in place of FULL: a mailserver that confirms too early.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import aiosqlite
+
+from mailserver.cli import main
+from mailserver.services import pruning
+from mailserver.store import connections, deletion, writer
+
+CHECKPOINT_PAGES = 48
+"""SQLite begins a checkpoint when its WAL has 768 kB; 16 MB in the mailserver."""
+
+MAX_WAL_BYTES = 1024 * 1024
+WAL_LIMIT_BYTES = 512 * 1024
+WAL_STEP_BYTES = 256 * 1024
+RESERVE_PAGES = 16
+VACUUM_PAGES = 4
+PRUNING_S = 0.3
+
+
+def shrink() -> None:
+    """Make all limits small."""
+    vars(writer).update(MAX_WAL_BYTES=MAX_WAL_BYTES, _WAL_STEP_BYTES=WAL_STEP_BYTES)
+    vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES)
+    vars(deletion).update(RESERVE_PAGES=RESERVE_PAGES, VACUUM_PAGES=VACUUM_PAGES)
+    vars(pruning).update(FIRST_ROUND_S=PRUNING_S, ROUND_INTERVAL_S=PRUNING_S)
+    execute = aiosqlite.Connection.execute_fetchall
+    synchronous = os.environ.get("POWER_SYNCHRONOUS", "FULL")
+
+    async def execute_fetchall(connection: aiosqlite.Connection, sql: str, *rest: Any) -> Iterable[Any]:
+        if sql == "PRAGMA synchronous = FULL":
+            await execute(connection, f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            sql = f"PRAGMA synchronous = {synchronous}"
+        return await execute(connection, sql, *rest)
+
+    setattr(aiosqlite.Connection, "execute_fetchall", execute_fetchall)  # noqa: B010 - mypy knows no other way
+
+
+if __name__ == "__main__":
+    shrink()
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The short form of `make faults ARGS=power`: a few cuts of each scenario, and faults that it must find."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.faults.power import QUICK, fast_folder, record
+from tests.faults.power.cuts import cut_power, recorded_all, without_syncs
+from tests.faults.power.recorder import Kind, Recorder, build
+from tests.faults.power.scenarios import SCENARIOS, Scenario, ingest
+
+pytestmark = pytest.mark.integration
+
+SEED = "7"
+Record = Callable[[str], Scenario]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """For recordings, and what is made of them."""
+    with TemporaryDirectory(prefix="power-", dir=fast_folder()) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> Record:
+    """Record a scenario, once."""
+    scenarios: dict[str, Scenario] = {}
+
+    def get(name: str) -> Scenario:
+        if name not in scenarios:
+            (folder / name).mkdir()
+            scenarios[name] = asyncio.run(record(name, folder / name, SEED))
+        return scenarios[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_whatever_a_power_cut_leaves_what_was_promised_is_there(name: str, folder: Path, recorded: Record) -> None:
+    scenario = recorded(name)
+
+    outcome = asyncio.run(cut_power(scenario, folder, **QUICK, seed=SEED, name=name))
+
+    assert outcome.shown == []
+    assert outcome.cuts == QUICK["cuts"]
+    assert outcome.disks == QUICK["cuts"] * QUICK["disks"]
+    assert len(scenario.promises) > 20
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_recorder_misses_nothing(name: str, folder: Path, recorded: Record) -> None:
+    assert recorded_all(recorded(name), folder) == []
+
+
+def test_flood_has_the_log_started_anew_and_files_cut_back(recorded: Record) -> None:
+    """Else the moments that matter most would not be among those at which the power is cut."""
+    assert recorded("ingest").log_restarts() > 5
+    kinds = {entry.kind for entry in recorded("pruning").entries}
+    assert {Kind.TRUNCATE, Kind.UNLINK, Kind.RENAME, Kind.SYNC_END, Kind.SEND} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("endings", "promise"),
+    [
+        pytest.param(["-wal"], "confirmed envelopes are missing", id="log"),
+        pytest.param(["mailserver.db.new"], "not a mailserver store", id="new store"),
+        pytest.param([".tmp"], "node key", id="small files"),
+        pytest.param(["data"], "the node key is another one", id="names in the data folder"),
+        pytest.param(["."], "the node key is another one", id="name of the data folder"),
+    ],
+)
+def test_sync_that_is_left_out_is_found(endings: list[str], promise: str, folder: Path, recorded: Record) -> None:
+    """A cut in which all is lost that was not synced finds each; others would, sooner or later."""
+    careless = without_syncs(recorded("first_start"), *endings)
+
+    outcome = asyncio.run(cut_power(careless, folder, cuts=80, disks=2, seed=SEED, stop_at=30))
+
+    assert any(promise in text for text in outcome.broken), outcome.shown
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_sqlite_that_syncs_less_is_found(synchronous: str, folder: Path) -> None:
+    (folder / synchronous / "disk").mkdir(parents=True)
+    recorder = Recorder(build(folder / synchronous), folder / synchronous / "disk", folder / synchronous / "log")
+
+    scenario = asyncio.run(ingest(recorder, random.Random(SEED), synchronous=synchronous, rounds=1))
+    outcome = asyncio.run(cut_power(scenario, folder, cuts=20, disks=1, seed=SEED, stop_at=1))
+
+    assert any("confirmed envelopes are missing" in text for text in outcome.broken), outcome.shown
