@@ -18,7 +18,15 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mailserver.files import open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.files import (
+    make_folder,
+    open_descriptor,
+    read_holder,
+    sync_folder,
+    try_lock,
+    write_atomically,
+    write_holder,
+)
 from spark_export.errors import ExportError
 from spark_export.session import root_cause
 
@@ -61,7 +69,7 @@ class Storage(Protocol):
         """
 
     def sync(self, directory: str) -> None:
-        """See to it that every file below a directory is on disk."""
+        """See to it that every file below a directory is on disk, and no directory beside it that was removed."""
 
     def age(self, directory: str) -> float:
         """Seconds since `touch` of a directory, or since it was made."""
@@ -89,7 +97,7 @@ class LocalStorage:
     def locked(self) -> Iterator[None]:
         """See Storage. The kernel drops the lock with the process."""
         with _refused("write", self._root):
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_folder(self._root)
         with contextlib.ExitStack() as stack:
             with _refused("lock", self._root):
                 descriptor = stack.enter_context(open_descriptor(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644))
@@ -110,7 +118,7 @@ class LocalStorage:
         """See Storage. It is on disk at the end."""
         path = self._root / name
         with _refused("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_atomically(path, text, 0o644)
 
     def names(self, directory: str) -> list[str]:
@@ -134,7 +142,7 @@ class LocalStorage:
         """See Storage. In one step where kernel and file system can exchange directories; on disk at the end."""
         old, new = self._root / target, self._root / source
         with _refused("write", old):
-            old.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(old.parent)
             if not old.exists():
                 new.rename(old)
             elif not _exchange(new, old):
@@ -143,7 +151,7 @@ class LocalStorage:
                 new.rename(old)
                 aside.rename(new)
             for parent in {old.parent, new.parent}:
-                _sync(parent)
+                sync_folder(parent)
 
     def link(self, source: str, target: str) -> bool:
         """See Storage."""
@@ -162,8 +170,8 @@ class LocalStorage:
                     shutil.rmtree(copy)
                     return False
             # Names that a power cut takes away would be rows that a reader misses without a word.
-            for folder in (*(Path(name) for name, _, _ in os.walk(copy)), *copy.relative_to(self._root).parents):
-                _sync(self._root / folder)
+            for folder in (*(Path(name) for name, _, _ in os.walk(copy)), *self._above(copy)):
+                sync_folder(folder)
         return True
 
     def sync(self, directory: str) -> None:
@@ -173,7 +181,9 @@ class LocalStorage:
             for folder, _, files in os.walk(top):
                 for name in files:
                     _sync(Path(folder, name))
-                _sync(Path(folder))
+                sync_folder(Path(folder))
+            for above in self._above(top):
+                sync_folder(above)
 
     def age(self, directory: str) -> float:
         """See Storage."""
@@ -186,6 +196,10 @@ class LocalStorage:
         with _refused("write", path):
             if path.exists():
                 os.utime(path)
+
+    def _above(self, folder: Path) -> list[Path]:
+        """Whose names a folder's own depends on: those above it, up to the archive's."""
+        return [self._root / parent for parent in folder.relative_to(self._root).parents]
 
 
 class HadoopStorage:

@@ -15,6 +15,7 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
+from tests.synced import watch_syncs
 
 
 def mode_of(path: Path) -> int:
@@ -33,28 +34,20 @@ def test_file_has_its_mode_whatever_the_umask(tmp_path: Path, mask: int) -> None
     assert (tmp_path / "file").read_text() == "text\n"
 
 
-@pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What has been synced, in order."""
-    paths: list[Path] = []
-    fsync = os.fsync
+def test_folder_is_made_with_its_parents_and_each_name_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = watch_syncs(monkeypatch)
 
-    def noting(descriptor: int) -> None:
-        fsync(descriptor)
-        paths.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-
-    monkeypatch.setattr(os, "fsync", noting)
-    return paths
-
-
-def test_folder_is_made_with_its_parents_and_each_name_is_synced(tmp_path: Path, synced: list[Path]) -> None:
     make_folder(tmp_path / "a" / "b" / "c", 0o700)
 
     assert mode_of(tmp_path / "a" / "b" / "c") == 0o700
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
 
 
-def test_name_of_a_folder_that_is_there_is_synced_too(tmp_path: Path, synced: list[Path]) -> None:
+def test_name_of_a_folder_that_is_there_is_synced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = watch_syncs(monkeypatch)
+
     (tmp_path / "a").mkdir()  # by one who was killed right then
 
     make_folder(tmp_path / "a")

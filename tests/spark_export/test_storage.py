@@ -15,6 +15,7 @@ from spark_export.read import read_archive
 from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage
 from spark_export.verify import verify
 from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
+from tests.synced import watch_syncs
 
 pytestmark = pytest.mark.spark
 
@@ -64,6 +65,31 @@ def test_text_is_read_as_written(archive: Storage) -> None:
     assert archive.read("_records/one.json") == "second\n"
     assert archive.read("_records/two.json") is None
     assert archive.read("nowhere/two.json") is None
+
+
+def test_new_archive_has_its_name_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = watch_syncs(monkeypatch)
+
+    with LocalStorage(tmp_path / "new" / "archive").locked():
+        assert synced == [tmp_path, tmp_path / "new"]
+
+
+def test_text_in_a_new_directory_has_all_its_names_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = watch_syncs(monkeypatch)
+
+    LocalStorage(tmp_path).write("_records/one.json", "text")
+
+    assert [tmp_path, tmp_path / "_records"] == [path for path in synced if path.is_dir()]
+
+
+def test_sync_is_of_files_and_of_all_names_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "_staging/run/data/date=1/part", "_staging/run/data/date=2/part")
+    synced = watch_syncs(monkeypatch)
+
+    LocalStorage(tmp_path).sync("_staging/run/data")
+
+    below = {path for path in tmp_path.rglob("*") if path.parts[-1] in ("date=1", "date=2", "part", "data")}
+    assert {*below, tmp_path, tmp_path / "_staging", tmp_path / "_staging" / "run"} == set(synced)
 
 
 def test_writing_leaves_nothing_else_behind(archive: Storage, tmp_path: Path) -> None:
