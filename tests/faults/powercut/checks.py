@@ -17,7 +17,7 @@ from mailserver.store.reader import Query
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import open_ledger
 from mailserver.waku.bloom import FULL_INTEREST
-from mailserver.waku.envelope import MAX_U32, Envelope
+from mailserver.waku.envelope import MAX_U32
 
 EVERYTHING = Query(0, MAX_U32, FULL_INTEREST)
 NO_LIMIT = 1 << 30
@@ -29,7 +29,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What was promised of a data folder.
+    """What was promised of a data folder. Envelopes are their bytes.
 
     Args:
         confirmed: must be there.
@@ -39,15 +39,15 @@ class Expected:
         is_made: whether the store was there, so that `check` has something to look at.
     """
 
-    confirmed: Iterable[Envelope]
-    others: Iterable[Envelope] = ()
-    prunable: Sequence[Envelope] = ()
+    confirmed: Iterable[bytes]
+    others: Iterable[bytes] = ()
+    prunable: Sequence[bytes] = ()
     key: str | None = None
     is_made: bool = False
 
 
-async def check_data_dir(data_dir: Path, expected: Expected) -> None:
-    """Look whether the daemon would start, and what it would serve.
+async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
+    """Look whether the daemon would start, and what it would serve; return that.
 
     Raises:
         Broken: a promise was not kept.
@@ -64,7 +64,8 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> None:
                 open_ledger(data_dir)
                 read_handover(path)
                 read_compaction(path)
-                _check_served(await served(store), expected)
+                there = await served(store)
+                _check_served(there, expected)
         _check_sound(path)
         if (data_dir / HISTORY_FILE).exists():
             decode_file((data_dir / HISTORY_FILE).read_bytes())
@@ -72,6 +73,7 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> None:
             read_enode(data_dir)
         elif expected.key is not None:
             raise Broken("the enode file is gone")
+        return set(there)
     except (MailserverError, ValueError) as error:
         raise Broken(f"{type(error).__name__}: {error}") from error
 
@@ -86,13 +88,12 @@ def _check_served(served: Sequence[bytes], expected: Expected) -> None:
     there = set(served)
     if len(there) != len(served):
         raise Broken(f"{len(served) - len(there)} envelopes are served twice")
-    confirmed = {envelope.raw for envelope in expected.confirmed}
+    confirmed = set(expected.confirmed)
     if missing := len(confirmed - there):
         raise Broken(f"{missing} of {len(confirmed)} confirmed envelopes are missing")
-    prunable = [envelope.raw for envelope in expected.prunable]
-    if foreign := len(there - confirmed - {envelope.raw for envelope in expected.others} - set(prunable)):
+    if foreign := len(there - confirmed - set(expected.others) - set(expected.prunable)):
         raise Broken(f"{foreign} envelopes are served that nobody sent")
-    kept = [raw in there for raw in prunable]
+    kept = [raw in there for raw in expected.prunable]
     if kept != sorted(kept):
         raise Broken("something was pruned before what is older")
 

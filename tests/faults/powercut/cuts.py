@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.faults.power.checks import Broken
-from tests.faults.power.recorder import Entry, Kind
-from tests.faults.power.replay import INDEX_SUFFIX, Loss
-from tests.faults.power.scenarios import Scenario
+from tests.faults.powercut.checks import Broken
+from tests.faults.powercut.recorder import Entry, Kind
+from tests.faults.powercut.replay import INDEX_SUFFIX, Loss
+from tests.faults.powercut.scenarios import Scenario
 
 OTHER_LOSSES = [loss for loss in Loss if loss is not Loss.EVERYTHING]
 MAX_SHOWN = 20

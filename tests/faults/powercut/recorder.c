@@ -308,6 +308,13 @@ EXPORT ssize_t pwritev(int fd, const struct iovec *data, int parts, off_t at) {
 EXPORT ssize_t pwritev64(int fd, const struct iovec *data, int parts, off_t at) {
     return write_recorded(fd, data, parts, at);
 }
+EXPORT ssize_t pwritev2(int fd, const struct iovec *data, int parts, off_t at, int flags) {
+    (void)flags; /* how, not what */
+    return write_recorded(fd, data, parts, at);
+}
+EXPORT ssize_t pwritev64v2(int fd, const struct iovec *data, int parts, off_t at, int flags) {
+    return pwritev2(fd, data, parts, at, flags);
+}
 
 EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags) {
     tell(fd, bytes, NULL, 0);

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
-from tests.faults.power.recorder import Entry, Kind
+from tests.faults.powercut.recorder import Entry, Kind
 
 SECTOR_BYTES = 512
 INDEX_SUFFIX = "-shm"

@@ -18,12 +18,12 @@ from mailserver.sync.source import SyncSettings
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import Envelope
-from tests.faults.power.checks import Broken, Expected, check_data_dir, served
-from tests.faults.power.recorder import Entry, Kind, Recorder
-from tests.faults.power.workload import DATA, Promise, Recording, promises
+from tests.faults.powercut.checks import Broken, Expected, check_data_dir, served
+from tests.faults.powercut.recorder import Entry, Kind, Recorder
+from tests.faults.powercut.workload import DATA, Promise, Recording, promises
 from tests.integration.daemons import running_daemon
 from tests.mailservers import PASSWORD_KEY, make_envelope, stored
-from tests.store.samples import make_version_1, plain, rows
+from tests.store.samples import make_version_1, plain, raws, rows
 from tests.waiting import until
 
 DAY_S = 86_400
@@ -59,21 +59,16 @@ class Story:
         self.recording = recording
         self.entries = recording.recorder.entries()
         self.promises = promises(self.entries, recording.confirmations)
-        self._before = before
-        self._prunable = prunable
+        self._before = raws(before)
+        self._prunable = raws(prunable)
+        self._sent = raws(recording.sent)
         self._key = (recording.data_dir / KEY_FILE).read_text()
-        self._key_shown_at = self.told(b"listening")
+        self._key_shown_at = told(self.entries, b"listening")
 
-    def told(self, text: bytes, *, after: int = 0) -> int:
-        """When a process first wrote this to its standard output or error."""
-        return next(
-            at for at, entry in enumerate(self.entries) if at >= after and entry.kind is Kind.OUT and text in entry.data
-        )
-
-    def confirmed(self, data_dir: Path, cut: int) -> list[Envelope]:
+    def confirmed(self, data_dir: Path, cut: int) -> list[bytes]:
         """What this store had promised before a cut."""
         return [
-            envelope
+            envelope.raw
             for promise in self.promises
             if promise.data_dir == data_dir and promise.since < cut
             for envelope in promise.envelopes
@@ -84,7 +79,7 @@ class Story:
         confirmed = self.confirmed(self.recording.data_dir, cut)
         return Expected(
             confirmed=[*confirmed, *self._before],
-            others=self.recording.sent,
+            others=self._sent,
             prunable=self._prunable,
             key=self._key if self._key_shown_at < cut else None,
             is_made=bool(confirmed),
@@ -99,6 +94,11 @@ class Story:
         return Scenario(self.recording, self.entries, self.promises, check or self.check)
 
 
+def told(entries: Sequence[Entry], text: bytes) -> int:
+    """When a process first wrote this to its standard output or error."""
+    return next(at for at, entry in enumerate(entries) if entry.kind is Kind.OUT and text in entry.data)
+
+
 async def first_start(recorder: Recorder, choice: random.Random) -> Scenario:
     """Nothing is there; the mailserver is started, used, stopped, and started again."""
     recording = Recording(recorder, choice)
@@ -109,7 +109,7 @@ async def first_start(recorder: Recorder, choice: random.Random) -> Scenario:
     return Story(recording).scenario()
 
 
-async def ingest(recorder: Recorder, choice: random.Random, *, synchronous: str = "FULL", rounds: int = 3) -> Scenario:
+async def ingest(recorder: Recorder, choice: random.Random, *, synchronous: str = "FULL", rounds: int = 2) -> Scenario:
     """A flood; now and then a reader keeps the log from being started anew; killed, and started again."""
     before = await _fill(recorder, choice, 200)
     recording = Recording(recorder, choice)
@@ -170,7 +170,7 @@ async def backup(recorder: Recorder, choice: random.Random) -> Scenario:
         assert daemon.stop() == 0
     story = Story(recording, before)
     began = next(at for at, entry in enumerate(story.entries) if entry.path.startswith("backups"))
-    ended = story.told(b"of today: ")
+    ended = told(story.entries, b"of today: ")
 
     async def check(folder: Path, cut: int) -> None:
         await story.check(folder, cut)
@@ -181,7 +181,7 @@ async def backup(recorder: Recorder, choice: random.Random) -> Scenario:
             ]
             key = (recording.data_dir / KEY_FILE).read_text()
             await check_data_dir(
-                folder / target, Expected([*both, *before], others=recording.sent, is_made=True, key=None)
+                folder / target, Expected([*both, *raws(before)], others=raws(recording.sent), is_made=True, key=None)
             )
             if (folder / target / KEY_FILE).read_text() != key:
                 raise Broken("the backup has another node key")
@@ -231,7 +231,7 @@ async def catch_up(recorder: Recorder, choice: random.Random) -> Scenario:
     return story.scenario(check)
 
 
-SCENARIOS: dict[str, Callable[[Recorder, random.Random], Awaitable[Scenario]]] = {
+STORE_SCENARIOS: dict[str, Callable[[Recorder, random.Random], Awaitable[Scenario]]] = {
     "first_start": first_start,
     "ingest": ingest,
     "pruning": pruning,

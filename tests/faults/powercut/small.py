@@ -1,4 +1,4 @@
-"""The mailserver with limits that a short run reaches: `python -m tests.faults.power.small run ...`.
+"""The mailserver with limits that a short run reaches: `python -m tests.faults.powercut.small run ...`.
 
 POWER_SYNCHRONOUS, OFF or NORMAL, is what SQLite is told in place of FULL: a mailserver that confirms too early.
 """

@@ -12,17 +12,20 @@ from mailserver.codec.keys import Enode
 from mailserver.rlpx.handshake import Initiator
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.packets import PacketCode
-from tests.faults.power.recorder import Entry, Kind, Recorder
-from tests.faults.power.replay import Disk
+from tests.faults.powercut.recorder import Entry, Kind, Recorder
+from tests.faults.powercut.replay import Disk
 from tests.integration.daemons import PROGRAM, Daemon, run_command, running_daemon
 from tests.mailservers import NEWS, SPORT, make_envelope
 from tests.pairs import entropy, private_key
 from tests.raw_peer import RawPeer, envelope_list, read_handshake_packet
 from tests.waiting import DEADLINE_S
 
-SMALL = (PROGRAM[0], "-m", "tests.faults.power.small")
+SMALL = (PROGRAM[0], "-m", "tests.faults.powercut.small")
 DATA = "data"
 """The data folder, in the folder that is recorded. It is not there at first."""
+
+COMMAND_DEADLINE_S = 600.0
+"""Spark's nights take ten seconds, and minutes where others want the processor, too."""
 
 TOPICS = (NEWS, SPORT, Topic(b"\x00\x00\x00\x01"))
 SIZES = (100, 100, 600, 600, 600, 3000, 20_000)
@@ -92,7 +95,9 @@ class Recording:
 
     def run(self, *arguments: object, program: Sequence[str] = PROGRAM) -> str:
         """Run a command, recorded; return what it prints."""
-        done = run_command(*arguments, program=program, environment=self.recorder.environment)
+        done = run_command(
+            *arguments, program=program, environment=self.recorder.environment, within_s=COMMAND_DEADLINE_S
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
