@@ -9,8 +9,9 @@ import asyncio
 from mailserver.buckets import Buckets, TokenBucket, take_all
 from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
 
-MAX_TOPICS = 1000
-"""Topics of one peer whose use is remembered."""
+MAX_TOPICS = 100
+"""Topics of one peer whose use is remembered, those that are at less than BURST_S ago: 40 kB, which any peer can make
+us keep."""
 
 SHARE = 0.8
 """How much of a limit is used. The peer's clock is another, and deployed nodes fill their buckets ten times a second by

@@ -35,7 +35,7 @@ from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
-MAX_REQUEST_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = 16 * 1024
 """Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
 
 FIND_TIMEOUT_S = 10.0

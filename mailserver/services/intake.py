@@ -15,6 +15,10 @@ MAX_INTAKE_BYTES = 32 * 1024 * 1024
 """Memory for live envelopes of all peers that wait for the disk: a second's worth, at full speed. Beyond it, packets
 wait undecoded, in the order in which they came."""
 
+MAX_REQUESTS_BYTES = 8 * 1024 * 1024
+"""Memory for history requests of all peers that wait for their turn: 8,000 of deployed clients. Beyond it, only who
+has none waiting is heard."""
+
 RESERVED_BYTES = 16 * 1024
 """What each peer may have waiting however much all others have: a packet of some short messages. 500 peers that make
 use of it take 8 MiB."""
@@ -54,28 +58,29 @@ class Load:
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
 
 
-class Intake:
-    """The memory and the turns."""
+class SharedMemory:
+    """Memory that all peers share: who needs more than there is waits, in its turn."""
 
-    def __init__(self, max_bytes: int = MAX_INTAKE_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._turn = asyncio.Lock()
         self.used_bytes = 0
 
-    async def turn(self) -> None:
-        """Wait until no other peer is before us: between two of them, all that is quickly done is done."""
-        async with self._turn:
-            await asyncio.sleep(0)
-
-    async def enter(self, size: int, *, holds: bool) -> None:
-        """Wait until there is memory, and take it; `leave` gives it back.
+    def enter_at_once(self, size: int, *, holds: bool) -> bool:
+        """Take memory if there is any; return whether it was taken. `leave` gives it back.
 
         Args:
-            holds: whether this peer has any already; who has none takes up to RESERVED_BYTES at once.
+            holds: whether this peer has any already; who has none takes up to RESERVED_BYTES whatever others have.
         """
-        if (not holds and size <= RESERVED_BYTES) or (not self._waiting and self._has_room(size)):
+        has_room = not self._waiting and self._has_room(size)
+        if has_room or (not holds and size <= RESERVED_BYTES):
             self.used_bytes += size
+            return True
+        return False
+
+    async def enter(self, size: int, *, holds: bool) -> None:
+        """Wait until there is memory, and take it, as `enter_at_once`."""
+        if self.enter_at_once(size, holds=holds):
             return
         entry = size, asyncio.get_running_loop().create_future()
         self._waiting.append(entry)
@@ -102,3 +107,19 @@ class Intake:
             size, entered = self._waiting.popleft()
             self.used_bytes += size
             entered.set_result(None)
+
+
+class Intake:
+    """The memory for each kind of what waits, and the turns."""
+
+    def __init__(
+        self, *, max_envelope_bytes: int = MAX_INTAKE_BYTES, max_request_bytes: int = MAX_REQUESTS_BYTES
+    ) -> None:
+        self.envelopes = SharedMemory(max_envelope_bytes)
+        self.requests = SharedMemory(max_request_bytes)
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait until no other peer is before us: between two of them, all that is quickly done is done."""
+        async with self._turn:
+            await asyncio.sleep(0)

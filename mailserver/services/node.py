@@ -76,7 +76,7 @@ class Node:
             light_node=self._light_node,
             confirmations=True,
             packet_rate_limits=self._packet_rate_limits,
-            topic_interest=topics,
+            topic_interest=None if topics is None else frozenset(topics),
             byte_rate_limits=self._byte_rate_limits,
         )
 

@@ -92,6 +92,7 @@ class ServedPeer:
         self._unturned_since = -math.inf
         self._memory_bytes = 0
         self._requests: deque[bytes] = deque()
+        self._request_bytes = 0
         self._requested = asyncio.Event()
         self._stopping = False
         self._tasks: asyncio.TaskGroup
@@ -107,6 +108,7 @@ class ServedPeer:
                     task.cancel()  # what is being stored goes on; its confirmation finds nobody
                 for _ in self._requests:
                     self._known_requester.leave()
+                self._services.intake.requests.leave(self._request_bytes)
                 self._give_back(self._load.memory)  # of a packet that did not decode, or came while we were quitting
         closed = self.connection.closed
         if closed is not None:
@@ -176,13 +178,13 @@ class ServedPeer:
             ):
                 self._confirmed.clear()
                 await self._confirmed.wait()
-            await self._services.intake.enter(load.memory, holds=self._memory_bytes > 0)
+            await self._services.intake.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
             self._memory_bytes += load.memory
         self._load = load
 
     def _give_back(self, memory: int) -> None:
         self._memory_bytes -= memory
-        self._services.intake.leave(memory)
+        self._services.intake.envelopes.leave(memory)
 
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
@@ -234,14 +236,24 @@ class ServedPeer:
         refused = None
         if len(payload) > MAX_REQUEST_BYTES:
             refused = RequestRejected(Rejection.MALFORMED)
-        elif len(self._requests) >= MAX_WAITING_REQUESTS or not self._known_requester.enter():
+        elif not self._has_room_for(payload):
             refused = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=CONCURRENCY_RETRY_S)
         if refused is None:
             self._requests.append(payload)
+            self._request_bytes += len(payload)
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
                 await self._services.delivery.refuse(payload, refused, self.send, self._known_requester.node_id)
+
+    def _has_room_for(self, request: bytes) -> bool:
+        """Whether one more request may wait; then it is counted."""
+        if len(self._requests) >= MAX_WAITING_REQUESTS or not self._known_requester.enter():
+            return False
+        if self._services.intake.requests.enter_at_once(len(request), holds=bool(self._requests)):
+            return True
+        self._known_requester.leave()
+        return False
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
@@ -251,6 +263,8 @@ class ServedPeer:
                 self._requested.clear()
                 continue
             payload = self._requests.popleft()
+            self._request_bytes -= len(payload)
+            self._services.intake.requests.leave(len(payload))
             try:
                 await self._services.delivery.answer(
                     payload,

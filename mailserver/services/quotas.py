@@ -37,9 +37,10 @@ CURSORS_KEPT_S = 3600.0
 MAX_CURSOR_PEERS = 2048
 """Most peers whose cursors are remembered, each with up to 8 kB: four times as many as are connected."""
 
-MAX_REQUEST_KEYS = 65_536
-"""Most peers and addresses whose requests are remembered, each; 300 bytes an entry. Buckets are full again after
-ENVELOPE_BURST_MINUTES at most, and in these, 60,000 connections are admitted by default."""
+MAX_REQUEST_KEYS = 16_384
+"""Most peers and addresses whose requests are remembered, each; 200 bytes an entry. Buckets are full again after
+ENVELOPE_BURST_MINUTES at most. Beyond the bound, the longest silent are forgiven: who makes up as many node ids as that
+has a new burst with each anyway, and the limits of its address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ MAX_BACKLOG_ADDRESSES = 16_384
 MAX_SHARED_BYTES = 8 * 1024 * 1024
 """Memory for encoded packets that are kept for peers that want the same, which is within moments of each other."""
 
-MAX_HELD_BYTES = 256 * 1024
+MAX_HELD_BYTES = 64 * 1024
 """Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
 pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
 

@@ -8,11 +8,14 @@ from typing import NamedTuple, TypeVar
 
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError
-from mailserver.waku.bloom import FULL_INTEREST, Interest, check_bloom
+from mailserver.waku.bloom import FULL_INTEREST, Interest, PackedTopics, check_bloom
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
 
 MAX_TOPIC_INTEREST = 10_000
 """Most topics in a topic interest (6/WAKU1 "Topic Interest Field")."""
+
+MAX_UNPACKED_TOPICS = 256
+"""More topics of one peer are packed: 10,000 as they are take 900 kB, and of 500 peers more than there is."""
 
 MAX_PACKET_BYTES = 1024 * 1024
 """No packet that we send carries more: deployed clients disconnect above it."""
@@ -168,8 +171,9 @@ class PeerSettings:
     def updated(self, options: StatusOptions) -> "PeerSettings":
         """Apply a Status or Status Update. What is absent stays; a bloom alone discards the topics, and the reverse."""
         interest = self.interest
-        if options.topic_interest is not None:
-            interest = Interest(topics=options.topic_interest)
+        topics = options.topic_interest
+        if topics is not None:
+            interest = Interest(topics=PackedTopics(topics) if len(topics) > MAX_UNPACKED_TOPICS else topics)
         elif options.bloom is not None:
             interest = Interest(bloom=options.bloom)
         return PeerSettings(

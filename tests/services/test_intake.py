@@ -12,6 +12,7 @@ from mailserver.services.intake import (
     STRUCTURE_FACTOR,
     Intake,
     Load,
+    SharedMemory,
 )
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_ENVELOPES_PER_PACKET, encode_envelopes
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
@@ -82,83 +83,93 @@ def test_packet_of_some_short_messages_needs_no_room() -> None:
 
 
 async def test_who_needs_more_than_there_is_waits_until_it_is_there() -> None:
-    intake = Intake(3 * LARGE)
-    await intake.enter(2 * LARGE, holds=False)
-    waiting = asyncio.create_task(intake.enter(2 * LARGE, holds=False))
+    memory = SharedMemory(3 * LARGE)
+    await memory.enter(2 * LARGE, holds=False)
+    waiting = asyncio.create_task(memory.enter(2 * LARGE, holds=False))
     await turns()
     assert not waiting.done()
 
-    intake.leave(2 * LARGE)
+    memory.leave(2 * LARGE)
 
     await waiting
-    assert intake.used_bytes == 2 * LARGE
+    assert memory.used_bytes == 2 * LARGE
 
 
 async def test_those_who_wait_are_let_in_in_their_order() -> None:
-    intake = Intake(LARGE)
-    await intake.enter(LARGE, holds=True)
-    waiting = [asyncio.create_task(intake.enter(size, holds=True)) for size in (LARGE, 10, LARGE)]
+    memory = SharedMemory(LARGE)
+    await memory.enter(LARGE, holds=True)
+    waiting = [asyncio.create_task(memory.enter(size, holds=True)) for size in (LARGE, 10, LARGE)]
     await turns()
     assert [task.done() for task in waiting] == [False] * 3  # not even the one that there would be room for
 
     for expected in ([True, False, False], [True, True, False], [True] * 3):
-        intake.leave(intake.used_bytes)
+        memory.leave(memory.used_bytes)
         await turns()
         assert [task.done() for task in waiting] == expected
 
 
 async def test_short_packet_of_who_has_none_waiting_gets_in_whatever_others_have() -> None:
-    intake = Intake(LARGE)
-    await intake.enter(LARGE, holds=False)
-    waiting = asyncio.create_task(intake.enter(LARGE, holds=False))
+    memory = SharedMemory(LARGE)
+    await memory.enter(LARGE, holds=False)
+    waiting = asyncio.create_task(memory.enter(LARGE, holds=False))
     await turns()
 
-    await asyncio.wait_for(intake.enter(RESERVED_BYTES, holds=False), 1)
-    another = asyncio.create_task(intake.enter(RESERVED_BYTES, holds=True))
+    await asyncio.wait_for(memory.enter(RESERVED_BYTES, holds=False), 1)
+    another = asyncio.create_task(memory.enter(RESERVED_BYTES, holds=True))
     await turns()
 
-    assert intake.used_bytes == LARGE + RESERVED_BYTES
+    assert memory.used_bytes == LARGE + RESERVED_BYTES
     assert not waiting.done()
     assert not another.done()
-    intake.leave(intake.used_bytes)
+    memory.leave(memory.used_bytes)
     await waiting
     another.cancel()
 
 
+async def test_who_does_not_wait_is_told_whether_there_was_memory() -> None:
+    memory = SharedMemory(LARGE)
+
+    assert memory.enter_at_once(LARGE, holds=False)
+    assert not memory.enter_at_once(LARGE, holds=False)
+    assert not memory.enter_at_once(1, holds=True)
+    assert memory.enter_at_once(RESERVED_BYTES, holds=False)
+    assert memory.used_bytes == LARGE + RESERVED_BYTES
+
+
 async def test_packet_that_is_larger_than_all_memory_gets_in_alone() -> None:
-    intake = Intake(LARGE)
+    memory = SharedMemory(LARGE)
 
-    await intake.enter(10 * LARGE, holds=False)
+    await memory.enter(10 * LARGE, holds=False)
 
-    assert intake.used_bytes == 10 * LARGE
+    assert memory.used_bytes == 10 * LARGE
 
 
 async def test_who_gives_up_waiting_takes_nothing_and_holds_up_nobody() -> None:
-    intake = Intake(LARGE)
-    await intake.enter(LARGE - 10, holds=True)
-    first, second = (asyncio.create_task(intake.enter(size, holds=True)) for size in (LARGE, 10))
+    memory = SharedMemory(LARGE)
+    await memory.enter(LARGE - 10, holds=True)
+    first, second = (asyncio.create_task(memory.enter(size, holds=True)) for size in (LARGE, 10))
     await turns()
 
     first.cancel()
 
     await second
-    assert intake.used_bytes == LARGE
-    intake.leave(LARGE)
-    assert intake.used_bytes == 0
+    assert memory.used_bytes == LARGE
+    memory.leave(LARGE)
+    assert memory.used_bytes == 0
 
 
 async def test_who_gives_up_in_the_moment_it_is_let_in_takes_nothing() -> None:
-    intake = Intake(LARGE)
-    await intake.enter(LARGE, holds=True)
-    first, second = (asyncio.create_task(intake.enter(LARGE, holds=True)) for _ in range(2))
+    memory = SharedMemory(LARGE)
+    await memory.enter(LARGE, holds=True)
+    first, second = (asyncio.create_task(memory.enter(LARGE, holds=True)) for _ in range(2))
     await turns()
 
-    intake.leave(LARGE)
+    memory.leave(LARGE)
     first.cancel()
 
     await second
     assert first.cancelled()
-    assert intake.used_bytes == LARGE
+    assert memory.used_bytes == LARGE
 
 
 # Turns

@@ -458,7 +458,7 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
 ) -> None:
     payloads = [messages(*map(make_envelope, range(at, at + 100))) for at in range(0, 1000, 100)]
     size = max(Load.of(PacketCode.MESSAGES, payload).memory for payload in payloads)
-    async with running_mailserver(tmp_path, intake=Intake(3 * size)) as mailserver:
+    async with running_mailserver(tmp_path, intake=Intake(max_envelope_bytes=3 * size)) as mailserver:
         flooders = [await mailserver.dial(status=NOTHING_WANTED) for _ in payloads]
         honest = await mailserver.dial(status=NOTHING_WANTED)
         lone = messages(make_envelope(10_000))
@@ -469,28 +469,28 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
             await until(lambda: mailserver.store.queued[0] == 300)
             honest.say(PacketCode.MESSAGES, lone)
             await until(lambda: mailserver.store.queued[0] == 301)
-            assert mailserver.services.intake.used_bytes < 4 * size
+            assert mailserver.services.intake.envelopes.used_bytes < 4 * size
 
         for raw, payload in zip([honest, *flooders], [lone, *payloads], strict=True):
             assert await raw.hear_confirmation() == confirmation(payload)
-        await until(lambda: mailserver.services.intake.used_bytes == 0)
-    assert mailserver.services.intake.used_bytes == 0
+        await until(lambda: mailserver.services.intake.envelopes.used_bytes == 0)
+    assert mailserver.services.intake.envelopes.used_bytes == 0
 
 
 async def test_memory_of_packets_is_given_back_however_their_peer_ends(mailserver: Mailserver) -> None:
     undecodable = messages(make_envelope(1)) + b"\x00"
-    intake = mailserver.services.intake
+    memory = mailserver.services.intake.envelopes
 
     broken, gone = await mailserver.dial(), await mailserver.dial()
     broken.say(PacketCode.MESSAGES, undecodable)
     assert await broken.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
     with write_lock(mailserver):
         gone.say(PacketCode.MESSAGES, messages(make_envelope(2)))
-        await until(lambda: intake.used_bytes > 0)
+        await until(lambda: memory.used_bytes > 0)
         await gone.close()
     await asyncio.gather(*mailserver.tasks)
 
-    assert intake.used_bytes == 0
+    assert memory.used_bytes == 0
 
 
 async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path: Path) -> None:
@@ -505,11 +505,11 @@ async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path:
 
 
 async def test_updates_count_for_what_it_takes_to_decode_them(tmp_path: Path) -> None:
-    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 200_000, 0), tolerance_s=0.0)
+    limits = RateLimitSettings(NO_RATE_LIMITS, RateLimits(0, 300_000, 0), tolerance_s=0.0)
     async with running_mailserver(tmp_path, rates=limits) as mailserver:
         raw = await mailserver.dial()
         update = StatusOptions(topic_interest=frozenset(Topic(random.randbytes(4)) for _ in range(10_000))).encode()
-        for _ in range(14):  # 0.7 MB, where 2 MB may come at once
+        for _ in range(40):  # 2 MB, where 3 MB may come at once
             raw.say(PacketCode.STATUS_UPDATE, update)
 
         assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
@@ -635,6 +635,28 @@ async def test_as_many_requests_as_a_deployed_client_sends_at_once_are_answered(
 
     for _ in range(3):
         assert isinstance((await hear_answer(raw))[1], Completion)
+
+
+async def test_waiting_requests_of_all_peers_are_bounded_and_who_has_none_is_heard(tmp_path: Path) -> None:
+    request = sealed_request(deployed_fields()).raw
+    async with running_mailserver(tmp_path, intake=Intake(max_request_bytes=3 * len(request))) as mailserver:
+        await fill(mailserver.store, make_large_envelopes(100, 60_000))
+        greedy = [await mailserver.dial(status=NOTHING_WANTED) for _ in range(2)]  # neither reads its answer
+        for raw in greedy:
+            for _ in range(6):
+                raw.say(PacketCode.P2P_REQUEST, request)
+        memory = mailserver.services.intake.requests
+        await until(lambda: any(peer.requests_waiting for peer in mailserver.peers))
+
+        honest = await mailserver.dial()
+        envelopes, completion = await ask(honest, request)
+        assert isinstance(completion, Completion)
+        assert len(envelopes) == 100
+        assert sum(peer.requests_waiting for peer in mailserver.peers) <= 4  # of 12
+
+        for raw in greedy:
+            await raw.close()
+        await until(lambda: memory.used_bytes == 0)
 
 
 async def test_request_that_is_far_too_long_is_refused_unread(mailserver: Mailserver) -> None:

@@ -13,6 +13,7 @@ from mailserver.waku.bloom import (
     FULL_BLOOM,
     FULL_INTEREST,
     Interest,
+    PackedTopics,
     bits_of,
     bloom_of,
     check_bloom,
@@ -191,3 +192,28 @@ def test_bloom_of_another_length_is_refused(length: int) -> None:
         check_bloom(bytes(length))
 
     assert (refused.value.got, refused.value.limit) == (length, 64)
+
+
+# Many topics
+
+
+@given(st.sets(st.binary(min_size=4, max_size=4).map(Topic), max_size=50), st.binary(min_size=4, max_size=4))
+def test_packed_topics_are_the_set_of_them(topics: set[Topic], other: bytes) -> None:
+    packed = PackedTopics(topics)
+
+    assert packed == frozenset(topics)
+    assert set(packed) == topics
+    assert len(packed) == len(topics)
+    assert all(topic in packed for topic in topics)
+    assert (other in packed) == (other in topics)
+    assert hash(packed) == hash(PackedTopics(list(topics)))
+    assert Interest(topics=packed) == Interest(topics=frozenset(topics))
+
+
+@pytest.mark.parametrize("other", [b"", b"abc", b"abcde", 7, None])
+def test_what_is_no_topic_is_in_no_packed_set(other: object) -> None:
+    assert other not in PackedTopics([Topic(b"abcd")])
+
+
+def test_packed_topics_take_four_bytes_each() -> None:
+    assert PackedTopics(Topic(number.to_bytes(4, "big")) for number in range(10_000)).memory_bytes == 40_000

@@ -12,11 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
-from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
+from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, PackedTopics, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from mailserver.waku.packets import (
     MAX_PACKET_BYTES,
     MAX_RECEIVED_PACKET_BYTES,
+    MAX_UNPACKED_TOPICS,
     PACKET_CODE_COUNT,
     EnvelopeError,
     EnvelopeErrorCode,
@@ -787,3 +788,12 @@ def test_any_changed_byte_decodes_or_is_refused(decode: Callable[[bytes], object
         accepted = decodes_or_is_refused(decode, changed)
 
         assert not accepted or rlp.encode(rlp.decode(changed)) == changed
+
+
+def test_many_topics_of_a_peer_are_packed_and_mean_the_same() -> None:
+    topics = frozenset(Topic(number.to_bytes(4, "big")) for number in range(MAX_UNPACKED_TOPICS + 1))
+
+    settings = PeerSettings().updated(StatusOptions(topic_interest=topics))
+
+    assert isinstance(settings.interest.topics, PackedTopics)
+    assert settings == PeerSettings(interest=Interest(topics=topics))
