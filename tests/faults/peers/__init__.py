@@ -10,14 +10,20 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.faults.peers import connections, messages
+from tests.faults.peers import bombs, connections, frames, messages
 from tests.faults.peers.harness import QUICK_SECONDS, Scenario, Stage, play
 from tests.faults.report import Report, Row
 
 SUMMARY = "hostile peers: attacks on connections and messages beside an honest client"
 QUICK: Mapping[str, object] = {"seconds": QUICK_SECONDS, "is_quick": True}
 
-SCENARIOS: tuple[Scenario, ...] = (*connections.SCENARIOS, *messages.SCENARIOS)
+
+SCENARIOS: tuple[Scenario, ...] = (
+    *connections.SCENARIOS,
+    *frames.SCENARIOS,
+    *bombs.SCENARIOS,
+    *messages.SCENARIOS,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

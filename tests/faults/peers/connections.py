@@ -1,33 +1,200 @@
-"""Attacks with connections: many of them, half of a handshake, bytes that come slowly, or are not what they say."""
+"""Attacks with connections: many of them, half of a handshake, and places that nobody else gets."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import itertools
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from bench.wire import connect
 from mailserver.errors import ConnectionLost
+from mailserver.net.admission import AdmissionLimits
+from mailserver.rlpx.handshake import MAX_HANDSHAKE_PACKET_BYTES
 from tests.faults.peers.attacker import Target, address
 from tests.faults.peers.harness import Scenario
-from tests.faults.peers.usage import usage
+from tests.faults.peers.intruder import connected, crowd, hang_up, join, recorded_auth
+from tests.faults.peers.usage import cpu_s, usage
 from tests.faults.report import Figure
 
-_IDLE = 2000
+MANY = 5000
+"""Addresses of a botnet, each in a subnet of its own."""
+
+MAX_KB_EACH = 60.0
+"""Most memory that an idle connection takes."""
+
+MAX_US_REFUSED = 200.0
+MAX_US_HANDSHAKE = 3000.0
+"""Most CPU of a connection that is refused by its address, and of one that sends an auth packet, whatever comes of it."""
+
+ADMITTED_PER_S = AdmissionLimits().per_second * 0.9
+"""So many strangers a second are let in."""
+
+_FLOODERS = 20
+"""So many connections are made at a time: more would only wait for the attacker's own processor."""
 
 
 async def idle(target: Target) -> Mapping[str, Figure]:
     """Connections from many addresses that do their handshake, answer pings, and say nothing."""
     before = usage(target.pid)
-    refused = 0
-    async with contextlib.AsyncExitStack() as stack:
-        for number in range(100 if target.is_quick else _IDLE):
-            try:
-                await stack.enter_async_context(connect(target.enode, trusting=True, source=address(number)))
-            except (ConnectionLost, OSError):
-                refused += 1
+    async with crowd_of_idle(target, 150 if target.is_quick else 2000) as held:
         during = usage(target.pid)
         await asyncio.sleep(target.seconds)
-    held = during.open_files - before.open_files
-    return {"held": held, "refused": refused, "kb_each": (during.memory_bytes - before.memory_bytes) / 1000 / held}
+        left = usage(target.pid).open_files - before.open_files
+    return {"held": held, "left": left, "kb_each": (during.memory_bytes - before.memory_bytes) / 1000 / held}
 
 
-SCENARIOS = (Scenario("idle", idle),)
+@contextlib.asynccontextmanager
+async def crowd_of_idle(target: Target, count: int, *, source: Callable[[int], str] = address) -> AsyncIterator[int]:
+    """So many peers that answer pings; tells how many were let in."""
+    async with contextlib.AsyncExitStack() as stack:
+        held = 0
+        for number in range(count):
+            with contextlib.suppress(ConnectionLost, OSError):
+                await stack.enter_async_context(connect(target.enode, trusting=True, source=source(number)))
+                held += 1
+            await asyncio.sleep(1 / ADMITTED_PER_S)
+        yield held
+
+
+def _all_held(figures: Mapping[str, Figure]) -> Iterator[str]:
+    if figures["held"] != figures["left"]:
+        yield f"of {figures['held']} idle connections {figures['left']} were left"
+    if float(figures["kb_each"]) > MAX_KB_EACH:
+        yield f"an idle connection took {figures['kb_each']:.0f} kB"
+
+
+async def _storm(target: Target, source: Callable[[int], str], says: bytes) -> Mapping[str, Figure]:
+    """Connect, say something, and close, as fast as it goes."""
+    began, cpu = time.perf_counter(), cpu_s(target.pid)
+    numbers = itertools.count()
+    made = 0
+
+    async def one() -> None:
+        nonlocal made
+        while time.perf_counter() - began < target.seconds:
+            with contextlib.suppress(OSError):
+                sock = await connected(target.enode, source(next(numbers)))
+                with contextlib.suppress(OSError):
+                    sock.send(says)
+                hang_up(sock)
+                made += 1
+
+    await asyncio.gather(*(one() for _ in range(_FLOODERS)))
+    took = time.perf_counter() - began
+    return {"connections": made, "per_second": made / took, "us_each": (cpu_s(target.pid) - cpu) / made * 1e6}
+
+
+async def storm_of_one(target: Target) -> Mapping[str, Figure]:
+    """One address connects and closes."""
+    return await _storm(target, lambda number: address(1), b"")
+
+
+async def storm_of_many(target: Target) -> Mapping[str, Figure]:
+    """Many addresses connect and close."""
+    return await _storm(target, lambda number: address(number % MANY), b"")
+
+
+async def auth_storm_of_one(target: Target) -> Mapping[str, Figure]:
+    """One address sends a recorded auth packet again and again."""
+    return await _storm(target, lambda number: address(1), recorded_auth(target.enode))
+
+
+async def auth_storm_of_many(target: Target) -> Mapping[str, Figure]:
+    """Many addresses do."""
+    return await _storm(target, lambda number: address(number % MANY), recorded_auth(target.enode))
+
+
+def _refused_cheaply(figures: Mapping[str, Figure]) -> Iterator[str]:
+    if float(figures["us_each"]) > MAX_US_REFUSED:  # nearly all of them are
+        yield f"a connection took {figures['us_each']:.0f} us of CPU"
+
+
+async def half_open(target: Target) -> Mapping[str, Figure]:
+    """Connections from many addresses that stop in the middle of the handshake, each kind of middle in turn."""
+    auth, rng = recorded_auth(target.enode), random.Random(target.seed)
+    kinds = (
+        b"",  # nothing
+        b"\x01",
+        auth[:2],  # a size, and no more
+        b"\xff\xff",  # the largest size there is
+        (MAX_HANDSHAKE_PACKET_BYTES - 2).to_bytes(2, "big") + rng.randbytes(MAX_HANDSHAKE_PACKET_BYTES - 3),
+        auth[:-1],
+        auth,  # and never reads the ack
+        auth[:2] + rng.randbytes(len(auth) - 2),  # of the right length
+        auth[:2] + b"\x04" + auth[3:-1] + bytes([auth[-1] ^ 1]),  # all right but for the tag
+        auth + rng.randbytes(4096),  # and frames that are none
+    )
+    most = made = 0
+    held: list[socket.socket] = []
+    began, before, cpu = time.perf_counter(), usage(target.pid), cpu_s(target.pid)
+    while time.perf_counter() - began < target.seconds or made < len(kinds):
+        with contextlib.suppress(OSError):
+            sock = await connected(target.enode, address(made % MANY))
+            sock.send(kinds[made % len(kinds)])
+            held.append(sock)
+            made += 1
+        if made % 50 == 0:
+            most = max(most, usage(target.pid).open_files - before.open_files)
+            await asyncio.sleep(0.05)
+        if len(held) > 5000:
+            hang_up(held.pop(0))
+    us_each = (cpu_s(target.pid) - cpu) / made * 1e6
+    for sock in held:
+        hang_up(sock)
+    return {"connections": made, "open_most": most, "us_each": us_each}
+
+
+async def slow_handshakes(target: Target) -> Mapping[str, Figure]:
+    """Auth packets that come a byte at a time."""
+    auth = recorded_auth(target.enode)
+    socks: list[socket.socket] = []
+    for number in range(100 if target.is_quick else 600):
+        with contextlib.suppress(OSError):
+            socks.append(await connected(target.enode, address(number)))
+    sent = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < target.seconds or sent < 2:
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.send(auth[sent : sent + 1])
+        sent += 1
+        await asyncio.sleep(1.0)
+    for sock in socks:
+        hang_up(sock)
+    return {"connections": len(socks), "bytes_each": sent}
+
+
+_FEW_PLACES = 100
+
+
+async def places(target: Target) -> Mapping[str, Figure]:
+    """Two subnets take all places and keep them; then peers come from everywhere else."""
+
+    def source(number: int) -> str:
+        return address(number // 4, subnet=number % 2)
+
+    newcomers = 20
+    async with crowd_of_idle(target, _FEW_PLACES + 50, source=source) as held:
+        async with crowd(lambda number: join(target, 1000 + number), range(newcomers)) as peers:
+            await asyncio.sleep(target.seconds)
+            stayed = sum(not peer.reader.at_eof() for peer in peers)
+    return {"held": held, "newcomers": newcomers, "served": len(peers), "stayed": stayed}
+
+
+def _newcomers_served(figures: Mapping[str, Figure]) -> Iterator[str]:
+    if not figures["newcomers"] == figures["served"] == figures["stayed"]:
+        yield f"of {figures['newcomers']} newcomers {figures['served']} were served, {figures['stayed']} stayed"
+
+
+SCENARIOS = (
+    Scenario("idle", idle, ("--max-peers", "2100"), _all_held),
+    Scenario("storm of one", storm_of_one, check=_refused_cheaply),
+    Scenario("storm of many", storm_of_many, check=_refused_cheaply),
+    Scenario("auth storm of one", auth_storm_of_one, check=_refused_cheaply),
+    Scenario("auth storm of many", auth_storm_of_many, check=_refused_cheaply),
+    Scenario("half-open", half_open),
+    Scenario("slow handshakes", slow_handshakes),
+    Scenario("places", places, ("--max-peers", str(_FEW_PLACES)), _newcomers_served),
+)
