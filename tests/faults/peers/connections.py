@@ -7,16 +7,21 @@ import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 
 from bench.wire import connect
+from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
-from mailserver.net.admission import AdmissionLimits
+from mailserver.net.admission import BURST_S, KNOWN_AFTER_S, AdmissionLimits
+from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx.handshake import MAX_HANDSHAKE_PACKET_BYTES
 from tests.faults.peers.attacker import Target, address
 from tests.faults.peers.harness import Scenario
-from tests.faults.peers.intruder import connected, crowd, hang_up, join, recorded_auth
+from tests.faults.peers.intruder import AT_ONCE, connected, crowd, hang_up, join, recorded_auth
 from tests.faults.peers.usage import cpu_s, usage
 from tests.faults.report import Figure
+from tests.pairs import private_key
+from tests.raw_peer import Hangup
 
 MANY = 5000
 """Addresses of a botnet, each in a subnet of its own."""
@@ -26,9 +31,13 @@ MAX_KB_EACH = 60.0
 
 MAX_US_REFUSED = 200.0
 MAX_US_HANDSHAKE = 3000.0
-"""Most CPU of a connection that is refused by its address, and of one that sends an auth packet, whatever comes of it."""
+"""Most CPU of a connection that is refused by its address, and of one that sends an auth packet."""
 
-ADMITTED_PER_S = AdmissionLimits().per_second * 0.9
+HONEST_SHARE = 0.2
+"""What the honest client takes of a processor, at most."""
+
+LIMITS = AdmissionLimits()
+ADMITTED_PER_S = LIMITS.per_second * 0.9
 """So many strangers a second are let in."""
 
 _FLOODERS = 20
@@ -38,7 +47,7 @@ _FLOODERS = 20
 async def idle(target: Target) -> Mapping[str, Figure]:
     """Connections from many addresses that do their handshake, answer pings, and say nothing."""
     before = usage(target.pid)
-    async with crowd_of_idle(target, 150 if target.is_quick else 2000) as held:
+    async with crowd_of_idle(target, 50 if target.is_quick else 2000) as held:
         during = usage(target.pid)
         await asyncio.sleep(target.seconds)
         left = usage(target.pid).open_files - before.open_files
@@ -83,7 +92,7 @@ async def _storm(target: Target, source: Callable[[int], str], says: bytes) -> M
 
     await asyncio.gather(*(one() for _ in range(_FLOODERS)))
     took = time.perf_counter() - began
-    return {"connections": made, "per_second": made / took, "us_each": (cpu_s(target.pid) - cpu) / made * 1e6}
+    return {"connections": made, "flood_s": took, "cpu_us_each": (cpu_s(target.pid) - cpu) / made * 1e6}
 
 
 async def storm_of_one(target: Target) -> Mapping[str, Figure]:
@@ -106,9 +115,12 @@ async def auth_storm_of_many(target: Target) -> Mapping[str, Figure]:
     return await _storm(target, lambda number: address(number % MANY), recorded_auth(target.enode))
 
 
-def _refused_cheaply(figures: Mapping[str, Figure]) -> Iterator[str]:
-    if float(figures["us_each"]) > MAX_US_REFUSED:  # nearly all of them are
-        yield f"a connection took {figures['us_each']:.0f} us of CPU"
+def _costs_little(figures: Mapping[str, Figure]) -> Iterator[str]:
+    made, flood_s = float(figures["connections"]), float(figures["flood_s"])
+    admitted = min(made, LIMITS.per_second * (BURST_S + flood_s))
+    most_us = (admitted * MAX_US_HANDSHAKE + made * MAX_US_REFUSED) / made + HONEST_SHARE * flood_s * 1e6 / made
+    if float(figures["cpu_us_each"]) > most_us:
+        yield f"a connection took {figures['cpu_us_each']:.0f} us of CPU, {most_us:.0f} is the most"
 
 
 async def half_open(target: Target) -> Mapping[str, Figure]:
@@ -140,17 +152,23 @@ async def half_open(target: Target) -> Mapping[str, Figure]:
             await asyncio.sleep(0.05)
         if len(held) > 5000:
             hang_up(held.pop(0))
-    us_each = (cpu_s(target.pid) - cpu) / made * 1e6
+    flood_s, cpu_us_each = time.perf_counter() - began, (cpu_s(target.pid) - cpu) / made * 1e6
     for sock in held:
         hang_up(sock)
-    return {"connections": made, "open_most": most, "us_each": us_each}
+    return {"connections": made, "flood_s": flood_s, "open_most": most, "cpu_us_each": cpu_us_each}
+
+
+def _few_open(figures: Mapping[str, Figure]) -> Iterator[str]:
+    yield from _costs_little(figures)
+    if float(figures["open_most"]) > MAX_PENDING + AT_ONCE:  # the oldest make room
+        yield f"{figures['open_most']} handshakes were open"
 
 
 async def slow_handshakes(target: Target) -> Mapping[str, Figure]:
     """Auth packets that come a byte at a time."""
     auth = recorded_auth(target.enode)
     socks: list[socket.socket] = []
-    for number in range(100 if target.is_quick else 600):
+    for number in range(40 if target.is_quick else 600):
         with contextlib.suppress(OSError):
             socks.append(await connected(target.enode, address(number)))
     sent = 0
@@ -166,7 +184,7 @@ async def slow_handshakes(target: Target) -> Mapping[str, Figure]:
     return {"connections": len(socks), "bytes_each": sent}
 
 
-_FEW_PLACES = 100
+_FEW_PLACES = 60
 
 
 async def places(target: Target) -> Mapping[str, Figure]:
@@ -176,10 +194,12 @@ async def places(target: Target) -> Mapping[str, Figure]:
         return address(number // 4, subnet=number % 2)
 
     newcomers = 20
-    async with crowd_of_idle(target, _FEW_PLACES + 50, source=source) as held:
-        async with crowd(lambda number: join(target, 1000 + number), range(newcomers)) as peers:
-            await asyncio.sleep(target.seconds)
-            stayed = sum(not peer.reader.at_eof() for peer in peers)
+    async with (
+        crowd_of_idle(target, _FEW_PLACES + 30, source=source) as held,
+        crowd(lambda number: join(target, 1000 + number), range(newcomers)) as peers,
+    ):
+        await asyncio.sleep(target.seconds)
+        stayed = sum(not peer.reader.at_eof() for peer in peers)
     return {"held": held, "newcomers": newcomers, "served": len(peers), "stayed": stayed}
 
 
@@ -188,13 +208,53 @@ def _newcomers_served(figures: Mapping[str, Figure]) -> Iterator[str]:
         yield f"of {figures['newcomers']} newcomers {figures['served']} were served, {figures['stayed']} stayed"
 
 
+_TRUSTED = 49_000
+_KNOWN = 49_001
+
+
+async def locked_out(target: Target) -> Mapping[str, Figure]:
+    """Strangers use up the connections per second; a trusted peer comes again and again, and one that is known."""
+    known = () if target.is_quick else (_KNOWN,)
+    for number in known:  # becomes known
+        peer = await join(target, number)
+        for _ in range(int(KNOWN_AFTER_S) + 1):
+            peer.write(peer.frame(2, b"\xc0"))
+            await asyncio.sleep(1.0)
+        peer.writer.transport.abort()
+    storm = asyncio.create_task(
+        _storm(replace(target, seconds=target.seconds + 3.0), lambda number: address(number % MANY), b"")
+    )
+    await asyncio.sleep(2.0)  # by then, strangers have used up their burst
+    tried = served = strangers = 0
+    while not storm.done():
+        for number in (_TRUSTED, *known, MANY + tried):
+            came = False
+            with contextlib.suppress(OSError, Hangup):
+                (await join(target, number)).writer.transport.abort()
+                came = True
+            if number > MANY * 2:
+                tried, served = tried + 1, served + came
+            else:
+                strangers += came
+        await asyncio.sleep(0.2)
+    return {**await storm, "tried": tried, "served": served, "strangers_served": strangers}
+
+
+def _all_served(figures: Mapping[str, Figure]) -> Iterator[str]:
+    if figures["tried"] != figures["served"]:
+        yield f"of {figures['tried']} attempts of known and trusted peers {figures['served']} were served"
+
+
+_TRUSTED_ENODE = str(Enode(private_key("trusted").public_key, address(_TRUSTED), 1))
+
 SCENARIOS = (
     Scenario("idle", idle, ("--max-peers", "2100"), _all_held),
-    Scenario("storm of one", storm_of_one, check=_refused_cheaply),
-    Scenario("storm of many", storm_of_many, check=_refused_cheaply),
-    Scenario("auth storm of one", auth_storm_of_one, check=_refused_cheaply),
-    Scenario("auth storm of many", auth_storm_of_many, check=_refused_cheaply),
-    Scenario("half-open", half_open),
+    Scenario("storm of one", storm_of_one, check=_costs_little),
+    Scenario("storm of many", storm_of_many, check=_costs_little),
+    Scenario("auth storm of one", auth_storm_of_one, check=_costs_little),
+    Scenario("auth storm of many", auth_storm_of_many, check=_costs_little),
+    Scenario("locked out", locked_out, ("--trusted-peers", _TRUSTED_ENODE, "--sync-days", "0"), _all_served),
+    Scenario("half-open", half_open, check=_few_open),
     Scenario("slow handshakes", slow_handshakes),
     Scenario("places", places, ("--max-peers", str(_FEW_PLACES)), _newcomers_served),
 )

@@ -31,6 +31,7 @@ MAX_SLOW_MB = 15.0
 """Most memory that peers take of whom a header, but no body has come."""
 
 _TINY_WINDOW_BYTES = 2048
+_REQUESTS_PER_S = 20
 
 
 def _messages(size: int) -> bytes:
@@ -41,7 +42,7 @@ def _messages(size: int) -> bytes:
 async def large_frames(target: Target) -> Mapping[str, Figure]:
     """Peers in nearly all places send the largest frame that is taken, but for its last byte."""
     before = usage(target.pid)
-    async with crowd(lambda number: join(target, number), range(100 if target.is_quick else ALL_PLACES)) as peers:
+    async with crowd(lambda number: join(target, number), range(60 if target.is_quick else ALL_PLACES)) as peers:
         for peer in peers:
             peer.write(peer.frame_of(_messages(LARGEST_FRAME_BYTES))[:-1])
         await asyncio.sleep(target.seconds)
@@ -50,13 +51,13 @@ async def large_frames(target: Target) -> Mapping[str, Figure]:
 
 
 async def too_large_frames(target: Target) -> Mapping[str, Figure]:
-    """Headers that say 16 MiB: each ends its connection before anything else is read."""
-    count, refused = 20 if target.is_quick else 400, 0
-    body = _messages(0xFF_FFFF - 1)
+    """Headers that say one byte too much, or 16 MiB: each ends its connection before anything else is read."""
+    count, refused = 10 if target.is_quick else 200, 0
+    bodies = _messages(LARGEST_FRAME_BYTES + 2), _messages(0xFF_FFFF - 1)  # the longest takes the attacker 0.3 s
     for number in range(count):
         with contextlib.suppress(OSError, Hangup):
-            peer = await join(target, number % 200)
-            peer.write(peer.frame_of(body)[: HEADER_BYTES + 1000])
+            peer = await join(target, number)
+            peer.write(peer.frame_of(bodies[number % 10 == 0])[: HEADER_BYTES + 1000])
             refused += await gone(peer)
     return {"sent": count, "refused": refused}
 
@@ -106,23 +107,23 @@ async def slow_readers(target: Target) -> Mapping[str, Figure]:
         now=int(time.time()),
         signing_key=random_key(),
     )
-    count = 60 if target.is_quick else ALL_PLACES
+    count = 20 if target.is_quick else ALL_PLACES
     before = usage(target.pid)
 
     async def make(number: int) -> RawPeer:
         peer = await join(target, number, receive_bytes=_TINY_WINDOW_BYTES)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined] # a stream's transport reads
-        peer.say(PacketCode.P2P_REQUEST, sealed.raw)
         return peer
 
     async with crowd(make, range(count)) as peers:
         most = 0
-        began = time.perf_counter()
-        while time.perf_counter() - began < target.seconds:
+        for peer in peers:  # not all at once: that is another attack
+            peer.say(PacketCode.P2P_REQUEST, sealed.raw)
+            peer.write(*(peer.frame(2, b"\xc0") for _ in range(10)))  # Pongs, too, want to be read
             most = max(most, usage(target.pid).memory_bytes)
-            for peer in peers:  # Pongs, too, want to be read
-                peer.write(peer.frame(2, b"\xc0"))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1 / _REQUESTS_PER_S)
+        await asyncio.sleep(target.seconds)
+        most = max(most, usage(target.pid).memory_bytes)
     return {"peers": len(peers), "grown_mb": (most - before.memory_bytes) / 1e6}
 
 

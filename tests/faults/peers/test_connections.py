@@ -1,10 +1,12 @@
-"""The short forms of the attacks with connections."""
+"""The short forms of the attacks with connections, frames and bombs."""
 
 import pytest
 
+from tests.faults.peers import bombs, connections, frames
 from tests.faults.peers.conftest import SEED
-from tests.faults.peers.connections import SCENARIOS
 from tests.faults.peers.harness import QUICK_SECONDS, Scenario, Stage, play
+
+SCENARIOS = (*connections.SCENARIOS, *frames.SCENARIOS, *bombs.SCENARIOS)
 
 pytestmark = pytest.mark.integration
 

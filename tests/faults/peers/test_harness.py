@@ -10,27 +10,44 @@ BEFORE = Usage(memory_bytes=80_000_000, peak_bytes=90_000_000, open_files=20, th
 SERVED = Served(answers_s=[0.6], own_answers_s=[MAX_ANSWER_S], confirmations_s=[0.1])
 
 
+def after(*rounds: Usage) -> list[Usage]:
+    """The daemon's usage before the attack, after each round, and at the end."""
+    return [BEFORE, *(rounds or [BEFORE]), (rounds or [BEFORE])[-1]]
+
+
 def test_all_that_holds_is_no_news() -> None:
-    assert [*broken_promises(SERVED, BEFORE, replace(BEFORE, peak_bytes=MAX_MEMORY_BYTES))] == []
+    assert [*broken_promises(SERVED, after(BEFORE, replace(BEFORE, peak_bytes=MAX_MEMORY_BYTES)))] == []
 
 
 def test_slow_answers_are_told() -> None:
     slow = replace(SERVED, own_answers_s=[0.1, MAX_ANSWER_S + 0.001])
 
-    assert [*broken_promises(slow, BEFORE, BEFORE)] == ["an answer took 501 ms"]
+    assert [*broken_promises(slow, after())] == ["an answer took 501 ms"]
 
 
 def test_wrong_answers_are_told() -> None:
-    assert [*broken_promises(replace(SERVED, wrong=["one is missing"]), BEFORE, BEFORE)] == ["one is missing"]
+    assert [*broken_promises(replace(SERVED, wrong=["one is missing"]), after())] == ["one is missing"]
 
 
 def test_too_much_memory_is_told() -> None:
-    after = replace(BEFORE, peak_bytes=MAX_MEMORY_BYTES + 1_000_000)
+    usages = after(BEFORE, replace(BEFORE, peak_bytes=MAX_MEMORY_BYTES + 1_000_000))
 
-    assert [*broken_promises(SERVED, BEFORE, after)] == ["the daemon had 301 MB"]
+    assert [*broken_promises(SERVED, usages)] == ["the daemon had 301 MB"]
 
 
-def test_memory_that_is_kept_is_told() -> None:
-    after = replace(BEFORE, memory_bytes=BEFORE.memory_bytes + MAX_LEFT_BYTES + 1)
+def test_memory_that_one_attack_leaves_is_no_leak() -> None:
+    grown = replace(BEFORE, memory_bytes=BEFORE.memory_bytes + 2 * MAX_LEFT_BYTES)
 
-    assert [*broken_promises(SERVED, BEFORE, after)] == ["the daemon keeps 67 MB"]
+    assert [*broken_promises(SERVED, after(grown, grown))] == []
+
+
+def test_memory_that_each_attack_leaves_is_told() -> None:
+    grown = replace(BEFORE, memory_bytes=BEFORE.memory_bytes + MAX_LEFT_BYTES + 1)
+
+    assert [*broken_promises(SERVED, after(BEFORE, grown))] == ["the daemon keeps 34 MB more after each attack"]
+
+
+def test_connections_that_are_kept_are_told() -> None:
+    usages = after(BEFORE, replace(BEFORE, open_files=21))
+
+    assert [*broken_promises(SERVED, usages)] == ["21 files are open, 20 were"]
