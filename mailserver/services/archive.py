@@ -72,6 +72,7 @@ class Archive:
         self._limiter = limiter
         self._metrics = metrics
         self._seen = Seen()
+        self._turn = asyncio.Lock()
 
     async def take(
         self, envelopes: Sequence[Envelope], batch_hash: bytes, *, peer: int, is_limited: bool = True
@@ -89,7 +90,8 @@ class Archive:
         self._metrics.received.inc(len(envelopes))
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
-                await asyncio.sleep(0)  # others' turn
+                async with self._turn:  # one long packet in each round of the loop, however many there are
+                    await asyncio.sleep(0)
             now, taken = self._clock(), _Taken()
             for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
                 verdict = self._judge(envelope, now, taken, peer=peer, is_limited=is_limited)

@@ -7,6 +7,7 @@ waits for minutes.
 import asyncio
 import contextlib
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from mailserver.mail.request import (
     ClearRequest,
     Cursor,
     MailRequest,
+    RequestId,
     SealedRequest,
     decode_clear,
     decode_fields,
@@ -31,7 +33,7 @@ from mailserver.services.quotas import Requester
 from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Page, Query
-from mailserver.waku.envelope import HASH_BYTES, Envelope, EnvelopeHash, decode_envelope, encode_envelopes
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
@@ -40,6 +42,12 @@ MAX_REQUEST_BYTES = 16 * 1024
 
 FIND_TIMEOUT_S = 10.0
 """How long the store may look for one page; clients give up on a request after 10 to 30 s."""
+
+MAX_LATE_S = 3600
+"""How long after its expiry a request to our public key is still answered: clocks differ."""
+
+MAX_REMEMBERED_REQUESTS = 8192
+"""Requests to our public key of which we remember whose they were; 250 bytes an entry."""
 
 _READ_AHEAD = 256  # envelopes whose lengths are read together, then cut into packets
 
@@ -71,6 +79,7 @@ class Delivery:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._askers: OrderedDict[RequestId, NodeId] = OrderedDict()
 
     async def answer(
         self, payload: bytes, send: Send, requester: Requester, *, max_packet_bytes: int = TARGET_PACKET_BYTES
@@ -99,7 +108,7 @@ class Delivery:
             try:
                 sealed = _decode(payload)
                 record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
-                request = self._read(sealed)
+                request = self._read(sealed, requester.node_id)
             except RequestRejected:
                 _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
                 raise
@@ -133,7 +142,7 @@ class Delivery:
             return outcome.encode()
         return outcome.encode(self._settings.completion_format)
 
-    def _read(self, request: SealedRequest | ClearRequest) -> MailRequest:
+    def _read(self, request: SealedRequest | ClearRequest, asker: NodeId) -> MailRequest:
         settings = self._settings
         if isinstance(request, ClearRequest):
             if not settings.allow_clear:
@@ -141,18 +150,34 @@ class Delivery:
             return decode_clear(request)
         if request.envelope.pow() < settings.min_request_pow:
             raise RequestRejected(Rejection.POW_TOO_LOW)
-        return decode_fields(request.request_id, self._open(request.envelope))
+        return decode_fields(request.request_id, self._open(request, asker))
 
-    def _open(self, envelope: Envelope) -> bytes:
-        data = envelope.data
+    def _open(self, request: SealedRequest, asker: NodeId) -> bytes:
+        data = request.envelope.data
         try:
             return open_symmetric(data, self._settings.symmetric_key).payload
         except DecodeError:
             pass  # not the password: then perhaps our public key
         try:
-            return open_asymmetric(data, self._settings.key).payload
+            opened = open_asymmetric(data, self._settings.key).payload
         except DecodeError as error:
             raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
+        self._check_asker(request, asker)
+        return opened
+
+    def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
+        """Refuse a request to our public key that another peer has made before, or that is old.
+
+        Who has it from elsewhere and cannot read it would learn from the answer what it asks for. A request sealed with
+        the password needs no such care: whoever knows that can read it, and ask by itself.
+        """
+        envelope = request.envelope
+        if envelope.ttl and envelope.expiry < self._clock() - MAX_LATE_S:
+            raise RequestRejected(Rejection.EXPIRED)
+        if self._askers.setdefault(request.request_id, asker) != asker:
+            raise RequestRejected(Rejection.REPLAYED)
+        if len(self._askers) > MAX_REMEMBERED_REQUESTS:
+            self._askers.popitem(last=False)
 
     async def _deliver(
         self,

@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,21 @@ async def test_long_packet_leaves_others_their_turn(store: EnvelopeStore) -> Non
 
     assert not taking.done()
     assert await taking == MessageResponse(HASH)
+
+
+async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(store: EnvelopeStore) -> None:
+    late = make_envelope(1, created=NOW - 60, ttl=50)
+    metrics = Metrics()
+    archive = archive_of(store, metrics=metrics)
+    taking = [asyncio.create_task(archive.take([late] * 1024, HASH, peer=number)) for number in range(10)]
+    await turns(1)
+    judged = [count_of(metrics.rejected[Verdict.EXPIRED])]  # the first piece of each
+    while not all(task.done() for task in taking):
+        await asyncio.sleep(0)
+        judged.append(count_of(metrics.rejected[Verdict.EXPIRED]))
+
+    assert max(after - before for before, after in pairwise(judged)) == 256
+    assert judged[-1] == 10 * 1024
 
 
 async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: EnvelopeStore) -> None:

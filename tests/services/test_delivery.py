@@ -22,7 +22,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed
 from mailserver.services import delivery as delivery_module
 from mailserver.services import requests as requests_module
-from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery, DeliverySettings
+from mailserver.services.delivery import MAX_LATE_S, MAX_REQUEST_BYTES, Delivery, DeliverySettings
 from mailserver.services.quotas import (
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
@@ -277,9 +277,7 @@ async def test_request_in_the_clear_is_refused_where_that_is_set(desk: Desk) -> 
     assert outcome == Failure(RequestId(CLEAR_ID), Rejection.CLEAR_REFUSED.value)
 
 
-async def test_request_sealed_to_our_public_key_is_opened(desk: Desk) -> None:
-    envelopes = make_envelopes(3)
-    await fill(desk.store, envelopes)
+def request_to_our_key(*, number: int = 0, expiry: int = NOW + 50, ttl: int = 50) -> Envelope:
     data = seal_asymmetric(
         deployed_fields(),
         KEY.public_key,
@@ -288,10 +286,57 @@ async def test_request_sealed_to_our_public_key_is_opened(desk: Desk) -> None:
         padding=bytes(MAX_PADDING_BYTES),
         signing_key=private_key("client"),
     )
-    request = mine(NOW + 50, 50, bytes(4), data, target=0.0)
+    return mine(expiry, ttl, bytes(4), data, target=0.0, first_nonce=number)
+
+
+async def test_request_sealed_to_our_public_key_is_opened(desk: Desk) -> None:
+    envelopes = make_envelopes(3)
+    await fill(desk.store, envelopes)
+    request = request_to_our_key()
 
     assert await desk.answer(request.raw) == completion_of(request, envelopes[-1])
     assert desk.envelopes == envelopes
+
+
+async def test_request_to_our_public_key_is_answered_to_whoever_made_it_and_to_nobody_else(desk: Desk) -> None:
+    await fill(desk.store, make_envelopes(3))
+    request, other = request_to_our_key(), request_to_our_key(number=1)
+    replayer = requester_of(NO_REQUEST_LIMITS, name="replayer")
+
+    assert isinstance(await desk.answer(request.raw), Completion)
+    assert await desk.answer(request.raw, replayer) == Failure(request_id(request), Rejection.REPLAYED.value)
+    assert desk.envelopes == []
+    assert isinstance(await desk.answer(request.raw), Completion)  # its own peer may have lost the answer
+    assert isinstance(await desk.answer(other.raw, replayer), Completion)
+
+
+async def test_request_that_all_can_read_is_answered_to_all(desk: Desk) -> None:
+    request = sealed_request(deployed_fields())
+
+    for name in ("client", "another"):
+        answer = await desk.answer(request.raw, requester_of(NO_REQUEST_LIMITS, name=name))
+        assert isinstance(answer, Completion)
+
+
+async def test_old_request_to_our_public_key_is_refused(desk: Desk) -> None:
+    late, old = (request_to_our_key(expiry=NOW - seconds) for seconds in (MAX_LATE_S, MAX_LATE_S + 1))
+    without_time = request_to_our_key(expiry=0, ttl=0)  # as the Nim client makes them
+
+    assert isinstance(await desk.answer(late.raw), Completion)
+    assert await desk.answer(old.raw) == Failure(request_id(old), Rejection.EXPIRED.value)
+    assert isinstance(await desk.answer(without_time.raw), Completion)
+
+
+async def test_requests_whose_peers_are_remembered_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mailserver.services.delivery.MAX_REMEMBERED_REQUESTS", 2)
+    requests = [request_to_our_key(number=number) for number in range(3)]
+    for request in requests:
+        await desk.answer(request.raw)
+
+    replayer = requester_of(NO_REQUEST_LIMITS, name="replayer")
+    outcomes = [await desk.answer(request.raw, replayer) for request in reversed(requests)]
+
+    assert [type(outcome) for outcome in outcomes] == [Failure, Failure, Completion]
 
 
 async def test_signed_request_is_answered_like_any_other(desk: Desk) -> None:
