@@ -80,7 +80,9 @@ class Config:
         30.0, "how far back to fetch what was missed from trusted peers, at each start, in days; 0: nothing"
     )
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
-    max_peers: int = _setting(500, "most connected peers; static and trusted ones always find room", reloadable=True)
+    max_peers: int = _setting(
+        500, "most connected peers, shared between subnets; static and trusted ones always find room", reloadable=True
+    )
     max_peers_per_address: int = _setting(
         _ADMISSION_DEFAULTS.max_per_address, "most connections of one address, or /64; 0: any number", reloadable=True
     )
@@ -89,7 +91,7 @@ class Config:
     )
     connections_per_second: float = _setting(
         _ADMISSION_DEFAULTS.per_second,
-        "new connections per second of all together, after a burst of 5 s' worth; 0: any number",
+        "new connections per second of all strangers, as many of known addresses; 5 s' worth at once; 0: any number",
         reloadable=True,
     )
     connections_per_second_per_address: float = _setting(

@@ -36,7 +36,7 @@ class PeerInfo:
 
 
 class Peers:
-    """The peers that are being served. Static and trusted ones always find room."""
+    """The peers that are being served. Static and trusted ones always find room; subnets share what there is."""
 
     def __init__(self, max_peers: int, *, trusted: Iterable[NodeId] = (), static: Iterable[NodeId] = ()) -> None:
         self.max_peers = max_peers
