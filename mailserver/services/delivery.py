@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ from mailserver.services.archive import Clock
 from mailserver.services.quotas import Requester
 from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.store.reader import Page, Query
+from mailserver.store.reader import Key, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
@@ -197,25 +197,27 @@ class Delivery:
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
         record.found_at = _now()
+        seqs, last_key, more = page.seqs, page.keys[-1:], page.more
+        del page  # whoever does not read its answer has us keep what is left of it
         cursor = None
         try:
-            last = await self._send_page(page, request, send, max_packet_bytes, record)
+            last = await self._send_all(seqs, request, send, max_packet_bytes, record)
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
-            cursor = _cursor(page, last_hash) if page.more else None
+            cursor = _cursor(last_key[0], last_hash) if more else None
         finally:  # who reads it all and is gone before the completion has had it, too
-            requester.delivered(len(page.keys), cursor, _now())
+            requester.delivered(len(seqs), cursor, _now())
         return Completion(request.request_id, last_hash, cursor)
 
-    async def _send_page(
-        self, page: Page, request: MailRequest, send: Send, max_packet_bytes: int, record: RequestRecord
+    async def _send_all(
+        self, seqs: Sequence[int], request: MailRequest, send: Send, max_packet_bytes: int, record: RequestRecord
     ) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
-        for at in range(0, len(page.keys), _READ_AHEAD):
-            keys = page.keys[at : at + _READ_AHEAD]
-            sizes = await self._store.sizes(keys)
+        for at in range(0, len(seqs), _READ_AHEAD):
+            rows = seqs[at : at + _READ_AHEAD]
+            sizes = await self._store.sizes(rows)
             for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
-                raws = await self._store.read(keys[packet.start : packet.stop])
+                raws = await self._store.read(rows[packet.start : packet.stop])
                 if raws:
                     payload = encode_envelopes(raws)
                     await send(PacketCode.P2P_MESSAGE, payload)
@@ -244,9 +246,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _cursor(page: Page, last_hash: EnvelopeHash) -> Cursor:
+def _cursor(key: Key, last_hash: EnvelopeHash) -> Cursor:
     """Where the next page goes on: behind the last envelope found, also if that was deleted since."""
-    key = page.keys[-1]
     if last_hash.startswith(key.hash):
         return Cursor(key.created, last_hash)
     return Cursor(key.created, EnvelopeHash(key.hash.ljust(HASH_BYTES, b"\x00")))

@@ -12,7 +12,7 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.connections import open_reader, open_writer, transaction
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
-from mailserver.store.reader import Finder, Key, Page, Query
+from mailserver.store.reader import Finder, Page, Query
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.writer import NewEnvelope, StoreWriter
@@ -77,21 +77,21 @@ class EnvelopeStore:
         """
         return await self._finder.find(query, limit)
 
-    async def sizes(self, keys: Sequence[Key]) -> list[int]:
-        """The lengths in bytes of the envelopes found; 0 for one that was deleted since.
+    async def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The lengths in bytes of the envelopes found, by their rows; 0 for one that was deleted since.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._finder.sizes([key.seq for key in keys])
+        return await self._finder.sizes(seqs)
 
-    async def read(self, keys: Sequence[Key]) -> list[bytes]:
-        """The envelopes found, byte for byte as received; one that was deleted since is left out.
+    async def read(self, seqs: Sequence[int]) -> list[bytes]:
+        """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._finder.read([key.seq for key in keys])
+        return await self._finder.read(seqs)
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store; in their order, each as often as it is given.

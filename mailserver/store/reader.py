@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,6 +54,11 @@ class Page:
 
     keys: list[Key]
     more: bool
+
+    @property
+    def seqs(self) -> "array[int]":
+        """The rows of what was found: 8 bytes each, where a key takes 200. Who reads slowly has us keep them."""
+        return array("q", (key.seq for key in self.keys))
 
 
 class _Range(NamedTuple):
@@ -147,14 +153,14 @@ class Finder:
     async def sizes(self, seqs: Sequence[int]) -> list[int]:
         """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
         sizes = [0] * len(seqs)
-        for index, size in await self._run(_SIZES, (json.dumps(seqs),)):
+        for index, size in await self._run(_SIZES, (json.dumps([*seqs]),)):
             sizes[index] = size
         return sizes
 
     async def read(self, seqs: Sequence[int]) -> list[bytes]:
         """These rows' envelopes, in this order; a row that is gone is left out."""
         raws: list[bytes] = [b""] * len(seqs)
-        for index, raw in await self._run(_RAWS, (json.dumps(seqs),)):
+        for index, raw in await self._run(_RAWS, (json.dumps([*seqs]),)):
             raws[index] = raw
         return [raw for raw in raws if raw]
 

@@ -67,7 +67,7 @@ def archive_of(
 async def all_in(store: EnvelopeStore) -> list[bytes]:
     """Everything that is stored, newest first."""
     page = await store.find(EVERYTHING, 100_000)
-    return await store.read(page.keys)
+    return await store.read(page.seqs)
 
 
 def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:
