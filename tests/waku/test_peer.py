@@ -10,6 +10,7 @@ import rlp
 from Crypto.Hash import keccak
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mailserver.errors import DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.waku.bloom import bloom_of
@@ -627,3 +628,91 @@ def test_any_packets_become_events_or_end_the_connection(light_node: bool, recei
     assert all(before is after or after is PeerState.READY for before, after in pairwise(states))
     assert len(states) == 1 or states[1] is PeerState.READY
     assert len(states) == 1 or received[0][0] == PacketCode.STATUS
+
+
+# A whole conversation
+
+
+class Conversation(RuleBasedStateMachine):
+    """Packets of every kind in any order, beside the model: what each means, and what holds for the peer after it."""
+
+    @initialize(we_are_light=st.booleans())
+    def begin(self, we_are_light: bool) -> None:
+        self.peer = new_peer(light_node=we_are_light)
+        self.model = Model(we_are_light=we_are_light)
+        self.is_ready = False
+
+    def take(self, code: int, payload: bytes, expected: Event | None) -> None:
+        """Have a packet taken; None stands for one that breaks a rule."""
+        if expected is None or not (self.is_ready or code == PacketCode.STATUS):
+            with pytest.raises(RemoteProtocolError) as broken:
+                self.peer.receive_packet(code, payload)
+            assert broken.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
+        else:
+            assert self.peer.receive_packet(code, payload) == expected
+
+    @rule(code=st.sampled_from([PacketCode.STATUS, PacketCode.STATUS_UPDATE]), options=any_payloads)
+    def settings_come(self, code: PacketCode, options: list[Option]) -> None:
+        payload = rlp.encode([option.pair for option in options])
+        if self.is_ready and code is PacketCode.STATUS:
+            self.take(code, payload, PacketIgnored(code))
+            return
+        if not self.is_ready and code is PacketCode.STATUS_UPDATE:
+            self.take(code, payload, None)
+            return
+        reason = self.model.take(options)
+        if reason is not None:
+            with pytest.raises(RemoteProtocolError) as broken:
+                self.peer.receive_packet(code, payload)
+            assert broken.value.reason is reason
+            return
+        event = self.peer.receive_packet(code, payload)
+        assert event == (SettingsChanged if self.is_ready else StatusReceived)(self.peer.settings)
+        self.is_ready = True
+
+    @rule(
+        code=st.sampled_from([PacketCode.MESSAGES, PacketCode.P2P_MESSAGE]),
+        raws=st.lists(st.sampled_from([ENVELOPE, rlp.encode([b"\x09", b"", SPORT, b"", b""])]), max_size=4),
+        damage=st.sampled_from([b"", b"", b"\x00"]),
+    )
+    def envelopes_come(self, code: PacketCode, raws: list[bytes], damage: bytes) -> None:
+        payload = rlp.encode([rlp.decode(raw) for raw in raws]) + damage
+        envelopes = [decode_envelope(raw) for raw in raws]
+        expected: Event = MessagesReceived(envelopes, keccak256(payload))
+        if code is PacketCode.P2P_MESSAGE:
+            expected = P2PMessagesReceived(envelopes)
+        self.take(code, payload, None if damage else expected)
+
+    @rule(batch_hash=st.binary(min_size=31, max_size=33), as_list=st.booleans())
+    def batch_is_acknowledged(self, batch_hash: bytes, as_list: bool) -> None:
+        payload = rlp.encode([b"\x01", batch_hash] if as_list else batch_hash)
+        expected = BatchAcknowledged(batch_hash) if len(batch_hash) == 32 else None
+        self.take(PacketCode.BATCH_ACKNOWLEDGED, payload, expected)
+
+    @rule(version=st.sampled_from([1, 1, 2]), codes=st.lists(st.integers(0, 2**64 - 1), max_size=3))
+    def batch_is_answered(self, version: int, codes: list[int]) -> None:
+        errors = [[HASH, number(code), b"why"] for code in codes]
+        payload = rlp.encode([number(version), [HASH, errors]])
+        told = tuple(EnvelopeError(EnvelopeHash(HASH), 1 if code == 21 else code, "why") for code in codes)
+        expected: Event = MessageResponseReceived(MessageResponse(HASH, told))
+        if version != 1:
+            expected = PacketIgnored(PacketCode.MESSAGE_RESPONSE)
+        self.take(PacketCode.MESSAGE_RESPONSE, payload, expected)
+
+    @rule(payload=st.binary(max_size=40))
+    def what_is_mails_business_is_passed_on(self, payload: bytes) -> None:
+        self.take(PacketCode.P2P_REQUEST, payload, P2PRequestReceived(payload))
+        self.take(PacketCode.P2P_REQUEST_COMPLETE, payload, P2PRequestCompleted(payload))
+
+    @rule(code=st.sampled_from(UNKNOWN_CODES), payload=st.binary(max_size=40))
+    def unknown_packet_comes(self, code: int, payload: bytes) -> None:
+        self.take(code, payload, PacketIgnored(code))
+
+    @invariant()
+    def state_and_settings_are_those_of_the_model(self) -> None:
+        assert self.peer.state is (PeerState.READY if self.is_ready else PeerState.AWAIT_STATUS)
+        assert as_said(self.peer.settings) == self.model.said
+
+
+TestConversation = Conversation.TestCase
+TestConversation.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
