@@ -10,6 +10,7 @@ session with the right Disconnect and a `Closed` event.
 Spec: rlpx.md; EIP-706 for compression.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -379,12 +380,16 @@ class Session:
         if self._state is SessionState.HELLO:
             self._on_first_message(message_id, data, now)
             return
+        if message_id == p2p.MessageId.DISCONNECT:
+            with contextlib.suppress(DecodeError):  # it is not compressed if it was said before our Hello was heard
+                data = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
+            self._on_disconnect(data)
+            return
         is_p2p = message_id < RESERVED_MESSAGE_IDS
         payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES if is_p2p else self._config.max_message_bytes)
         if is_p2p:
-            self._on_p2p_message(message_id, payload)
-            if self._state is SessionState.OPEN:
-                self._events.append(BaseMessageReceived(len(payload)))
+            self._on_p2p_message(message_id)
+            self._events.append(BaseMessageReceived(len(payload)))
             return
         located = locate(self._shared, message_id)
         if located is None:
@@ -415,11 +420,9 @@ class Session:
         self._next_ping = now + PING_INTERVAL_S
         self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
 
-    def _on_p2p_message(self, message_id: int, payload: bytes) -> None:
+    def _on_p2p_message(self, message_id: int) -> None:
         if message_id == p2p.MessageId.PING:
             self._send_frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD)
-        elif message_id == p2p.MessageId.DISCONNECT:
-            self._on_disconnect(payload)
         elif message_id == p2p.MessageId.HELLO:
             raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, "second Hello")
 

@@ -701,6 +701,17 @@ def test_no_config_raises_the_limit_above_that_of_snappy() -> None:
     assert f"got {MAX_SNAPPY_BYTES + 1}, limit {MAX_SNAPPY_BYTES}" in event.cause
 
 
+def test_disconnect_that_was_said_before_our_hello_was_heard_is_understood() -> None:
+    # Whoever says it cannot know yet that we compress (EIP-706), and we have had its Hello.
+    pair = Pair.join()
+    feed(pair.recipient, b"".join(pair.initiator.data_to_send()))
+    pair.recipient.disconnect(DisconnectReason.CLIENT_QUITTING, "shutting down")
+
+    feed(pair.initiator, b"".join(pair.recipient.data_to_send()))
+
+    assert pair.initiator.events()[1:] == [AnyClosed(DisconnectReason.CLIENT_QUITTING, by_peer=True)]
+
+
 @pytest.mark.parametrize("message_id", [MessageId.PING, 0x0F, TOY_OFFSET])
 @pytest.mark.parametrize("data", [b"", b"\x05abc", b"\xff\xff\xff\xff\xff\xff"])
 def test_damaged_compression_closes_the_session(message_id: int, data: bytes) -> None:
