@@ -98,7 +98,7 @@ def running_daemon(
         flags: more of `waku-mailserver run`.
         environment: more variables.
         listening: wait until it listens.
-        program: what to run instead.
+        program: what runs `waku-mailserver`, if not this Python alone.
     """
     arguments = ["run", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *flags]
     process = subprocess.Popen(

@@ -1,0 +1,27 @@
+"""`python -m tests.faults.hurried FACTOR ..`: `waku-mailserver ..` that waits a FACTOR as long for silent peers.
+
+A short form of a test cannot wait for half a minute again and again. Only times change; at the factor 1, nothing does.
+"""
+
+import sys
+from types import ModuleType
+
+from mailserver import cli, client
+from mailserver.net import dialer
+from mailserver.rlpx import session
+from mailserver.sync import absences, patience
+
+TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
+    (session, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S")),
+    (client, ("ANSWER_TIMEOUT_S",)),
+    (dialer, ("DIAL_TIMEOUT_S", "FIRST_BACKOFF_S", "MAX_BACKOFF_S", "STABLE_S")),
+    (patience, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),
+    (absences, ("BACK_INTERVAL_S", "AWAY_INTERVAL_S")),
+)
+
+if __name__ == "__main__":
+    factor = float(sys.argv.pop(1))
+    for module, names in TIMES:
+        for name in names:
+            setattr(module, name, getattr(module, name) * factor)
+    sys.exit(cli.main())
