@@ -171,7 +171,7 @@ async def phone_moves(nodes: Fleet, arguments: argparse.Namespace) -> Figures:
             nodes.clients.move()
             nodes.wires.heal()
             began = time.monotonic()
-            async with again(nodes, "phone") as second:
+            async with nodes.client(node, name="phone") as second:  # once: deployed clients wait when refused
                 lockouts.append(time.monotonic() - began)
                 await pages.next(second)
             for task in tasks:
