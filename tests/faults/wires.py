@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.host import MAX_COMMAND_BYTES
+from tests.faults.host import HOSTS_FILE, MAX_COMMAND_BYTES
 from tests.faults.switch import Line
 
 REPLY_WITHIN_S = 20.0
@@ -41,7 +41,7 @@ class Host:
         self._asked.settimeout(REPLY_WITHIN_S)
         with inside:
             command = ["unshare", "--user", "--map-root-user", "--net", "--mount", sys.executable, "-m"]
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*command, "tests.faults.host", str(inside.fileno()), self.address, str(hosts_file)],
                 pass_fds=[inside.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -62,7 +62,7 @@ class Host:
     def inside(self) -> tuple[str, ...]:
         """What to put before a command that is to run inside; it dies with whoever starts it."""
         entered = ["nsenter", "--user", "--net", "--mount", "--preserve-credentials", "--target"]
-        return (*entered, str(self._process.pid), "setpriv", "--pdeathsig", "KILL", "--")
+        return (*entered, str(self.process.pid), "setpriv", "--pdeathsig", "KILL", "--")
 
     def socket(self) -> socket.socket:
         """A TCP socket, not connected yet and not blocking, whose packets leave from here."""
@@ -82,13 +82,14 @@ class Host:
     def close(self) -> None:
         """Remove it."""
         self._asked.close()
-        self._process.wait(REPLY_WITHIN_S)
+        self.process.wait(REPLY_WITHIN_S)
 
 
 class Network:
-    """Some hosts, and the lines between them. Made by `network`."""
+    """Some hosts, and the lines between them. Made by `network`. `processes`: the ids of those that keep it alive."""
 
-    def __init__(self, hosts: Mapping[int, Host], control: socket.socket, hosts_file: Path) -> None:
+    def __init__(self, hosts: Mapping[int, Host], switch: int, control: socket.socket, hosts_file: Path) -> None:
+        self.processes = [*(host.process.pid for host in hosts.values()), switch]
         self._hosts = hosts
         self._control = control
         self._hosts_file = hosts_file
@@ -159,7 +160,7 @@ def network(folder: Path, hosts: int, seed: int) -> Iterator[Network]:
         stack.callback(control.close)
         for line in lines:
             os.close(line)
-        yield Network(made, control, hosts_file)
+        yield Network(made, switch.pid, control, hosts_file)
 
 
 def fault() -> str:
@@ -169,7 +170,8 @@ def fault() -> str:
         return f"not installed: {', '.join(missing)}"
     if not Path("/dev/net/tun").exists():
         return "the kernel has no TUN devices"
-    command = ["unshare", "--user", "--map-root-user", "--net", "--mount", "ip", "tuntap", "add", "try", "mode", "tun"]
+    needed = f"ip tuntap add try mode tun && mount --bind {HOSTS_FILE} {HOSTS_FILE}"
+    command = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", needed]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if tried.returncode == 0 else f"no namespaces with TUN devices: {tried.stderr.strip()}"
 
