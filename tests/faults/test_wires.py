@@ -72,7 +72,7 @@ async def test_cut_line_is_silent_and_a_rejecting_one_is_not(hosts: Network) -> 
 
 async def test_hosts_know_each_other_by_names_that_follow_them(hosts: Network) -> None:
     def found() -> str:
-        command = [*hosts[2].inside, "getent", "hosts", "mailserver"]
+        command = [*hosts[2].inside, "getent", "ahostsv4", "mailserver"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
 
     hosts.name("mailserver", hosts[1])
