@@ -5,6 +5,7 @@ still, has expired when it is back, and nobody would send it: it must be fetched
 somebody looks at the connections every second. Times of the wall are Unix seconds, those of the loop monotonic.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,11 @@ BACK_INTERVAL_S = 60.0
 AWAY_INTERVAL_S = 300.0
 """How often one is asked that stays away: it may answer requests all the same. Less than LATE_S: what a kill makes us
 forget of an absence, the next start asks for."""
+
+
+STILL_S = 20.0
+"""A line by which nothing has come for so long stood still: either side pings every 15 s. Of what it was to carry, some
+may have expired before it was sent."""
 
 
 class Contact(NamedTuple):
@@ -67,16 +73,18 @@ class Absence:
             if self._since is None and not (is_first and now < self._known_until):
                 self._since = self._heard
             self._number, self._late = contact.number, 0
+        self._heard = wall - contact.silent_s
+        if self._since is None and contact.silent_s >= STILL_S:
+            self._since = self._heard
         if contact.late > self._late:
             self._late = contact.late
             self._since = wall if self._since is None else self._since
-        self._heard = wall - contact.silent_s
 
     def _due_at(self, contact: Contact | None) -> float:
         if contact is not None:
-            return self._asked_at + BACK_INTERVAL_S
+            return self._asked_at + BACK_INTERVAL_S if contact.silent_s < STILL_S else math.inf
         if not self._asks_while_away or self._lost_at is None:
-            return float("inf")
+            return math.inf
         return max(self._asked_at, self._lost_at) + AWAY_INTERVAL_S
 
 

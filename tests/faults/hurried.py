@@ -1,6 +1,7 @@
-"""`python -m tests.faults.hurried FACTOR ..`: `waku-mailserver ..` that waits a FACTOR as long for silent peers.
+"""`python -m tests.faults.hurried FACTOR ..`: `waku-mailserver ..` that waits a FACTOR as long for whatever is silent.
 
-A short form of a test cannot wait for half a minute again and again. Only times change; at the factor 1, nothing does.
+A short form of a test cannot wait for half a minute again and again, and still less for what is done once a minute:
+that is done by the square of it more often. Only times change; at the factor 1, nothing does.
 """
 
 import sys
@@ -12,11 +13,10 @@ from mailserver.rlpx import session
 from mailserver.sync import absences, patience
 
 TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
-    (session, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S")),
+    (session, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),
     (client, ("ANSWER_TIMEOUT_S",)),
     (dialer, ("DIAL_TIMEOUT_S", "FIRST_BACKOFF_S", "MAX_BACKOFF_S", "STABLE_S")),
     (patience, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),
-    (absences, ("BACK_INTERVAL_S", "AWAY_INTERVAL_S")),
 )
 
 if __name__ == "__main__":
@@ -24,4 +24,7 @@ if __name__ == "__main__":
     for module, names in TIMES:
         for name in names:
             setattr(module, name, getattr(module, name) * factor)
+    absences.BACK_INTERVAL_S *= factor**2
+    absences.AWAY_INTERVAL_S *= factor**2
+    absences.STILL_S *= factor
     sys.exit(cli.main())

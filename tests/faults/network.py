@@ -35,7 +35,7 @@ QUICK: Mapping[str, object] = {
     "history": 1500,
     "loss": (0.02,),
     "delay": 0.03,
-    "flaps": 8,
+    "flaps": 6,
 }
 
 BAD = Line(delay_s=0.05, jitter_s=0.02, loss=0.01, reordering=0.02)
@@ -158,7 +158,7 @@ async def phone_moves(nodes: Fleet, arguments: argparse.Namespace) -> Figures:
     for is_answered, speaks in ((False, False), (True, False), (True, True)):
         async with again(nodes, "phone") as client, asyncio.TaskGroup() as group:
             await pages.next(client)
-            await until_passed(time.monotonic() + SEEN_S)
+            await until_passed(time.monotonic() + SEEN_S * nodes.factor)
             tasks = []
             if is_answered:
                 nodes.wires.everywhere(Line(delay_s=0.1))

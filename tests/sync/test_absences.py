@@ -1,11 +1,14 @@
 """mailserver.sync.absences: when a source was out of reach, and from when on it is asked."""
 
+from mailserver.rlpx.session import IDLE_TIMEOUT_S, PING_INTERVAL_S
+from mailserver.sync import absences as absences_module
 from mailserver.sync.absences import AWAY_INTERVAL_S, BACK_INTERVAL_S, Absence, Absences, Contact
 from mailserver.sync.ranges import LATE_S
 from tests.mailservers import NOW
 from tests.pairs import private_key
 
 KNOWN_S = 600.0
+STILL_S = int(absences_module.STILL_S)
 ONE, OTHER, PHONE = (private_key(name).public_key for name in ("one", "other", "phone"))
 
 
@@ -91,6 +94,25 @@ def test_one_whose_envelopes_come_too_late_is_asked_though_it_was_there_all_the_
     asked = looking.look(there(late=3), 10) + looking.look(there(late=4), 100)
 
     assert asked == [(1001, 1001 - LATE_S), (1061, 1011 - LATE_S)]
+
+
+def test_one_whose_line_stood_still_is_asked_when_something_comes_again() -> None:
+    looking = Looking()
+    looking.look(there(), 1000)
+
+    still = [asked for silent_s in range(STILL_S + 9) for asked in looking.look(there(silent_s=silent_s))]
+    asked = looking.look(there(), 1000)
+
+    assert still == []
+    assert asked == [(1030, 1001 - LATE_S)]
+
+
+def test_silence_between_pings_is_no_standstill() -> None:
+    looking = Looking()
+    looking.look(there(), 1000)
+
+    assert [asked for _ in range(10) for s in range(STILL_S) for asked in looking.look(there(silent_s=s))] == []
+    assert PING_INTERVAL_S + 2 < STILL_S < IDLE_TIMEOUT_S
 
 
 def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None:
