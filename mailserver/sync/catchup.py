@@ -35,7 +35,7 @@ LOG_INTERVAL_S = 60.0
 
 ASK_AGAIN_S = 600
 """How long after the start what was created meanwhile is asked for, too: until then our peers have found us again.
-Those that we dial are tried every 5 minutes."""
+Those that we dial are tried every minute."""
 
 MAX_LEAP_S = LATE_S
 """By how much our clock may leap unnoticed. A machine that was suspended, or has started with a clock far behind, has
