@@ -74,7 +74,7 @@ class ProvenTime:
 
     def now(self) -> float:
         """Our clock, or the time that has passed for sure where our clock is further ahead."""
-        return min(self._clock(), self._proven_offset + self._steady())
+        return min(self._clock(), self._proven())
 
     @property
     def ahead_s(self) -> float:
@@ -127,7 +127,7 @@ class ProvenTime:
 
     async def save(self) -> None:
         """Write the record; what cannot be written is said once, until it can."""
-        text = json.dumps({"version": _VERSION, "proven_at": max(int(self.now()), 0)}) + "\n"
+        text = json.dumps({"version": _VERSION, "proven_at": max(int(self._proven()), 0)}) + "\n"
         try:
             await asyncio.to_thread(write_atomically, self._path, text, 0o644)
             self._problem = None
@@ -135,6 +135,9 @@ class ProvenTime:
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("record of the time not written error=%r", self._problem)
+
+    def _proven(self) -> float:
+        return self._proven_offset + self._steady()
 
     def _offset(self) -> float:
         return self._clock() - self._steady()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from mailserver.mail.request import MailRequest, RequestId, decode_request
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
+from mailserver.services.proven_time import proven_time_file
 from mailserver.store.envelopes import open_store
 from mailserver.store.handover import Handover, write_handover
 from mailserver.store.schema import STORE_FILE
@@ -704,6 +706,8 @@ async def test_too_many_envelopes_go_while_peers_are_served(tmp_path: Path, peer
 
 async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peers) -> None:
     await prepare_rows(tmp_path, received_an_hour_ago(300))
+    record = {"version": 1, "proven_at": int(time.time())}  # the hour has passed: our clock was not stepped
+    proven_time_file(tmp_path / STORE_FILE).write_text(json.dumps(record))
     flags = ("--retention-days", "0.01", "--archive", "s3://bucket/archive")
 
     with running_daemon(tmp_path, *flags) as daemon:

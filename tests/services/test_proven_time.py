@@ -188,6 +188,17 @@ async def test_restart_goes_on_from_the_record(machine: Machine) -> None:
     assert machine.service.now() == NOW + 60
 
 
+async def test_restarts_while_the_clock_is_behind_forget_nothing(machine: Machine) -> None:
+    machine.wall -= YEAR
+    for _ in range(3):
+        await machine.service.save()
+        machine.start()
+        await machine.begin()
+    machine.wall += YEAR
+
+    assert machine.service.now() == NOW
+
+
 async def test_without_a_record_time_goes_on_from_the_last_reception_that_is_not_in_the_future(
     machine: Machine,
 ) -> None:
