@@ -16,7 +16,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs faults fuzz bench java lock audit clean help
+.PHONY: run compact test check docs faults fuzz soak bench java lock audit clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -40,6 +40,9 @@ faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make fau
 
 fuzz: java $(DEV) ## fuzz every decoder: make fuzz ARGS="--seconds 60 codec-rlp"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+soak: java $(DEV) ## a simulated month, in an hour: make soak ARGS="--quick"
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 bench: java $(DEV) ## measure: make bench ARGS="..."
 	@$(BIN)/python -m bench $(ARGS)

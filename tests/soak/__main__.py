@@ -15,13 +15,14 @@ from tests.soak.month import Result, Settings, Soak
 from tests.soak.plot import draw
 from tests.soak.samples import Sample
 
-QUICK = Settings(days=2.5, envelopes_per_day=3000, phones=12, retention_days=1.0, seed=6)
-"""What the test runs."""
+QUICK = Settings(days=1.5, envelopes_per_day=3000, phones=12, retention_days=0.4, seed=6)
+"""What --quick, and the test, runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it, print the figures, return the exit code."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the short form: a day and a half, with one night")
     parser.add_argument("--days", type=float, default=30.0, help="simulated days")
     parser.add_argument("--envelopes-per-day", type=int, default=20_000)
     parser.add_argument("--phones", type=int, default=60, help="clients that come and go")
@@ -32,8 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .png or .svg")
     given = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
-    settings = Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
-    print(f"seed {seed}", flush=True)
+    settings = (
+        QUICK
+        if given.quick
+        else Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
+    )
+    print(f"seed {settings.seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no daemon is left behind
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = given.data_dir or Path(temporary)

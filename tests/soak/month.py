@@ -28,7 +28,7 @@ from spark_export.records import decode_record, visible
 from tests.integration.daemons import PROGRAM, Daemon, running_daemon
 from tests.moved_clock import MovedClock
 from tests.soak.model import SECONDS_PER_DAY, Model, make_envelopes
-from tests.soak.samples import Sample, Verdict, judge, percentiles, process_figures
+from tests.soak.samples import Sample, Verdict, judge, longest_run, percentiles, process_figures
 from tests.soak.traffic import Peers, Phone, Visits, visit
 
 START = 1_796_083_200
@@ -47,6 +47,12 @@ TOPICS_OF_A_PHONE = 8
 VISITS_PER_STEP = 1.5
 ACCIDENTS = ((0.1, True), (0.2, False), (0.3, True), (0.95, False))
 """At which share of the time the daemon ends, and whether it is killed: long enough runs are left to tell leaks."""
+
+SAFE_SHARE = 0.7
+"""Phones ask back to this share of the retention: what is older may be pruned while they read it."""
+
+LEAST_JUDGED_DAYS = 5.0
+"""A daemon that has run for less is warming up: caches and rings fill, and what grows says nothing."""
 
 PASSWORD = "status-offline-inbox"
 COMMAND_TIMEOUT_S = 600.0
@@ -175,10 +181,23 @@ class Soak:
         """Some phones come, ask and go; the monitoring and JSON-RPC are asked, too."""
         now = int(self._clock.now())
         count = int(VISITS_PER_STEP) + (self._rng.random() < VISITS_PER_STEP % 1)
-        key = key_from_password(PASSWORD)
+        key, since = (
+            key_from_password(PASSWORD),
+            now - round(SAFE_SHARE * self.settings.retention_days * SECONDS_PER_DAY),
+        )
         async with asyncio.TaskGroup() as tasks:
             for phone in self._rng.sample(self._phones, count):
-                tasks.create_task(visit(phone, self._daemon.enode, key, self._model, now, self._rng, self._visits))
+                visited = visit(
+                    phone,
+                    self._daemon.enode,
+                    key,
+                    self._model,
+                    now=now,
+                    kept_since=since,
+                    rng=self._rng,
+                    visits=self._visits,
+                )
+                tasks.create_task(visited)
             tasks.create_task(self._ask("waku_info"))
 
     async def _ask(self, method: str) -> None:
@@ -213,6 +232,7 @@ class Soak:
             cpu_s - self._cpu[0],
             confirmed - self._cpu[1],
             (lag[0] - self._lag[0]) * 1000 / max(1.0, lag[1] - self._lag[1]),
+            os.getloadavg()[0],
         )
         self._lag, self._cpu = (lag[0], lag[1]), (cpu_s, confirmed)
         self._visits.seconds.clear()
@@ -328,7 +348,10 @@ class Soak:
         result, visits, model = self.result, self._visits, self._model
         result.verdicts = judge(result.samples, self.settings.retention_days)
         result.broken += visits.wrong
-        result.broken += [f"{v.name}: {v.before:.1f} became {v.after:.1f}" for v in result.verdicts if not v.is_flat]
+        if len(longest_run(result.samples)) >= LEAST_JUDGED_DAYS * 24:
+            result.broken += [
+                f"{v.name}: {v.before:.1f} became {v.after:.1f}" for v in result.verdicts if not v.is_flat
+            ]
         refused = sum(poster.refused for poster in self._peers.posters)
         if refused:
             result.broken.append(f"{refused} envelopes were refused")

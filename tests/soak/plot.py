@@ -16,7 +16,7 @@ _PLOTS = (
     ("a page of history, ms", ("request_p50_ms", "request_p95_ms")),
     ("confirmations, ms", ("confirmation_p50_ms", "confirmation_p95_ms")),
     ("CPU in an hour, s", ("cpu_s",)),
-    ("event loop lag (mean), ms", ("lag_mean_ms",)),
+    ("event loop lag (mean), ms; load of the machine", ("lag_mean_ms", "load")),
 )
 
 

@@ -18,13 +18,10 @@ from mailserver.net.connection import random_key
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, StatusOptions, decode_batch_acknowledged
-from tests.soak.model import SECONDS_PER_DAY, Model, key_of
+from tests.soak.model import Model, key_of
 
 POSTERS = 4
 PAGE_LIMITS = (20, 100, 1000)
-LONGEST_AWAY_S = 5 * SECONDS_PER_DAY
-"""A phone asks for no more: what is older may have been pruned."""
-
 LATE_S = 60
 """Phones ask from so long before they were last there."""
 
@@ -130,10 +127,18 @@ class Visits:
 
 
 async def visit(
-    phone: Phone, enode: Enode, password_key: bytes, model: Model, now: int, rng: random.Random, visits: Visits
+    phone: Phone,
+    enode: Enode,
+    password_key: bytes,
+    model: Model,
+    *,
+    now: int,
+    kept_since: int,
+    rng: random.Random,
+    visits: Visits,
 ) -> None:
-    """Connect, ask for what was missed, compare it with what it should be, and go."""
-    lower = max(phone.last_there - LATE_S, now - LONGEST_AWAY_S)
+    """Connect, ask for what was missed since `kept_since`, compare it with what it should be, and go."""
+    lower = max(phone.last_there - LATE_S, kept_since)
     request = MailRequest(
         RequestId(bytes(32)), lower, now, Interest(topics=phone.topics), limit=rng.choice(PAGE_LIMITS)
     )

@@ -1,0 +1,146 @@
+"""The short form of the soak, and what its verdict goes by."""
+
+import math
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.data import Distribution, Topics
+from mailserver.waku.envelope import Envelope
+from tests.mailservers import NEWS, NOW, SPORT, make_envelope
+from tests.moved_clock import MovedClock
+from tests.soak.__main__ import QUICK, as_text
+from tests.soak.model import Model, Wrong, make_envelopes
+from tests.soak.month import Soak
+from tests.soak.plot import draw
+from tests.soak.samples import Sample, judge, longest_run, percentiles
+
+HOUR = Sample(0.0, 1, 100.0, 30, 10, 4.0, 50.0, 45.0, 1000, 0, 5.0, 9.0, 12.0, 4.0, 8.0, 10.0, 1.0, 800, 1.0, 0.5)
+
+
+def hours(count: int, *, run: int = 1, first: int = 0, growing: str = "") -> list[Sample]:
+    """So many hours in which a figure grows evenly, to twenty-one times of what it was."""
+    made = []
+    for number in range(count):
+        figures = {growing: getattr(HOUR, growing) * (1 + 20 * number / count)} if growing else {}
+        made.append(replace(HOUR, day=(first + number) / 24, run=run, **figures))
+    return made
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+async def test_short_soak_loses_nothing(tmp_path: Path) -> None:
+    result = await Soak(QUICK, tmp_path, lambda sample: None).run()
+
+    draw(result.samples, tmp_path / "soak.png", "short")
+    assert result.broken == [], as_text(result)
+    assert result.figures["archived"] >= result.figures["envelopes"] > QUICK.envelopes_per_day
+    assert (result.figures["kills"], result.figures["restarts"], result.figures["compactions"]) == (2, 2, 2)
+    assert result.figures["requests"] > 300
+    assert len(result.samples) == QUICK.days * 24
+
+
+def test_even_figures_are_flat() -> None:
+    verdicts = judge(hours(300), retention_days=1)
+
+    assert len(verdicts) == 11
+    assert all(verdict.is_flat for verdict in verdicts)
+
+
+@pytest.mark.parametrize("name", ["rss_mib", "file_mib", "fds", "threads", "cpu_s"])
+def test_figure_that_grows_is_not(name: str) -> None:
+    verdicts = judge(hours(300, growing=name), retention_days=1)
+
+    assert [verdict.name for verdict in verdicts if not verdict.is_flat] == [
+        {"cpu_s": "cpu_us_per_envelope"}.get(name, name)
+    ]
+
+
+@pytest.mark.parametrize("busy", [0, 250])
+def test_times_of_a_busy_machine_are_not_judged(busy: int) -> None:
+    samples = hours(300, growing="request_p95_ms")
+    samples = [replace(sample, load=99.0) if number < busy else sample for number, sample in enumerate(samples)]
+
+    assert [verdict.name for verdict in judge(samples, 1) if not verdict.is_flat] == (
+        [] if busy else ["request_p95_ms"]
+    )
+    assert "rss_mib" in {verdict.name for verdict in judge(samples, 1)}
+
+
+def test_file_may_grow_until_retention_is_reached() -> None:
+    assert all(
+        verdict.name != "file_mib" and verdict.is_flat
+        for verdict in judge(hours(300, growing="file_mib"), retention_days=7)
+    )
+
+
+def test_only_the_longest_run_is_judged() -> None:
+    samples = [*hours(20, run=1), *hours(100, run=2, first=20), *hours(30, run=3, first=120)]
+
+    assert {sample.run for sample in longest_run(samples)} == {2}
+
+
+def test_percentiles_are_of_what_there_is() -> None:
+    assert percentiles([0.001 * number for number in range(1, 101)]) == pytest.approx((51.0, 96.0, 100.0))
+    assert all(math.isnan(value) for value in percentiles([]))
+
+
+def posted(*numbers: int) -> list[Envelope]:
+    return [make_envelope(number, created=NOW + number) for number in numbers]
+
+
+def test_model_finds_what_is_lacking_repeated_and_foreign() -> None:
+    model, there = Model(), posted(0, 1, 2, 3)
+    model.confirm(there, day=7)
+    model.doubt(posted(4), day=7)
+
+    assert model.compare(there, [NEWS], NOW, NOW + 9) == Wrong(0, 0, 0)
+    assert model.compare([*there, *posted(4)], [NEWS], NOW, NOW + 9) == Wrong(0, 0, 0)
+    assert model.compare([*there[1:], there[1], *posted(5)], [NEWS], NOW, NOW + 9) == Wrong(1, 1, 1)
+    assert model.compare(there[1:3], [NEWS], NOW + 1, NOW + 2) == Wrong(0, 0, 0)
+    assert model.compare([], [SPORT], NOW, NOW + 9) == Wrong(0, 0, 0)
+    assert (model.by_day[7], model.unsure_by_day[7]) == (4, 1)
+
+
+def test_envelopes_of_a_seed_are_always_the_same() -> None:
+
+    topics = Topics(100, Distribution.ZIPF)
+    first, second = (make_envelopes(50, topics, NOW, random.Random(1)) for _ in range(2))
+
+    assert first == second
+    assert all(NOW - 2 < envelope.created <= NOW for envelope in first)
+
+
+@pytest.mark.parametrize("machine_sleeps", [False, True])
+def test_clock_moves_for_a_process_at_work(tmp_path: Path, machine_sleeps: bool) -> None:
+
+    clock = MovedClock(tmp_path, machine_sleeps=machine_sleeps)
+    code = (
+        "import time\nfor _ in range(2): input(); print(*map(time.clock_gettime, (0, 1, 7)), time.time(), flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **clock.environment()},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        shown = []
+        for seconds in (0, -31_536_000):
+            clock.step(seconds)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            shown.append([float(text) for text in process.stdout.readline().split()])
+
+    wall, monotonic, boot, python = (after - before for before, after in zip(*shown, strict=True))
+    assert wall == pytest.approx(-31_536_000, abs=60)
+    assert python == pytest.approx(-31_536_000, abs=60)
+    assert monotonic == pytest.approx(0, abs=60)
+    assert boot == pytest.approx(wall if machine_sleeps else 0, abs=60)
