@@ -16,10 +16,12 @@ from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.store.compaction import CompactionRecordError, read_compaction
+from mailserver.store.damage import HEADER_BYTES, missing_pages
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.rows import decode_and_compare
-from mailserver.store.schema import MIGRATIONS, SECONDS_PER_DAY
-from mailserver.store.untouched import has_commit, read_untouched
+from mailserver.store.schema import MIGRATIONS, PAGE_BYTES, SECONDS_PER_DAY
+from mailserver.store.untouched import read_untouched
+from mailserver.store.wal import read_log, wal_file
 from mailserver.waku.envelope import MAX_U32
 
 MAX_SHOWN = 20
@@ -44,17 +46,26 @@ class Kind(Enum):
 
     PAGES = (
         "pages of the file are damaged. Look after the disk first. Stop the mailserver, keep a copy of the folder, and "
-        "restore a backup; without one, `sqlite3 mailserver.db .recover` saves what is left"
+        "run waku-mailserver salvage: it saves what is left; or restore a backup"
+    )
+    LOG = (
+        "the log is damaged: SQLite drops what follows, and clients were told that it is stored. Do not start the "
+        "mailserver on it: keep a copy of the folder, and run waku-mailserver salvage, which reads all of the log"
     )
     INDEX = (
-        "an index does not fit its table. Stop the mailserver, and run: sqlite3 mailserver.db REINDEX; then check again"
+        "an index does not fit its table: requests miss envelopes. Stop the mailserver, and run waku-mailserver "
+        "salvage: it makes the indexes anew"
     )
     SCHEMA = "the store is not as this program makes it. Who has changed it? Restore a backup"
     ROW = (
-        "rows are damaged: clients would get something else than was stored. Look after the disk. Restore a backup, or "
-        "delete these rows and fetch them again (waku-mailserver sync)"
+        "rows are damaged: clients would get something else than was stored. Look after the disk. Stop the mailserver, "
+        "and run waku-mailserver salvage, which sets them aside; then fetch them again (waku-mailserver sync), or "
+        "restore a backup"
     )
-    COUNTS = "what the store says of its days is wrong: they can be counted anew, see README, 'Count anew'"
+    COUNTS = (
+        "what the store says of its days is wrong. Stop the mailserver, and run waku-mailserver salvage: it counts "
+        "them anew"
+    )
     RECORD = (
         "a record of the compaction is of no use, and pruning or reports wait for it: delete it, and the next run "
         "writes it anew"
@@ -97,10 +108,10 @@ def check_store(path: Path, show: Show) -> CheckReport:
         except StoreError as error:
             if not isinstance(error.__cause__, sqlite3.DatabaseError):
                 raise
-            _look_at_length(path, report)
+            _look_at_files(path, report)
             report.add(Kind.PAGES, str(error))  # so damaged that SQLite reads nothing of it
             return report
-        _look_at_length(path, report)
+        _look_at_files(path, report)
         connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
         check = _Check(connection, path, report, show)
         for step in (check.schema, check.pages, check.rows, check.counts, check.record):
@@ -117,20 +128,16 @@ def _look_for_signals() -> None:
     """Be Python code that SQLite calls now and then: there Ctrl-C is raised, and SQLite stops the statement."""
 
 
-def _look_at_length(path: Path, report: CheckReport) -> None:
-    """The file is as long as its header says (SQLite, "Database File Format", 1.3).
-
-    Where there is a log, the rest of the file may be in it. SQLite itself takes a part of a page for a whole one.
-    """
-    if has_commit(path.with_name(f"{path.name}-wal")):
-        return
+def _look_at_files(path: Path, report: CheckReport) -> None:
+    """What SQLite does not mind: a log that is not read to its end, a file that is cut off."""
+    log = read_log(path, PAGE_BYTES)
+    if log is not None and log.damage:
+        report.add(Kind.LOG, f"{wal_file(path)}: {log.damage}")
     with path.open("rb") as file:
-        header = file.read(100)
-    page_bytes = int.from_bytes(header[16:18], "big")
-    should = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
-    found = path.stat().st_size
-    if found < should:
-        report.add(Kind.PAGES, f"the file is cut off, {found} bytes of {should}")
+        header = file.read(HEADER_BYTES)
+    missing = missing_pages(path, header, log)
+    if missing:
+        report.add(Kind.PAGES, missing)
 
 
 class _Check:

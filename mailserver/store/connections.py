@@ -13,12 +13,12 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder
+from mailserver.store.damage import explain, look_at_files
 from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.wal import has_content, wal_file, write_again
 
 log = logging.getLogger(__name__)
-
-_SQLITE_HEADER = b"SQLite format 3\x00"
 
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for a lock that another process holds, such as a backup's."""
@@ -33,10 +33,11 @@ async def open_writer(path: Path) -> aiosqlite.Connection:
     """Open the one connection that writes and checkpoints; make or migrate the store first. It is on disk then.
 
     Raises:
-        StoreError: the file is foreign, damaged, or of a later version, or cannot be written. It is unchanged then.
+        StoreError: the file is foreign, damaged, or of a later version, or cannot be written; or its log is damaged, or
+            of another store. Both are unchanged then.
     """
     try:
-        header = await asyncio.to_thread(_read_header, path)
+        header = await asyncio.to_thread(look_at_files, path)
         if header is None:
             await _make(path)
         elif header:
@@ -44,9 +45,9 @@ async def open_writer(path: Path) -> aiosqlite.Connection:
             await (await _open_read_only(path, may_be_blank=True)).close()
         connection = await _connect(path)
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"cannot open the store {path}: {error}") from error
+        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
     async with _preparing(connection, path):
-        await _prepare(connection)
+        await _prepare(connection, path)
         await _identify(connection, path)
     return connection
 
@@ -62,11 +63,11 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
 
 async def _open_read_only(path: Path, *, may_be_blank: bool) -> aiosqlite.Connection:
     try:
-        if await asyncio.to_thread(_read_header, path) is None:
+        if not await asyncio.to_thread(path.exists):
             raise StoreError(f"cannot open the store {path}: there is none")
-        connection = await _connect(_read_only(path), uri=True)
+        connection = await _connect(_read_only(path, is_alone=may_be_blank), uri=True)
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"cannot open the store {path}: {error}") from error
+        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
     try:
         await _check_ours(connection, path, may_be_blank=may_be_blank)
         await connection.execute_fetchall(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
@@ -74,7 +75,7 @@ async def _open_read_only(path: Path, *, may_be_blank: bool) -> aiosqlite.Connec
         await connection.close()
         if isinstance(error, StoreError):
             raise
-        raise StoreError(f"cannot read the store {path}: {error}") from error
+        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
     return connection
 
 
@@ -85,24 +86,10 @@ async def _connect(database: Path | str, *, uri: bool = False) -> aiosqlite.Conn
     return await aiosqlite.connect(database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT_S)
 
 
-def _read_only(path: Path) -> str:
-    return f"file:{quote(str(path.absolute()))}?mode=ro"
-
-
-def _read_header(path: Path) -> bytes | None:
-    """Read how the file begins: as an SQLite database, or not at all; None if there is no file.
-
-    Raises:
-        StoreError: it begins otherwise. SQLite itself would take a file of one byte for an empty database.
-    """
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE_HEADER))
-    except FileNotFoundError:
-        return None
-    if start not in (b"", _SQLITE_HEADER):
-        raise StoreError(f"{path} is not a mailserver store: it is no SQLite database")
-    return start
+def _read_only(path: Path, *, is_alone: bool = False) -> str:
+    """The name of a file to be read; `is_alone`: nobody writes it, and without a log, none is to be made."""
+    immutable = "&immutable=1" if is_alone and not has_content(wal_file(path)) else ""
+    return f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
 
 
 async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_blank: bool) -> None:
@@ -130,7 +117,7 @@ async def _make(path: Path) -> None:
     await asyncio.to_thread(_remove, new, *_beside(new), *_beside(path))
     connection = await _connect(new)
     async with _preparing(connection, path):
-        await _prepare(connection)
+        await _prepare(connection, new)
         await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")  # into the one file, and synced
     await connection.close()
     await asyncio.to_thread(new.replace, path)
@@ -153,10 +140,10 @@ async def _preparing(connection: aiosqlite.Connection, path: Path) -> AsyncItera
         yield
     except (sqlite3.Error, OSError) as error:
         await connection.close()
-        raise StoreError(f"cannot prepare the store {path}: {error}") from error
+        raise StoreError(f"cannot prepare the store {path}: {explain(error, path)}") from error
 
 
-async def _prepare(connection: aiosqlite.Connection) -> None:
+async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
     execute = connection.execute_fetchall
     await execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
     if await pragma(connection, "page_count") == 0:
@@ -170,6 +157,7 @@ async def _prepare(connection: aiosqlite.Connection) -> None:
     present = await pragma(connection, "user_version")
     await execute("BEGIN IMMEDIATE")
     await execute(f"PRAGMA user_version = {present}")  # fails now, not at the first envelope, where we may only read
+    await asyncio.to_thread(write_again, path)  # nobody else writes now
     await execute("ROLLBACK")
     for version in range(present, SCHEMA_VERSION):
         await execute("BEGIN IMMEDIATE")

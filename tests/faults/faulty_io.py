@@ -72,7 +72,7 @@ class FaultyIO:
         """How many calls have failed since `fail`."""
         return int(_LAYOUT.unpack_from(self._control)[5])
 
-    def _set(self, error: int, calls: int, passes: int, failures: int, dies: bool, name: str) -> None:  # noqa: FBT001
+    def _set(self, error: int, calls: int, passes: int, failures: int, dies: bool, name: str) -> None:
         packed = _LAYOUT.pack(0, calls, passes, failures, dies, 0, name.encode())
         self._control[: len(packed)] = packed
         self._control[:4] = struct.pack("@i", error)  # this turns it on
@@ -105,7 +105,19 @@ def faulty_io(scratch: Path, folder: Path, *, shadow: Path | None = None) -> Ite
 def build(library: Path) -> None:
     """Compile it, unless that is done."""
     if not library.exists():
-        command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"]
+        command = [
+            "cc",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(library),
+            str(_SOURCE),
+            "-ldl",
+        ]
         subprocess.run(command, check=True, timeout=60)
 
 

@@ -1,0 +1,216 @@
+"""The log of a store (`-wal`), read without SQLite: where its pages are, and whether something committed is lost.
+
+SQLite takes a log up to the first frame that is not as its checksum says, and drops the rest in silence: after a power
+cut that is the end of a transaction that nobody was told of. It may be damage, too. Then frames follow that were
+written only after the transaction was on disk; or the log's index (`-shm`), which a killed daemon leaves, knows more.
+
+Format: SQLite, "Database File Format", 4; "WAL-mode File Format", 2.1.
+"""
+
+import contextlib
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from mailserver.files import open_descriptor
+
+_HEADER = struct.Struct(">8I")  # magic, format, page size, sequence, salt 1 and 2, checksum 1 and 2
+_FRAME = struct.Struct(">6I")  # page, size of the database in pages after a commit, else 0; salts; checksums
+_MAGICS = {0x377F0682: "little", 0x377F0683: "big"}
+"""The byte order in which checksums are made."""
+_FORMAT = 3_007_000
+_INDEX_BYTES = 48
+_PAGE_SIZES = {2**n for n in range(9, 17)}
+
+_LOOKS = 3
+_REWRITE_BYTES = 1024 * 1024
+
+
+class _Frame(NamedTuple):
+    """A frame as it stands in the file; `commit`: the size of the database in pages then, or 0."""
+
+    number: int
+    page: int
+    commit: int
+    is_right: bool
+    """It is of the same time as the log's header, and its checksum goes on from that of the frame before."""
+
+
+@dataclass(slots=True)
+class Log:
+    """What a log holds.
+
+    `frames`: how many frames SQLite takes; `offsets`: of each page in them, where in the file its latest image begins;
+    `page_count`: the database's size in pages then. `damage`: why committed transactions behind these are lost, in
+    words; "" if none are. `left`: where pages begin that SQLite would not take, whole by themselves, in order.
+    """
+
+    page_bytes: int
+    frames: int = 0
+    page_count: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)
+    damage: str = ""
+    left: list[int] = field(default_factory=list)
+
+
+def wal_file(store: Path) -> Path:
+    """Where the log of a store lies."""
+    return store.with_name(f"{store.name}-wal")
+
+
+def has_content(log: Path) -> bool:
+    """Whether there is a log with something in it: then the file alone is not the store."""
+    return log.exists() and log.stat().st_size > 0
+
+
+def has_commit(store: Path) -> bool:
+    """Whether there is a log with a whole transaction in it: then the file alone is not the store.
+
+    SQLite looks for ten seconds, and fails, where an index is not to be written and the log has nothing to read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with contextlib.suppress(FileNotFoundError), wal_file(store).open("rb") as file:
+        header = file.read(_HEADER.size)
+        is_right, order, page_bytes, sums = _read_header(header)
+        if is_right:
+            size = os.fstat(file.fileno()).st_size
+            for frame in _frames(file, size, page_bytes, order, header[16:24], sums):
+                if frame.commit or not frame.is_right:
+                    return frame.is_right
+    return False
+
+
+def read_log(store: Path, default_page_bytes: int) -> Log | None:
+    """Read the log of a store; None if there is none, or nothing in it.
+
+    A daemon may write it meanwhile: damage that is not there when it is looked at again is none.
+
+    Args:
+        default_page_bytes: of a log whose header is damaged.
+    Raises:
+        OSError: it cannot be read.
+    """
+    log = None
+    for _ in range(_LOOKS):
+        try:
+            with wal_file(store).open("rb") as file:
+                log = _read(file, _salted_index(store), default_page_bytes)
+        except FileNotFoundError:
+            return None
+        if log is None or not log.damage:
+            break
+    return log
+
+
+def write_again(store: Path) -> None:
+    """Write all of a log anew, as it is, and have it on disk; nobody else may write it meanwhile.
+
+    What a killed process has left was perhaps never synced, or failed to be: then Linux keeps it in memory, but takes
+    it for written, and it would be gone after a power cut, with all that is confirmed after it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        with open_descriptor(wal_file(store), os.O_RDWR) as descriptor:
+            at = 0
+            while part := os.pread(descriptor, _REWRITE_BYTES, at):
+                at += os.pwrite(descriptor, part, at)
+            os.fsync(descriptor)
+    except FileNotFoundError:
+        pass
+
+
+def _read(file: BinaryIO, index: tuple[bytes, int] | None, default_page_bytes: int) -> Log | None:
+    size = os.fstat(file.fileno()).st_size
+    header = file.read(_HEADER.size)
+    if not header:
+        return None
+    is_right, order, page_bytes, sums = _read_header(header)
+    log = Log(page_bytes if is_right else default_page_bytes)
+    salts, reading = header[16:24], is_right
+    pending: dict[int, int] = {}
+    commits_left, after_commit = 0, False
+    if not is_right:  # the first frame says which frames belong together
+        salts = os.pread(file.fileno(), 8, _HEADER.size + 8)
+    for frame in _frames(file, size, log.page_bytes, order, salts, sums):
+        offset = _HEADER.size + (frame.number - 1) * (_FRAME.size + log.page_bytes) + _FRAME.size
+        if reading and frame.is_right and frame.page:
+            pending[frame.page] = offset
+            if frame.commit:
+                log.frames, log.page_count = frame.number, frame.commit
+                log.offsets.update(pending)
+                pending.clear()
+            continue
+        reading = False
+        if frame.is_right and frame.page:
+            log.left.append(offset)
+            commits_left += after_commit  # what goes on from a commit was written when that was on disk
+        after_commit = frame.commit > 0
+    if not is_right and log.left:
+        log.damage = "its beginning is damaged: SQLite takes nothing of it"
+    elif commits_left:
+        log.damage = f"it is damaged at frame {log.frames + 1}, and committed transactions follow"
+    elif index is not None and index[0] == salts and index[1] > log.frames:
+        log.damage = f"it is cut off or damaged: {index[1]} frames were committed, {log.frames} are left"
+    return log
+
+
+def _read_header(header: bytes) -> tuple[bool, str, int, tuple[int, int]]:
+    """Whether it is as SQLite writes it; the byte order of checksums, the size of pages, the header's checksums."""
+    if len(header) < _HEADER.size:
+        return False, "big", 0, (0, 0)
+    magic, form, page_bytes, _, _, _, *stored = _HEADER.unpack(header)
+    order = _MAGICS.get(magic, "little")
+    sums = _checksum(header[:24], order, (0, 0))
+    is_right = magic in _MAGICS and form == _FORMAT and page_bytes in _PAGE_SIZES and sums == tuple(stored)
+    return is_right, order, page_bytes, sums
+
+
+def _frames(
+    file: BinaryIO, size: int, page_bytes: int, order: str, salts: bytes, sums: tuple[int, int]
+) -> Iterator[_Frame]:
+    for number in range(1, (size - _HEADER.size) // (_FRAME.size + page_bytes) + 1):
+        content = file.read(_FRAME.size + page_bytes)
+        if len(content) < _FRAME.size + page_bytes:  # it has become shorter
+            return
+        page, commit, _, _, *stored = _FRAME.unpack_from(content)
+        before, sums = sums, (stored[0], stored[1])
+        is_right = content[8:16] == salts and sums == _checksum(
+            content[_FRAME.size :], order, _checksum(content[:8], order, before)
+        )
+        yield _Frame(number, page, commit, is_right)
+
+
+def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
+    """SQLite's checksum over whole pairs of 32-bit words, from a former one on."""
+    words = array("I", data)
+    if order != sys.byteorder:
+        words.byteswap()
+    first, second = sums
+    pairs = iter(words)
+    for one, other in zip(pairs, pairs, strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return first, second
+
+
+def _salted_index(store: Path) -> tuple[bytes, int] | None:
+    """The salts of the log that its index speaks of, and the number of frames that were committed; None if unknown."""
+    try:
+        with store.with_name(f"{store.name}-shm").open("rb") as file:
+            header = file.read(2 * _INDEX_BYTES)
+    except OSError:
+        return None
+    one = header[:_INDEX_BYTES]
+    if len(header) < 2 * _INDEX_BYTES or one != header[_INDEX_BYTES:] or not one[12]:
+        return None
+    (frames,) = struct.unpack_from("=I", one, 16)
+    return one[32:40], frames
