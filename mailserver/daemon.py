@@ -48,6 +48,9 @@ from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
 
+ENODE_INTERVAL_S = 5.0
+"""How often to try again to write the enode file."""
+
 STOP_TIMEOUT_S = 3.0
 """How long peers have to take their confirmations and our Disconnect, before their connections are cut."""
 
@@ -78,10 +81,10 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _serve_rpc(config, server.node, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
-            write_enode(config.data_dir, server.node.enode)
-            log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
-            await stop.wait()
-            log.info("stopping")
+            async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
+                log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
+                await stop.wait()
+                log.info("stopping")
     log.info("stopped")
 
 
@@ -124,6 +127,28 @@ async def _catch_up(
     await catchup.add_missed(config.sync_days)
     async with _background(catchup.run(), stop=catchup.stop, failed=failed):
         yield catchup
+
+
+@contextlib.asynccontextmanager
+async def _show_enode(data_dir: Path, enode: Enode, failed: Callable[[], None]) -> AsyncIterator[None]:
+    """Write the enode file; on a full disk, as soon as there is room: commands read it, and peers do not need it."""
+    try:
+        write_enode(data_dir, enode)
+    except StartupError as error:
+        log.error("enode not written error=%r", str(error))
+        async with _background(_write_enode_later(data_dir, enode), failed=failed):
+            yield
+        return
+    yield
+
+
+async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
+    while True:
+        await asyncio.sleep(ENODE_INTERVAL_S)
+        with contextlib.suppress(StartupError):
+            await asyncio.to_thread(write_enode, data_dir, enode)
+            log.info("enode written enode=%s", enode)
+            return
 
 
 @contextlib.asynccontextmanager

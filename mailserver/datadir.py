@@ -111,11 +111,14 @@ def _read_secret(path: Path) -> bytes:
 
 
 def write_enode(data_dir: Path, enode: Enode) -> None:
-    """Write the enode file: complete, or as it was.
+    """Write the enode file: complete, or as it was. One that says the same is left: it takes no room then.
 
     Raises:
         StartupError: it cannot be written.
     """
+    with contextlib.suppress(StartupError):
+        if read_enode(data_dir) == enode:
+            return
     _write(data_dir / ENODE_FILE, f"{enode}\n", 0o644)
 
 

@@ -4,10 +4,14 @@ Standard library only, and no words for people: callers say what it was that cou
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk, or somebody's share of it, is full is said by."""
 
 
 def write_atomically(path: Path, text: str, mode: int) -> None:
@@ -22,12 +26,16 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # of a crash: its mode would stay
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, mode)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full disk, others want the room
+        raise
     sync_folder(path.parent)
 
 
@@ -92,13 +100,18 @@ def unlock(descriptor: int) -> None:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write down who holds the lock on a file: this process.
+    """Write down who holds the lock on a file: this process. On a full disk it stays unsaid: the lock holds anyway.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written for another reason.
     """
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    holder = f"{os.getpid()}\n".encode()
+    try:
+        os.pwrite(descriptor, holder, 0)
+        os.ftruncate(descriptor, len(holder))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 def read_holder(descriptor: int) -> str:

@@ -78,6 +78,7 @@ class Check(Enum):
     """What is looked at to tell whether the mailserver is well."""
 
     STORE = "store"
+    DAMAGE = "damage"
     DISK = "disk"
     CLOCK = "clock"
     COMPACTION = "compaction"

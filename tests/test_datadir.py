@@ -131,7 +131,7 @@ def test_lock_that_cannot_be_taken_is_named(made: Path) -> None:
     with pytest.raises(StartupError) as refused, locked(made):
         pass
 
-    assert str(refused.value) == f"cannot lock the data directory {made}: Invalid argument"
+    assert str(refused.value) == f"cannot lock the data directory {made}: Illegal seek"
 
 
 def test_file_is_no_data_folder(tmp_path: Path) -> None:

@@ -116,9 +116,12 @@ class Health:
         self.problems = found
 
     def _store(self, sight: Sight) -> list[Problem]:
-        if not sight.store_problem:
-            return []
-        return [Problem(Check.STORE, f"the store is not writable: {sight.store_problem}", is_fatal=True)]
+        problems = []
+        if sight.store_problem:
+            problems.append(Problem(Check.STORE, f"the store is not writable: {sight.store_problem}", is_fatal=True))
+        if sight.store_damage:  # what is still good is served
+            problems.append(Problem(Check.DAMAGE, f"the store is damaged: {sight.store_damage}"))
+        return problems
 
     def _disk(self, sight: Sight) -> list[Problem]:
         disk = sight.disk

@@ -39,6 +39,7 @@ class Sight:
     store: StoreFigures | None = None
     days: tuple[ReceptionDay, ...] = ()
     store_problem: str = ""
+    store_damage: str = ""
     disk: DiskFigures | None = None
     compaction: Compaction | None = None
     compaction_figures: CompactionFigures | None = None
@@ -72,7 +73,7 @@ class Watch:
         disk = await asyncio.to_thread(_disk, self._path.parent)
         compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
         limit = await asyncio.to_thread(memory_limit)
-        self.sight = Sight(store, days, store_problem, disk, compaction, figures, problem, limit)
+        self.sight = Sight(store, days, store_problem, self._store.damage, disk, compaction, figures, problem, limit)
 
     def take_worst_lag(self) -> float:
         """How late the event loop was at worst since this was last asked, in seconds."""
@@ -94,7 +95,7 @@ class Watch:
             return figures, days, str(error)
         except TimeoutError:
             return figures, days, f"nothing was committed for {STORE_TIMEOUT_S:g} s"
-        return figures, days, ""
+        return figures, days, self._store.problem  # so little may have found room where envelopes do not
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

@@ -198,6 +198,8 @@ async def pragma(connection: aiosqlite.Connection, name: str) -> int:
 async def transaction(connection: aiosqlite.Connection) -> AsyncIterator[None]:
     """Begin a transaction that writes; commit it at the end, or roll it back if SQLite fails."""
     execute = connection.execute_fetchall
+    if connection.in_transaction:  # to roll it back has failed, too
+        await execute("ROLLBACK")
     try:
         await execute("BEGIN IMMEDIATE")
         yield

@@ -39,10 +39,12 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if is_damage(error):
-        return f"{error}; {LOOK}"
+        return f"{error}; run waku-mailserver check"
     with contextlib.suppress(OSError):
         if shutil.disk_usage(path.parent).free < _FULL_BYTES:
             return f"{error}: the disk is full"
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+        return f"{error}: look after the disk"
     return str(error)
 
 

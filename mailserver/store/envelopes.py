@@ -15,6 +15,7 @@ from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
 from mailserver.store.reader import Finder, Page, Query
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
+from mailserver.store.trouble import Trouble
 from mailserver.store.writer import NewEnvelope, StoreWriter
 
 READERS = 3
@@ -49,8 +50,9 @@ class ReceptionDay:
 class EnvelopeStore:
     """A store that is open for writing. Made by `open_store`."""
 
-    def __init__(self, writer: StoreWriter, readers: "_ReaderPool") -> None:
+    def __init__(self, writer: StoreWriter, readers: "_ReaderPool", trouble: Trouble) -> None:
         self._writer = writer
+        self._trouble = trouble
         self._readers = readers
         self._finder = Finder(readers.run)
 
@@ -63,6 +65,20 @@ class EnvelopeStore:
             StoreError: they are not stored, or not all.
         """
         await self._writer.put(envelopes, source)
+
+    def hold(self, why: str) -> None:
+        """Store nothing that is put from now on, for this reason; "": store it again. Pruning goes on."""
+        self._writer.hold(why)
+
+    @property
+    def problem(self) -> str:
+        """Why envelopes are not stored at present; "" if they are, as far as it is known."""
+        return self._writer.held or self._trouble.writing
+
+    @property
+    def damage(self) -> str:
+        """What else is wrong with the file, as far as it was used since it was opened; "" if nothing is."""
+        return self._trouble.damage
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -211,11 +227,12 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     """
     connection = await open_writer(path)
     try:
-        async with _open_readers(path, READERS) as readers:
-            writer = StoreWriter(connection, path)
+        trouble = Trouble(path)
+        async with _open_readers(path, READERS, trouble) as readers:
+            writer = StoreWriter(connection, path, trouble)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield EnvelopeStore(writer, readers)
+                yield EnvelopeStore(writer, readers, trouble)
             finally:
                 writer.close()
                 await writing
@@ -229,14 +246,15 @@ async def read_stats(path: Path) -> StoreStats:
     Raises:
         StoreError: there is no such store, or it cannot be read.
     """
-    async with _open_readers(path, 1) as readers:
+    async with _open_readers(path, 1, Trouble(path)) as readers:
         return await _stats(readers)
 
 
 class _ReaderPool:
     """Read-only connections that take turns, statement by statement: a long request cannot hold one to itself."""
 
-    def __init__(self, connections: Sequence[aiosqlite.Connection]) -> None:
+    def __init__(self, connections: Sequence[aiosqlite.Connection], trouble: Trouble) -> None:
+        self._trouble = trouble
         # Last in, first out: what a request has just looked at is in that connection's page cache.
         self._idle: asyncio.LifoQueue[aiosqlite.Connection] = asyncio.LifoQueue()
         for connection in connections:
@@ -252,7 +270,7 @@ class _ReaderPool:
         try:
             return await connection.execute_fetchall(sql, parameters)
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the store: {error}") from error
+            raise StoreError(f"cannot read the store: {self._trouble.not_read(error)}") from error
         except asyncio.CancelledError:
             # Nobody waits for the rows: stop the statement, so that the connection is free at once.
             await connection.interrupt()
@@ -262,14 +280,14 @@ class _ReaderPool:
 
 
 @contextlib.asynccontextmanager
-async def _open_readers(path: Path, count: int) -> AsyncIterator[_ReaderPool]:
+async def _open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterator[_ReaderPool]:
     async with contextlib.AsyncExitStack() as stack:
         connections = []
         for _ in range(count):
             connection = await open_reader(path)
             stack.push_async_callback(connection.close)
             connections.append(connection)
-        yield _ReaderPool(connections)
+        yield _ReaderPool(connections, trouble)
 
 
 async def _touch(connection: aiosqlite.Connection) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import logging
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
@@ -15,10 +14,10 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
+from mailserver.store.trouble import Trouble
 from mailserver.store.turns import Turns
+from mailserver.store.wal import wal_file
 from mailserver.waku.envelope import EnvelopeHash, Topic
-
-log = logging.getLogger(__name__)
 
 MAX_GROUP_ROWS = 1000
 """Most rows in one transaction."""
@@ -124,9 +123,11 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
-    def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
+    def __init__(self, connection: aiosqlite.Connection, path: Path, trouble: Trouble) -> None:
         self._connection = connection
-        self._wal = path.with_name(f"{path.name}-wal")
+        self._wal = wal_file(path)
+        self._trouble = trouble
+        self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: Turns[_Part] = Turns(TURN_BYTES)
         self._queued_rows = 0
@@ -143,8 +144,10 @@ class StoreWriter:
         Args:
             source: whose they are. Those of one source are stored in their order; sources take turns.
         Raises:
-            StoreError: they are not stored, or not all; or the store is closing.
+            StoreError: they are not stored, or not all; or the store is held, or closing.
         """
+        if self._held:
+            raise StoreError(self._held)
         while self._queued_bytes >= MAX_QUEUED_BYTES and source in self._queue and not self._closing:
             self._room.clear()
             await self._room.wait()
@@ -166,6 +169,15 @@ class StoreWriter:
         self._jobs.append((job, future))
         self._arrived.set()
         return await future
+
+    def hold(self, why: str) -> None:
+        """Store nothing that comes from now on, for this reason; "": store it again."""
+        self._held = why
+
+    @property
+    def held(self) -> str:
+        """Why nothing is stored at present, if that was asked for; else ""."""
+        return self._held
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -217,7 +229,7 @@ class StoreWriter:
         """Have the next transaction begin at the WAL's start, if it has grown too long."""
         try:
             size = self._wal.stat().st_size
-        except FileNotFoundError:  # on a file system without shared memory SQLite does without a WAL
+        except OSError:  # none: on a file system without shared memory SQLite does without a WAL
             return
         if size <= MAX_WAL_BYTES:
             self._max_wal_bytes = MAX_WAL_BYTES
@@ -226,8 +238,9 @@ class StoreWriter:
             try:
                 await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
                 await self._connection.execute_fetchall("PRAGMA wal_checkpoint(RESTART)")
+                self._trouble.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
-                log.error("store checkpoint failed error=%r", str(error))
+                self._trouble.checkpointed(error)
             finally:
                 await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
@@ -272,10 +285,11 @@ class StoreWriter:
         try:
             await self._commit(envelopes)
             failure = None
+            self._trouble.stored()
         except sqlite3.Error as error:
-            failure = StoreError(f"cannot store {len(envelopes)} envelopes: {error}")
+            cause = self._trouble.not_stored(len(envelopes), error)
+            failure = StoreError(f"cannot store {len(envelopes)} envelopes: {cause}")
             failure.__cause__ = error
-            log.error("store write failed envelopes=%d error=%r", len(envelopes), str(error))
         finally:
             self._settle(group, failure)
 

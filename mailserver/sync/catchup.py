@@ -62,6 +62,7 @@ class Catchup:
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._logged_pages: dict[NodeId, int] = {}
         self._problem: str | None = None
+        self._is_missed_saved = True
         self._running = False
         self._stopping = asyncio.Event()
         self._max_days = 0.0  # how far back what was missed is asked for
@@ -107,23 +108,24 @@ class Catchup:
         """
         now = int(self._clock())
         self._ledger.note_missed(missed_range(await self._store.last_reception(now), now, ASK_AGAIN_S))
+        self._is_missed_saved = False
 
     async def add_missed(self, max_days: float) -> None:
         """Have the sources of the settings asked for what was missed, now and formerly; call it before any reception.
 
         It is on disk when this returns, and stays there until one of these sources has given all of it: sources may be
-        wrong or missing in the settings, and named later.
+        wrong or missing in the settings, and named later. Where the disk is full, the store is held until it is there:
+        what was missed would be forgotten with the first envelope that is stored.
 
         Args:
             max_days: how far to go back at most; 0: ask for nothing.
         Raises:
             StoreError: the store cannot be read.
-            SyncError: the progress file cannot be written.
         """
         await self.note_missed()
         self._max_days = max_days
         self._ask_for_missed()
-        await self._ledger.save()
+        await self._save()
 
     def watch(self, contacts: Callable[[], Mapping[NodeId, Contact]]) -> None:
         """Ask sources also for what we miss of them while we run, as far back as `add_missed` was told.
@@ -220,6 +222,7 @@ class Catchup:
             missed_s = unset_s
         now = int(self._clock())
         self._ledger.note_missed(missed_range(max(now - math.ceil(missed_s), 0), now, ASK_AGAIN_S))
+        self._is_missed_saved = False
         self._ask_for_missed()
 
     def _see_to_missed(self, now: float) -> None:
@@ -313,7 +316,11 @@ class Catchup:
         try:
             await self._ledger.save()
             self._problem = None
+            self._is_missed_saved = True
+            self._store.hold("")
         except SyncError as error:  # tried again in a second; what a kill loses is only fetched twice
+            if not self._is_missed_saved:
+                self._store.hold(str(error))
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.error("catch-up progress not saved error=%r", self._problem)

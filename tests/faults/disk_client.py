@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from mailserver.client import MailClient, connect
 from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import Enode
 from mailserver.errors import MailserverError
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.waku.bloom import FULL_INTEREST
@@ -68,8 +69,10 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connected(daemon: Daemon) -> AsyncIterator[MailClient]:
-    """A connection to a daemon."""
-    async with connect(daemon.enode, "faults") as mail:
+    """A connection to a daemon. Where it listens, its log says: on a full disk the file of that is an old one."""
+    line = daemon.wait_for_line("listening enode=")
+    enode = Enode.parse(line.partition("enode=")[2].split()[0])
+    async with connect(enode, "faults") as mail:
         yield mail
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.schema import STORE_FILE
+from mailserver.store.trouble import Trouble
 from mailserver.store.writer import NewEnvelope
 from tests.store.samples import make_store
 
@@ -43,4 +44,4 @@ def store_in_memory(image: bytes) -> Iterator[EnvelopeStore]:
     """The store of this image: reads are real, writes go nowhere."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
-        yield EnvelopeStore(cast(Any, _Writer()), cast(Any, _Reader(connection)))
+        yield EnvelopeStore(cast(Any, _Writer()), cast(Any, _Reader(connection)), Trouble(Path(STORE_FILE)))

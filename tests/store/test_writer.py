@@ -18,6 +18,7 @@ from mailserver.errors import StoreError
 from mailserver.store import writer as writer_module
 from mailserver.store.connections import open_writer
 from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
+from mailserver.store.trouble import Trouble
 from mailserver.store.writer import MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import EnvelopeHash
@@ -72,7 +73,7 @@ async def connected(path: Path) -> AsyncIterator[Running]:
 
     await connection.set_trace_callback(trace)
     try:
-        yield Running(StoreWriter(connection, path), connection, statements, begun)
+        yield Running(StoreWriter(connection, path, Trouble(path)), connection, statements, begun)
     finally:
         await connection.close()
 

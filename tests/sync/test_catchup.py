@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keys import Enode, NodeId
+from mailserver.errors import StoreError
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
@@ -19,7 +20,7 @@ from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
 from mailserver.sync.progress import State
 from mailserver.sync.ranges import LATE_S, OVERLAP_S, Range
-from tests.mailservers import NOW, Clock, make_envelope
+from tests.mailservers import NOW, Clock, fill, make_envelope
 from tests.pairs import private_key
 from tests.store.samples import read, write
 from tests.sync.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
@@ -790,3 +791,28 @@ async def test_less_and_less_is_left(tmp_path: Path) -> None:
     assert left[0] == 3 * DAY + 1
     assert left == sorted(left, reverse=True)
     assert len(set(left)) > 10
+
+
+async def test_nothing_is_stored_before_it_is_written_down_what_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the last reception would be a recent one after a crash, and the gap before it be forgotten."""
+    monkeypatch.setattr(catchup_module, "SAVE_INTERVAL_S", 0.01)
+    blocked = tmp_path / f"{PROGRESS_FILE}.tmp"
+    blocked.mkdir()
+    async with open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, settings_for(nobody(1)), lambda: NOW)
+        await catchup.add_missed(30)
+
+        with pytest.raises(StoreError, match=r"cannot write .*sync\.json"):
+            await fill(store, THREE_DAYS[:1])
+        assert "cannot write" in store.problem
+        assert (await store.stats()).envelopes == 0
+
+        running = asyncio.create_task(catchup.run())
+        blocked.rmdir()
+        await until(lambda: not store.problem)
+        await fill(store, THREE_DAYS[:1])
+        assert open_ledger(tmp_path).missed
+        catchup.stop()
+        await running
