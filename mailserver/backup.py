@@ -52,14 +52,14 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
         BackupError: `destination` is there already, or cannot be written.
         StoreError: there is no store, it cannot be read, or is damaged.
     """
-    _check_destination(destination)
+    check_destination(destination)
     try:
-        with _new_folder(destination) as folder:
+        with new_folder(destination) as folder:
             with _moment(data_dir) as (small, connection):
                 _check_space(connection, destination)
                 envelopes = copy_store(connection, folder / STORE_FILE, on_step)
             for name, content in small.items():
-                _write(folder / name, content, 0o600 if name == KEY_FILE else 0o644)
+                write_new(folder / name, content, 0o600 if name == KEY_FILE else 0o644)
             size = (folder / STORE_FILE).stat().st_size
             sync_folder(folder)
             folder.rename(destination)  # takes the place of an empty folder, and of nothing else
@@ -96,7 +96,12 @@ def _small_files(data_dir: Path) -> dict[str, bytes]:
     return contents
 
 
-def _check_destination(destination: Path) -> None:
+def check_destination(destination: Path) -> None:
+    """See that a folder can be made there.
+
+    Raises:
+        BackupError: something is there already.
+    """
     try:
         if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
             raise BackupError(f"{destination} is there, and no folder: nothing is overwritten")
@@ -116,14 +121,14 @@ def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
 
 
 @contextlib.contextmanager
-def _new_folder(destination: Path) -> Iterator[Path]:
+def new_folder(destination: Path) -> Iterator[Path]:
     """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
     folder = destination.with_name(f".{destination.name}.partial")
     make_folder(destination.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         if not try_lock(descriptor):
-            raise BackupError(f"another backup to {destination} is being made")
+            raise BackupError(f"another command is making {destination}")
         for left in folder.iterdir():
             left.unlink()
         try:
@@ -132,7 +137,12 @@ def _new_folder(destination: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that is not there yet, and have it on disk.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as descriptor:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(content)

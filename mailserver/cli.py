@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import backup, check, config, doctor, enode, post, request, run, stats, status, sync
+from mailserver.commands import backup, check, config, doctor, enode, post, request, run, salvage, stats, status, sync
 from mailserver.errors import ConfigError, MailserverError
 from mailserver.output import complain
 
@@ -61,6 +61,15 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         backup.add,
         "copy the data directory, also beside a running daemon",
         "Make a folder that is a data directory, with what is in the present one at this moment, also beside a daemon.",
+    ),
+    (
+        "salvage",
+        salvage.add,
+        "save what is left of a damaged store",
+        (
+            "Make a folder that is a data directory, with every envelope of the present one that can still be read and "
+            "is what was stored. No daemon may run; the damaged store is only read."
+        ),
     ),
 )
 """Name, what adds its arguments, a few words, and the same in sentences where that says more."""

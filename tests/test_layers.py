@@ -37,6 +37,7 @@ LAYERS = {
     "daemon": 6,
     "arguments": 6,
     "backup": 6,
+    "salvage": 6,
     "doctor": 6,
     "cli": 6,
     "commands": 6,

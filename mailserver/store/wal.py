@@ -25,7 +25,7 @@ _MAGICS = {0x377F0682: "little", 0x377F0683: "big"}
 """The byte order in which checksums are made."""
 _FORMAT = 3_007_000
 _INDEX_BYTES = 48
-_PAGE_SIZES = {2**n for n in range(9, 17)}
+PAGE_SIZES = {2**n for n in range(9, 17)}
 
 _LOOKS = 3
 _REWRITE_BYTES = 1024 * 1024
@@ -47,7 +47,8 @@ class Log:
 
     `frames`: how many frames SQLite takes; `offsets`: of each page in them, where in the file its latest image begins;
     `page_count`: the database's size in pages then. `damage`: why committed transactions behind these are lost, in
-    words; "" if none are. `left`: where pages begin that SQLite would not take, whole by themselves, in order.
+    words; "" if none are. `left`: the same as `offsets` of what SQLite
+    would not take, but is whole by itself.
     """
 
     page_bytes: int
@@ -55,7 +56,7 @@ class Log:
     page_count: int = 0
     offsets: dict[int, int] = field(default_factory=dict)
     damage: str = ""
-    left: list[int] = field(default_factory=list)
+    left: dict[int, int] = field(default_factory=dict)
 
 
 def wal_file(store: Path) -> Path:
@@ -151,7 +152,7 @@ def _read(file: BinaryIO, index: tuple[bytes, int] | None, default_page_bytes: i
             continue
         reading = False
         if frame.is_right and frame.page:
-            log.left.append(offset)
+            log.left[frame.page] = offset
             commits_left += after_commit  # what goes on from a commit was written when that was on disk
         after_commit = frame.commit > 0
     if not is_right and log.left:
@@ -170,7 +171,7 @@ def _read_header(header: bytes) -> tuple[bool, str, int, tuple[int, int]]:
     magic, form, page_bytes, _, _, _, *stored = _HEADER.unpack(header)
     order = _MAGICS.get(magic, "little")
     sums = _checksum(header[:24], order, (0, 0))
-    is_right = magic in _MAGICS and form == _FORMAT and page_bytes in _PAGE_SIZES and sums == tuple(stored)
+    is_right = magic in _MAGICS and form == _FORMAT and page_bytes in PAGE_SIZES and sums == tuple(stored)
     return is_right, order, page_bytes, sums
 
 

@@ -23,7 +23,7 @@ async def killed(tmp_path: Path) -> AsyncIterator[Path]:
     path.parent.mkdir()
     async with open_store(path) as store:
         for number in range(8):
-            await fill(store, make_envelopes(60, first=60 * number, data_bytes=500))
+            await fill(store, make_envelopes(30, first=30 * number, data_bytes=500))
         folder = tmp_path / "killed"
         folder.mkdir()
         for name in (STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
@@ -62,7 +62,7 @@ def test_pages_are_those_that_sqlite_reads(killed: Path) -> None:
 
     content = wal_file(killed).read_bytes()
     pages = rows(killed, "SELECT page_count FROM pragma_page_count")[0][0]
-    assert (log.frames, log.page_count, log.damage, log.left) == (frame_count(killed), pages, "", [])
+    assert (log.frames, log.page_count, log.damage, log.left) == (frame_count(killed), pages, "", {})
     change(killed, "PRAGMA wal_checkpoint(TRUNCATE)")
     whole = killed.read_bytes()
     for page, offset in log.offsets.items():
@@ -72,7 +72,7 @@ def test_pages_are_those_that_sqlite_reads(killed: Path) -> None:
 @pytest.mark.parametrize("at", [4000, 0, 18], ids=["page", "number", "checksum"])
 def test_damage_before_the_last_transaction_is_found(killed: Path, at: int) -> None:
     last = commits(killed)[-2]
-    for frame in range(1, last + 1):
+    for frame in [*range(1, 8), *range(8, last - 8, 20), *range(last - 8, last + 1)]:
         before = wal_file(killed).read_bytes()
         flip(killed, frame, at)
 
@@ -129,7 +129,7 @@ def test_log_whose_beginning_is_damaged_says_so(killed: Path) -> None:
 
     assert log.frames == 0
     assert log.damage == "its beginning is damaged: SQLite takes nothing of it"
-    assert len(log.left) >= frame_count(killed) - 1
+    assert log.left.keys() >= set(range(2, 20))
 
 
 def test_log_that_was_cut_off_is_known_by_its_index(killed: Path) -> None:
@@ -151,7 +151,7 @@ def test_frames_of_an_earlier_time_are_no_damage(killed: Path) -> None:
 
     log = read(killed)
 
-    assert (log.damage, log.left) == ("", [])
+    assert (log.damage, log.left) == ("", {})
     assert 0 < log.frames < frame_count(killed)
 
 

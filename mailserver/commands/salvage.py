@@ -1,0 +1,49 @@
+"""`waku-mailserver salvage`: save what is left of a damaged store."""
+
+import argparse
+import asyncio
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import progress_bar
+from mailserver.output import counted, printable
+from mailserver.salvage import ASIDE_FILE, salvage_data_dir
+from mailserver.store.salvage import Salvage
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `salvage`."""
+    add_settings(parser, only={"data_dir"})
+    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+    parser.add_argument("--json", action="store_true", help="what was saved, as one JSON object")
+    parser.set_defaults(command=_salvage)
+
+
+def _salvage(arguments: argparse.Namespace) -> None:
+    destination = Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end
+    with progress_bar() as bar:
+        found = asyncio.run(salvage_data_dir(config_of(arguments).data_dir, destination, bar))
+    if arguments.json:
+        print(json.dumps({"folder": str(destination), **asdict(found)}))
+    else:
+        print(_as_text(destination, found))
+
+
+def _as_text(destination: Path, found: Salvage) -> str:
+    text = f"{destination}: {counted(found.saved, 'envelope')} saved"
+    if found.expected is not None:
+        text += f" of {found.expected} that the store says it has"
+    lost = [
+        counted(count, thing)
+        for count, thing in (
+            (found.wrong, "wrong row"),
+            (found.unreadable, "unreadable row"),
+            (found.pages, "unreadable page"),
+        )
+        if count
+    ]
+    text += f"; set aside in {ASIDE_FILE}: {', '.join(lost)}" if lost else "; nothing had to be set aside"
+    return printable(text)
