@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.store.compaction import CompactionRecordError, read_compaction
-from mailserver.store.damage import HEADER_BYTES, missing_pages
+from mailserver.store.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.rows import decode_and_compare
 from mailserver.store.schema import MIGRATIONS, PAGE_BYTES, SECONDS_PER_DAY
@@ -102,16 +102,17 @@ def check_store(path: Path, show: Show) -> CheckReport:
         KeyboardInterrupt: also in the middle of a statement.
     """
     report = CheckReport()
+    with contextlib.suppress(OSError):  # whoever opens it says why
+        _look_at_files(path, report)
     with contextlib.ExitStack() as stack:
         try:
             connection = stack.enter_context(read_untouched(path))
         except StoreError as error:
-            if not isinstance(error.__cause__, sqlite3.DatabaseError):
+            if isinstance(error.__cause__, sqlite3.DatabaseError):
+                report.add(Kind.PAGES, str(error))  # so damaged that SQLite reads nothing of it
+            elif report.is_sound:
                 raise
-            _look_at_files(path, report)
-            report.add(Kind.PAGES, str(error))  # so damaged that SQLite reads nothing of it
             return report
-        _look_at_files(path, report)
         connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
         check = _Check(connection, path, report, show)
         for step in (check.schema, check.pages, check.rows, check.counts, check.record):
@@ -135,7 +136,7 @@ def _look_at_files(path: Path, report: CheckReport) -> None:
         report.add(Kind.LOG, f"{wal_file(path)}: {log.damage}")
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
-    missing = missing_pages(path, header, log)
+    missing = missing_pages(path, header, log) if header.startswith(SQLITE_MAGIC) else ""
     if missing:
         report.add(Kind.PAGES, missing)
 

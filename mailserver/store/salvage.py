@@ -2,7 +2,8 @@
 
 The rows are found page by page (`mailserver.store.leaves`), whatever is damaged of trees, indexes or header, and of a
 damaged log all that is whole. Each is decoded and compared with its columns: only envelopes that were stored get into
-the new store, and each once. The rest is set aside in a file. The source is only read.
+the new store, and each once. Only of the time of its reception nothing else is there to compare it with. The rest is
+set aside in a file. The source is only read.
 
 The new store counts its rows anew, by reception as before, and is another store: nothing in it counts as archived.
 """

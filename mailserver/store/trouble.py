@@ -13,8 +13,8 @@ from mailserver.store.damage import explain
 
 log = logging.getLogger(__name__)
 
-REMEMBERED_S = 60.0
-"""So long a failure to store counts, if nobody sends anything after it: then it is not known whether it is over."""
+REMEMBERED_S = 15.0
+"""So long a failure to store counts if nobody sends anything after it: the look whether it is over takes less room."""
 
 LOG_INTERVAL_S = 60.0
 """Least time between two lines on the same failure."""

@@ -98,7 +98,7 @@ def metrics_port(daemon: Daemon) -> int:
     return int(daemon.wait_for_line("serving metrics").rpartition("port=")[2])
 
 
-async def until_ready(port: int, code: int, within_s: float = 20.0) -> str:
+async def until_ready(port: int, code: int, within_s: float = 45.0) -> str:
     """Wait until `/ready` answers with a code; return its text."""
     async with asyncio.timeout(within_s):
         while True:

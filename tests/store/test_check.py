@@ -15,6 +15,7 @@ from mailserver.store.compaction import compaction_file
 from mailserver.store.envelopes import open_store
 from mailserver.store.handover import Handover, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
+from mailserver.store.wal import wal_file
 from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, fill, make_envelope, make_envelopes, stored
 from tests.store.samples import change, contents_of, copy_as_on_disk, make_store, names_in, plain, rows
@@ -413,3 +414,20 @@ def test_interrupt_is_heard_in_the_middle_of_a_statement(path: Path, monkeypatch
 
     with pytest.raises(KeyboardInterrupt):
         check(path)
+
+
+async def test_damage_of_the_log_is_named(tmp_path: Path) -> None:
+    """SQLite reads what is before it, and says nothing."""
+    async with open_store(tmp_path / STORE_FILE) as store:
+        for number in range(4):
+            await fill(store, make_envelopes(20, first=20 * number))
+        copy = copy_as_on_disk(tmp_path / STORE_FILE, tmp_path / "killed")
+    log = bytearray(wal_file(copy).read_bytes())
+    log[32 + 24 + 500] ^= 1
+    wal_file(copy).write_bytes(log)
+
+    report = check(copy)
+
+    assert report.found.keys() == {Kind.LOG}
+    assert "is damaged at frame 1, and committed transactions follow" in texts(report, Kind.LOG)
+    assert "waku-mailserver salvage" in Kind.LOG.value
