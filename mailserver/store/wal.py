@@ -213,5 +213,8 @@ def _salted_index(store: Path) -> tuple[bytes, int] | None:
     one = header[:_INDEX_BYTES]
     if len(header) < 2 * _INDEX_BYTES or one != header[_INDEX_BYTES:] or not one[12]:
         return None
+    version, sums = struct.unpack_from("=I", one), struct.unpack_from("=2I", one, 40)
+    if version != (_FORMAT,) or sums != _checksum(one[:40], sys.byteorder, (0, 0)):  # what a power cut has left of it
+        return None
     (frames,) = struct.unpack_from("=I", one, 16)
     return one[32:40], frames

@@ -305,15 +305,6 @@ def test_days_whose_newest_rows_were_deleted_are_sound(path: Path) -> None:
     assert damage(path, f"UPDATE reception_days SET last_seq = 1000 WHERE day = {TODAY}").is_sound
 
 
-def test_counts_are_right_again_after_what_the_readme_says(path: Path) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    statements = text.partition("```sql\n  BEGIN;\n")[2].partition("COMMIT;")[0].split(";\n")[:-1]
-    change(path, "UPDATE days SET bytes = 1", "DELETE FROM day_topics", "DELETE FROM reception_days")
-    change(path, "UPDATE sqlite_sequence SET seq = 5")
-
-    assert damage(path, *statements).is_sound
-
-
 def test_second_identity_is_found(path: Path) -> None:
     assert "not one identity" in texts(damage(path, "INSERT INTO identity VALUES ('x')"), Kind.SCHEMA)
 

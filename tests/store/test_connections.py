@@ -23,6 +23,7 @@ from mailserver.store.connections import (
 )
 from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION, STORE_FILE
+from mailserver.store.wal import wal_file
 from mailserver.store.writer import NewEnvelope
 from tests.store.samples import (
     DAY,
@@ -580,17 +581,22 @@ async def test_new_store_has_its_name_only_when_it_is_whole(
     assert 0 < len(there) < len(copies)
 
 
-@pytest.mark.parametrize("ending", ["journal", "wal", "shm"])
-async def test_what_is_left_of_a_store_that_was_deleted_is_not_taken_for_a_part_of_the_new_one(
-    path: Path, tmp_path: Path, ending: str
-) -> None:
-    (tmp_path / "other").mkdir()
-    other = tmp_path / "other" / STORE_FILE
+def log_of_another_store(folder: Path) -> bytes:
+    """A log with a transaction in it."""
+    (folder / "other").mkdir()
+    other = folder / "other" / STORE_FILE
     make_store(other, new_envelopes(3))
     with plain(other, write=True) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("DELETE FROM envelopes")
-        left = read(other.with_name(f"{STORE_FILE}-wal"))
+        return read(wal_file(other))
+
+
+@pytest.mark.parametrize("ending", ["journal", "shm"])
+async def test_what_is_left_of_a_store_that_was_deleted_is_not_taken_for_a_part_of_the_new_one(
+    path: Path, tmp_path: Path, ending: str
+) -> None:
+    left = log_of_another_store(tmp_path)
     for name in (path.name, f"{path.name}.new"):
         write(path.with_name(f"{name}-{ending}"), left)
 
@@ -599,6 +605,15 @@ async def test_what_is_left_of_a_store_that_was_deleted_is_not_taken_for_a_part_
     assert stored(path) == []
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
     assert len(rows(path, "SELECT id FROM identity")) == 1
+    assert [name for name in names_in(path.parent) if ".new" in name] == []
+
+
+async def test_log_of_a_new_store_that_was_never_finished_goes(path: Path, tmp_path: Path) -> None:
+    write(path.with_name(f"{path.name}.new-wal"), log_of_another_store(tmp_path))
+
+    await make(path)
+
+    assert stored(path) == []
     assert [name for name in names_in(path.parent) if ".new" in name] == []
 
 
