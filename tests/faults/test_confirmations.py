@@ -23,8 +23,9 @@ from tests.faults.tracing import (
     CARELESS,
     Call,
     Confirmed,
-    killed_at_sync,
+    killed_at,
     read_trace,
+    stop_traced,
     traced_daemon,
     unsafe_confirmation,
     unsafe_entries,
@@ -164,8 +165,10 @@ def kill_before_sync(folder: Path, payload: bytes, mark: str) -> Path:
     for number in range(3, MAX_SYNCS + 1):  # before them, those of the log's header and of the folder
         data_dir = folder / f"killed-{number}"
         shutil.copytree(folder / "made", data_dir, ignore=shutil.ignore_patterns("control"))
-        with killed_at_sync(data_dir, number) as daemon, contextlib.suppress(ConnectionLost):
-            asyncio.run(post_again(daemon.enode, payload, ()))
+        with running_daemon(data_dir, program=killed_at("fdatasync", number)) as daemon:
+            with contextlib.suppress(ConnectionLost):
+                asyncio.run(post_again(daemon.enode, payload, ()))
+            stop_traced(daemon)
         if any(mark.encode() in row.raw for row in rows_of(data_dir / STORE_FILE)):
             return data_dir
     raise AssertionError(f"it was not written before the daemon's sync {MAX_SYNCS}")

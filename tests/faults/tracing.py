@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,16 +97,20 @@ def traced_daemon(data_dir: Path, trace: Path, *, program: Sequence[str] = CAREF
             stop_traced(daemon)
 
 
-@contextlib.contextmanager
-def killed_at_sync(data_dir: Path, number: int) -> Iterator[Daemon]:
-    """Run a daemon whose thread that writes is killed when it is about to sync for so many times, and all with it."""
-    inject = f"--inject=fdatasync:signal=SIGKILL:when={number}"
-    command = (*STRACE, "--trace=fdatasync", inject, "--output=/dev/null", *CAREFUL)
-    with running_daemon(data_dir, program=command) as daemon:
-        try:
-            yield daemon
-        finally:
-            stop_traced(daemon)
+def killed_at(call: str, number: int) -> tuple[str, ...]:
+    """The daemon as a program that is killed when one of its threads is about to make a call for so many times."""
+    return (*STRACE, f"--trace={call}", f"--inject={call}:signal=SIGKILL:when={number}", "--output=/dev/null", *CAREFUL)
+
+
+def counting(call: str, trace: Path) -> tuple[str, ...]:
+    """The daemon as a program whose calls of one kind go to `trace`."""
+    return (*STRACE, f"--trace={call}", f"--output={trace}", *CAREFUL)
+
+
+def most_calls(trace: Path) -> int:
+    """How many of the calls in a trace were made by the thread that has made most."""
+    threads = Counter(match.group(1) for line in trace.read_text().splitlines() if (match := _CALL.match(line)))
+    return max(threads.values(), default=0)
 
 
 def stop_traced(daemon: Daemon) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from bench.data import Distribution, Topics, history
 from mailserver.store.schema import APPLICATION_ID, HASH_PREFIX_BYTES, MIGRATIONS, PAGE_BYTES, STORE_FILE
 from mailserver.store.writer import NewEnvelope
-from tests.faults.kills.moments import Moment, after, changed_at, drawn, grown, killing, size_of, then
+from tests.faults.kills.moments import after, changed_at, drawn, killing, then
 from tests.faults.kills.promises import Promises
 from tests.faults.kills.subject import Subject
+from tests.faults.tracing import counting, killed_at, most_calls, stop_traced
 from tests.integration.daemons import running_daemon
 
 OLD_ENVELOPES = 20_000
@@ -21,6 +22,10 @@ OLD_SPAN_S = 5 * 86_400
 
 KILLS_OF_A_MIGRATION = 3
 """Of one store, at most. One more follows, under a flood, when it is migrated."""
+
+CALLS = ("pwrite64", "fdatasync")
+FIRST_WRITE = 9
+"""Before it, SQLite writes a byte into each part of the log's index."""
 
 FIRST_START_S = 0.6
 """A first start takes no longer, from the folder to the first log line."""
@@ -31,7 +36,7 @@ def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) 
     _first_starts(subjects, folder, rng, rounds // 5)
     template = folder / "version-1"
     promises = _make_old(template, rng)
-    seconds, log_bytes = _measure(template, folder / "measured")
+    measured = _measure(template, folder)
     kills = sum(subject.figures["kills"] for subject in subjects)
     while kills < rounds:
         name = f"migrating, store {len(subjects)}"
@@ -40,7 +45,7 @@ def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) 
         shutil.copytree(template, subject.data_dir)
         subject.promises = promises.copy()
         for _ in range(KILLS_OF_A_MIGRATION):
-            if not _kill_migration(subject, seconds, log_bytes):
+            if not _kill_migration(subject, *measured):
                 break
         _go_on(subject)
         shutil.rmtree(subject.data_dir)
@@ -105,8 +110,9 @@ def _put_old(connection: sqlite3.Connection, batch: list[NewEnvelope]) -> None:
     connection.execute("COMMIT")
 
 
-def _measure(template: Path, copy: Path) -> tuple[float, int]:
-    """How long an undisturbed migration takes from opening the store on, and how long the log is then."""
+def _measure(template: Path, folder: Path) -> tuple[float, int, int]:
+    """Of an undisturbed migration: how long it takes from opening the store on, and how many writes and syncs."""
+    copy = folder / "measured"
     shutil.copytree(template, copy)
     index = copy / f"{STORE_FILE}-shm"
     began: list[float] = []
@@ -116,26 +122,37 @@ def _measure(template: Path, copy: Path) -> tuple[float, int]:
                 began.append(time.monotonic())
             time.sleep(0.001)
         seconds = time.monotonic() - began[0]
-        size = size_of(copy / f"{STORE_FILE}-wal")
-    return seconds, size
+    counts = []
+    for call in CALLS:
+        shutil.rmtree(copy)
+        shutil.copytree(template, copy)
+        with running_daemon(copy, program=counting(call, folder / call)) as daemon:
+            stop_traced(daemon)
+        counts.append(most_calls(folder / call))
+    shutil.rmtree(copy)
+    return seconds, counts[0], counts[1]
 
 
-def _kill_migration(subject: Subject, seconds: float, log_bytes: int) -> bool:
-    """Start the daemon on a store of version 1 and kill it; return whether the store is still of version 1."""
+def _kill_migration(subject: Subject, seconds: float, writes: int, syncs: int) -> bool:
+    """Start the daemon on a store of version 1 and kill it; return whether the store is still of version 1.
+
+    In its middle by time; or, exactly, at one of the writes or syncs of its commit.
+    """
     rng, index = subject.rng, subject.data_dir / f"{STORE_FILE}-shm"
-    with contextlib.suppress(FileNotFoundError):
-        index.unlink()  # so that it shows when the store is opened; it is made anew after a kill in any case
-    at_open: Moment = lambda: changed_at(index) > 0  # noqa: E731
-    if rng.random() < 0.5:
-        moment = then(at_open, lambda: after(rng.uniform(0, seconds)))
-    else:  # while the transaction is written
-        before = size_of(subject.log)
-        least = min(before + 1, log_bytes)
-        moment = then(at_open, lambda: grown(subject.log, rng.randint(least, max(least, log_bytes))))
-    with subject.starting() as daemon:
-        with killing(daemon.process.pid, moment):
-            pass
-        daemon.wait()
+    index.unlink(missing_ok=True)  # so that it shows when the store is opened; it is made anew after a kill in any case
+    call = rng.choice((None, *CALLS))
+    if call is None:
+        moment = then(lambda: changed_at(index) > 0, lambda: after(rng.uniform(0, seconds)))
+        with subject.starting() as daemon:
+            with killing(daemon.process.pid, moment):
+                pass
+            daemon.wait()
+    else:
+        number = rng.randint(FIRST_WRITE, writes) if call == CALLS[0] else rng.randint(1, syncs)
+        with subject.starting(killed_at(call, number)) as daemon:
+            with contextlib.suppress(AssertionError):  # it is killed before it listens
+                daemon.wait_for_line("listening")
+            stop_traced(daemon)
     wreck = subject.examine()
     subject.figures["kills"] += 1
     subject.figures["in_migration"] += wreck.version == 1

@@ -22,7 +22,7 @@ from tests.faults.kills.flood import MAX_ENVELOPES, Flood, all_history
 from tests.faults.kills.moments import Moment, killing
 from tests.faults.kills.promises import Promises
 from tests.faults.kills.wreck import Wreck, look_at
-from tests.integration.daemons import Daemon, run_command, running_daemon
+from tests.integration.daemons import PROGRAM, Daemon, run_command, running_daemon
 from tests.pairs import private_key
 
 NOBODY = Enode(private_key("nobody").public_key, "127.0.0.1", 1)
@@ -75,10 +75,10 @@ class Subject:
                 self._down_since = time.time()
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[Daemon]:
-        """Start the daemon on it, and wait for nothing; killed at the end, if it still runs."""
+    def starting(self, program: Sequence[str] = PROGRAM) -> Iterator[Daemon]:
+        """Start the daemon, or a program that becomes it, and wait for nothing; killed at the end, if it still runs."""
         self._begin()
-        with running_daemon(self.data_dir, *self.flags, listening=False) as daemon:
+        with running_daemon(self.data_dir, *self.flags, listening=False, program=program) as daemon:
             yield daemon
 
     def _begin(self) -> None:
@@ -160,8 +160,9 @@ def _wrong_status(status: Mapping[str, Any], enode: Enode, envelopes: int | None
         yield f"status is not ready: {status['problems']}"
     if status["enode"] != str(enode):
         yield f"status has another enode: {status['enode']}"
-    if envelopes is not None and status["store"]["envelopes"] != envelopes:
-        yield f"status has {status['store']['envelopes']} envelopes, {envelopes} were served"
+    store = status["store"]  # None: nobody has looked yet
+    if envelopes is not None and store is not None and store["envelopes"] != envelopes:
+        yield f"status has {store['envelopes']} envelopes, {envelopes} were served"
 
 
 async def _ask(enode: Enode, data_dir: Path) -> tuple[list[tuple[bytes, bytes]], dict[str, Any]]:
