@@ -84,9 +84,9 @@ def _kill_backup(subject: Subject, daemon: Daemon, backup: subprocess.Popen[str]
 
 def _half_way(subject: Subject, copy: Path) -> Moment:
     """At some size of the copy, or when it is done."""
-    enough = grown(_partial(copy) / STORE_FILE, subject.rng.randint(0, size_of(subject.store)))
-    begun = _partial(copy).exists
-    return then(begun, lambda: lambda: enough() or copy.exists())
+    size = subject.rng.randint(0, size_of(subject.store))
+    enough, done = grown(_partial(copy) / STORE_FILE, size), grown(copy / STORE_FILE, size)
+    return then(lambda: _partial(copy).exists() or copy.exists(), lambda: lambda: enough() or done())
 
 
 def _verify_copy(subject: Subject, copy: Path, owed: AbstractSet[bytes], *, is_served: bool) -> None:

@@ -58,8 +58,10 @@ class Compactor:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,
             )
-            threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-            assert self._said.get(timeout=RUN_LIMIT_S) == "ready"
+            self._said = queue.Queue()
+            threading.Thread(target=_listen, args=(self._process, self._said), daemon=True).start()
+            said = self._said.get(timeout=RUN_LIMIT_S)
+            assert said == "ready", f"the compaction does not start: {said}"
         assert self._process.stdin is not None
         self._process.stdin.write(f"{store} {archive} {run}\n")
         self._process.stdin.flush()
@@ -76,11 +78,12 @@ class Compactor:
             self._process.wait()
             self._process = None
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._said.put(line.strip())
-        self._said.put("")
+
+def _listen(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.put(line.strip())
+    said.put("")
 
 
 def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) -> None:

@@ -25,6 +25,8 @@ WINDOW_PACKETS = 4
 MAX_ENVELOPES = 1000
 """One connection sends no more: stores live for many rounds, and all of a store is read after each."""
 
+IDLE_S = 2.0
+
 PASSWORD_KEY = key_from_password("status-offline-inbox")
 TOPICS = tuple(Topic(bytes([number, 1, 2, 3])) for number in range(20))
 CLIENT_ID = "tests/faults"
@@ -41,6 +43,7 @@ class Flood:
         self._rng = rng
         self._per_packet = per_packet
         self._limit = limit
+        self._last = time.monotonic()
         self.wrong: list[str] = []
 
     async def run(self, enode: Enode) -> None:
@@ -52,6 +55,10 @@ class Flood:
             async with connect(enode) as (wire, _):
                 await _Poster(wire, self, per_packet, self._limit // per_packet).run()
 
+    def is_over(self) -> bool:
+        """Whether it seems to have sent all that it may: nothing has been confirmed for IDLE_S."""
+        return time.monotonic() > self._last + IDLE_S
+
     def packet(self, per_packet: int) -> dict[bytes, bytes]:
         """The next packet, taken down as sent."""
         now = time.time()
@@ -62,6 +69,7 @@ class Flood:
 
     def confirm(self, envelopes: dict[bytes, bytes], response: MessageResponse | None) -> None:
         """Take down a packet as confirmed, both by its Message Response and by Batch Acknowledged."""
+        self._last = time.monotonic()
         if response is None:
             self.wrong.append("a packet was acknowledged without a Message Response")
             return

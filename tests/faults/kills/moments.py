@@ -78,9 +78,9 @@ def changed_at(path: Path) -> int:
     return 0
 
 
-def wait_for(moment: Moment) -> bool:
-    """Wait until a moment comes, or LIMIT_S; return whether it has come."""
-    give_up = time.monotonic() + LIMIT_S
+def wait_for(moment: Moment, limit_s: float = LIMIT_S) -> bool:
+    """Wait until a moment comes, or the limit; return whether it has come."""
+    give_up = time.monotonic() + limit_s
     while not moment():
         if time.monotonic() > give_up:
             return False
@@ -89,11 +89,11 @@ def wait_for(moment: Moment) -> bool:
 
 
 @contextlib.contextmanager
-def killing(pid: int, moment: Moment, *, is_group: bool = False) -> Iterator[None]:
+def killing(pid: int, moment: Moment, *, limit_s: float = LIMIT_S, is_group: bool = False) -> Iterator[None]:
     """SIGKILL a process of ours, or the group that it leads, when a moment comes, or at the limit; over at the end."""
 
     def watch() -> None:
-        wait_for(moment)
+        wait_for(moment, limit_s)
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if is_group else os.kill)(pid, signal.SIGKILL)
 

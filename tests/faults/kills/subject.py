@@ -33,6 +33,9 @@ MIXED = (1, 10, 100, 1)
 
 STATUS_TIMEOUT_S = 15.0
 
+FLOOD_LIMIT_S = 30.0
+"""A flood whose moment has not come by then, on a machine that has much else to do, ends all the same."""
+
 
 class Subject:
     """One data directory and what was promised by whoever served it.
@@ -115,7 +118,7 @@ class Subject:
         """Flood the daemon until it is killed at a moment; return what is left."""
         before = self.promises.confirmed
         flood = Flood(self.promises, self.rng, per_packet, limit)
-        with killing(daemon.process.pid, moment):
+        with killing(daemon.process.pid, lambda: moment() or flood.is_over(), limit_s=FLOOD_LIMIT_S):
             asyncio.run(flood.run(daemon.enode))  # a wire cannot say goodbye to who is gone with uvloop
         daemon.wait()
         self.blame(flood.wrong)
