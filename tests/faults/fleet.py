@@ -37,6 +37,9 @@ from tests.store.samples import rows
 PASSWORD_KEY = key_from_password(Config().password)
 POLL_S = 0.1
 
+START_WITHIN_S = 60.0
+"""How long daemons that start together may take."""
+
 _CLIENT_STATUS = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
 
 
@@ -258,5 +261,5 @@ def fleet(folder: Path, count: int, *, factor: float, seed: int) -> Iterator[Fle
         for node in nodes:
             stack.enter_context(node.running(factor, [other for other in nodes if other is not node]))
         for node in nodes:
-            node.daemon.wait_for_line("listening")
+            node.daemon.wait_for_line("listening", START_WITHIN_S)
         yield Fleet(wires, nodes, spare, wires[count + 2], factor, seed)
