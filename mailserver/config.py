@@ -77,7 +77,7 @@ class Config:
         (), "enode URLs of mailservers to take history from: what was missed is fetched from them", reloadable=True
     )
     sync_days: float = _setting(
-        30.0, "how far back to fetch what was missed from trusted peers, at each start, in days; 0: nothing"
+        30.0, "how far back to fetch what was missed from trusted peers, in days; 0: nothing"
     )
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
     max_peers: int = _setting(
