@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.soak.month import Result, Settings, Soak
-from tests.soak.plot import draw
+from tests.soak.report import as_text, read_json, write_json, write_page
 from tests.soak.samples import Sample
 
 QUICK = Settings(days=1.5, envelopes_per_day=3000, phones=12, retention_days=0.4, seed=6)
@@ -30,41 +30,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="repeats the same month; it is printed")
     parser.add_argument("--data-dir", type=Path, help="an empty folder that stays (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .png or .svg")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write soak.md and soak.png there")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="run nothing: report what --json wrote")
     given = parser.parse_args(argv)
+    result = read_json(given.read) if given.read else _run(given)
+    print(as_text(result))
+    if given.json:
+        write_json(result, given.json)
+    if given.report:
+        write_page(result, given.report)
+    return 1 if result.broken else 0
+
+
+def _run(given: argparse.Namespace) -> Result:
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
-    settings = (
-        QUICK
-        if given.quick
-        else Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
-    )
+    settings = Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
+    settings = QUICK if given.quick else settings
     print(f"seed {settings.seed}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # no daemon is left behind
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = given.data_dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        result = asyncio.run(Soak(settings, folder, _show).run())
-    print(as_text(result))
-    if given.json:
-        given.json.write_text(json.dumps(result.as_json(), indent=1) + "\n")
-    if given.plot:
-        draw(result.samples, given.plot, f"{settings.days:g} days, {settings.envelopes_per_day} envelopes a day")
-    return 1 if result.broken else 0
+        return asyncio.run(Soak(settings, folder, _show).run())
 
 
 def _show(sample: Sample) -> None:
     print(json.dumps(asdict(sample)), flush=True)
-
-
-def as_text(result: Result) -> str:
-    """Figures, verdicts, and what was not kept."""
-    lines = [", ".join(f"{name} {value:,}" for name, value in result.figures.items())]
-    lines += [
-        f"  {'flat' if v.is_flat else 'GREW':4} {v.name:22} {v.before:10.1f} -> {v.after:10.1f}  (at most {v.most:.1f})"
-        for v in result.verdicts
-    ]
-    lines += [f"  BROKEN {text}" for text in result.broken]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

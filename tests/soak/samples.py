@@ -91,10 +91,15 @@ def longest_run(samples: Sequence[Sample]) -> list[Sample]:
     return max(([sample for sample in samples if sample.run == run] for run in runs), key=len)
 
 
+def thirds(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The second and the last third of the longest run: what the verdict compares."""
+    run = longest_run(samples)
+    return run[len(run) // 3 : 2 * len(run) // 3], run[2 * len(run) // 3 :]
+
+
 def judge(samples: Sequence[Sample], retention_days: float) -> list[Verdict]:
     """Compare the last third of the longest run with the second one: the first is to warm up."""
-    run = longest_run(samples)
-    second, last = run[len(run) // 3 : 2 * len(run) // 3], run[2 * len(run) // 3 :]
+    second, last = thirds(samples)
     verdicts = []
     for rule in RULES:
         if rule.name in STEADY_ONLY and second[0].day < retention_days + 1:

@@ -14,10 +14,10 @@ from bench.data import Distribution, Topics
 from mailserver.waku.envelope import Envelope
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.moved_clock import MovedClock
-from tests.soak.__main__ import QUICK, as_text
+from tests.soak.__main__ import QUICK
 from tests.soak.model import Model, Wrong, make_envelopes
-from tests.soak.month import Soak
-from tests.soak.plot import draw
+from tests.soak.month import Result, Settings, Soak
+from tests.soak.report import as_text, read_json, write_json, write_page
 from tests.soak.samples import Sample, judge, longest_run, percentiles
 
 HOUR = Sample(0.0, 1, 100.0, 30, 10, 4.0, 50.0, 45.0, 1000, 0, 5.0, 9.0, 12.0, 4.0, 8.0, 10.0, 1.0, 800, 1.0, 0.5)
@@ -37,7 +37,6 @@ def hours(count: int, *, run: int = 1, first: int = 0, growing: str = "") -> lis
 async def test_short_soak_loses_nothing(tmp_path: Path) -> None:
     result = await Soak(QUICK, tmp_path, lambda sample: None).run()
 
-    draw(result.samples, tmp_path / "soak.png", "short")
     assert result.broken == [], as_text(result)
     assert result.figures["archived"] >= result.figures["envelopes"] > QUICK.envelopes_per_day
     assert (result.figures["kills"], result.figures["restarts"], result.figures["compactions"]) == (2, 2, 2)
@@ -88,6 +87,23 @@ def test_only_the_longest_run_is_judged() -> None:
 def test_percentiles_are_of_what_there_is() -> None:
     assert percentiles([0.001 * number for number in range(1, 101)]) == pytest.approx((51.0, 96.0, 100.0))
     assert all(math.isnan(value) for value in percentiles([]))
+
+
+def test_report_is_written_from_what_was_kept(tmp_path: Path) -> None:
+    samples = [*hours(20), *hours(300, run=2, first=20)]
+    result = Result(Settings(13.0, 800, 5, 7.0, 6), [replace(samples[0], request_p50_ms=math.nan), *samples[1:]])
+    result.verdicts, result.figures["envelopes"] = judge(samples, 7.0), 1234
+    write_json(result, tmp_path / "soak.json")
+
+    read = read_json(tmp_path / "soak.json")
+    write_page(read, tmp_path)
+
+    assert as_text(read) == as_text(result)
+    page = (tmp_path / "soak.md").read_text()
+    assert "13 days, seed 6, retention of 7 days: envelopes 1,234." in page
+    assert "days 5 to 9 and days 9 to 13" in page
+    assert "| rss_mib | 100.0 | 100.0 | 110.0 |" in page
+    assert (tmp_path / "soak.png").stat().st_size > 10_000
 
 
 def posted(*numbers: int) -> list[Envelope]:

@@ -1,0 +1,80 @@
+"""What a soak says at its end: as text, as JSON, and as the page and the picture that are kept in docs/."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from tests.soak.month import Result, Settings
+from tests.soak.plot import draw
+from tests.soak.samples import Sample, Verdict, thirds
+
+_PAGE = """# A month of a mailserver
+
+`make soak` runs the real daemon, its commands and the nightly compaction through a month, by a clock that moves 5
+minutes at a time: peers post, relay and ask for what they missed; every answer is compared with what was posted; the
+daemon is killed and restarted now and then. `make soak ARGS="--report docs"` writes this page.
+
+{days:g} days, seed {seed}, retention of {retention_days:g} days: {figures}.
+
+Medians of two thirds of the longest run without a restart, {second} and {last}:
+
+| | before | after | may be |
+| --- | --- | --- | --- |
+{rows}
+
+{broken}
+
+![the figures of each simulated hour](soak.png)
+"""
+
+
+def as_text(result: Result) -> str:
+    """Figures, verdicts, and what was not kept."""
+    lines = [_figures(result)]
+    lines += [
+        f"  {'flat' if v.is_flat else 'GREW':4} {v.name:22} {v.before:10.1f} -> {v.after:10.1f}  (at most {v.most:.1f})"
+        for v in result.verdicts
+    ]
+    lines += [f"  BROKEN {text}" for text in result.broken]
+    return "\n".join(lines)
+
+
+def write_json(result: Result, path: Path) -> None:
+    """Write all of it."""
+    path.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+
+
+def read_json(path: Path) -> Result:
+    """Read what `write_json` wrote."""
+    record: dict[str, Any] = json.loads(path.read_text())
+    samples = [_sample(sample) for sample in record["samples"]]
+    verdicts = [Verdict(**verdict) for verdict in record["verdicts"]]
+    return Result(Settings(**record["settings"]), samples, verdicts, record["figures"], record["broken"])
+
+
+def write_page(result: Result, folder: Path) -> None:
+    """Write `soak.md` and `soak.png`."""
+    settings = result.settings
+    draw(result.samples, folder / "soak.png", f"{settings.days:g} days, {settings.envelopes_per_day:,} envelopes a day")
+    second, last = (f"days {part[0].day:.0f} to {part[-1].day:.0f}" for part in thirds(result.samples))
+    page = _PAGE.format(
+        days=settings.days,
+        seed=settings.seed,
+        retention_days=settings.retention_days,
+        figures=_figures(result),
+        second=second,
+        last=last,
+        rows="\n".join(f"| {v.name} | {v.before:,.1f} | {v.after:,.1f} | {v.most:,.1f} |" for v in result.verdicts),
+        broken="\n".join(f"- not kept: {text}" for text in result.broken) or "Nothing was lost, and nothing grew.",
+    )
+    (folder / "soak.md").write_text(page)
+
+
+def _sample(record: dict[str, Any]) -> Sample:
+    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in record.items()}
+    return Sample(**values)
+
+
+def _figures(result: Result) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in result.figures.items())
