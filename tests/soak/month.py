@@ -55,7 +55,7 @@ LEAST_JUDGED_DAYS = 5.0
 """A daemon that has run for less is warming up: caches and rings fill, and what grows says nothing."""
 
 PASSWORD = "status-offline-inbox"
-COMMAND_TIMEOUT_S = 600.0
+COMMAND_TIMEOUT_S = 1800.0
 LATER_S = 600
 """After the last day, until the last compaction."""
 
