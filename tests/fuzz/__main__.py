@@ -1,5 +1,8 @@
 """`python -m tests.fuzz [--seconds N] [--jobs N] [--json FILE] [--out DIR] [--merge] [TARGET ...]`: fuzz, and say what
 was found. Without a target, all of them. The exit code is 1 if any promise was broken.
+
+What broke a promise lies in DIR/TARGET as `crash-..`; `python -m tests.fuzz.engine TARGET FILE` runs it again. It
+belongs into a test by name: --merge keeps the fewest inputs that reach everything, and may drop it.
 """
 
 import argparse

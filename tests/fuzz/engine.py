@@ -4,6 +4,7 @@ What it finds goes into the first folder; the others are read. Its seeds go into
 Instruments the code under test and the target itself as they are imported, so this module imports neither.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -24,7 +25,9 @@ def main(argv: Sequence[str]) -> None:
     def one_input(data: bytes) -> None:
         run_bounded(target, data)
 
-    atheris.Setup([f"fuzz {name}", f"-max_len={target.max_bytes}", *options], one_input)
+    # Merging starts processes of its own, by the shell and the first of these.
+    itself = f"{shlex.quote(sys.executable)} -m tests.fuzz.engine {name}"
+    atheris.Setup([itself, f"-max_len={target.max_bytes}", *options], one_input)
     atheris.Fuzz()
 
 

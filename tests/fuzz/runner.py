@@ -23,8 +23,14 @@ INPUT_TIMEOUT_S = 60
 RSS_LIMIT_MB = 1024
 """What a process may take after any number of inputs: what leaks shows here. Most take 100."""
 
-GRACE_S = 120.0
-"""For a process to start, read its corpus and end."""
+MAX_RUN_S = 600
+"""How long a given number of runs may take."""
+
+GRACE_S = 600.0
+"""For a process to start, read its corpus and end, on a busy machine. Longer, and it hangs."""
+
+HANGS = 124
+"""The exit code of a process that was ended because it did not, as timeout(1) has it."""
 
 _DONE = re.compile(r"^#\d+\t.*?cov: (\d+) ft: (\d+) corp: (\d+)/(\S+)", re.MULTILINE)
 _RUNS = re.compile(r"^stat::number_of_executed_units:\s+(\d+)", re.MULTILINE)
@@ -51,13 +57,13 @@ def fuzz(
         f"-seed={seed}",
         f"-timeout={INPUT_TIMEOUT_S}",
         f"-rss_limit_mb={RSS_LIMIT_MB}",
+        "-reload=0",  # nobody else writes there, and when it looks depends on the time
         "-print_final_stats=1",
-        "-verbosity=1",
         f"-artifact_prefix={folder}/",
         *([f"-max_total_time={seconds}"] if seconds else []),
         *([f"-runs={runs}"] if runs else []),
     ]
-    code, text = _run(name, [*options, *folders], root, seconds + GRACE_S)
+    code, text = _run(name, [*options, *folders], root, (seconds or MAX_RUN_S) + GRACE_S)
     (folder / "log").write_text(text)
     row = Row(name, _figures(text, seed))
     if code == 0:
@@ -71,10 +77,12 @@ def merge(name: str, out: Path) -> Row:
     write_seeds(name, out / name / "seeds")
     with tempfile.TemporaryDirectory() as kept:
         sources = [CORPUS / name, out / name / "seeds", out / name / "found"]
-        code, text = _run(name, ["-set_cover_merge=1", "-use_counters=0", kept, *_existing(sources)], ROOT, None)
+        code, text = _run(name, ["-set_cover_merge=1", kept, *_existing(sources)], ROOT, None)
         if code != 0:
             raise RuntimeError(f"{name}: not merged:\n{text[-2000:]}")
         inputs = [file.read_bytes() for file in Path(kept).iterdir()]
+        if not inputs:
+            raise RuntimeError(f"{name}: nothing is left:\n{text[-2000:]}")
     target = CORPUS / name
     target.mkdir(parents=True, exist_ok=True)
     for file in target.iterdir():
@@ -99,18 +107,22 @@ def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | Non
     command = [sys.executable, "-m", "tests.fuzz.engine", name, *arguments]
     # The order of sets is a choice, too; what libFuzzer draws depends on its seed alone.
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        command,
-        cwd=root,
-        env=environment,
-        timeout=timeout_s,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    return done.returncode, done.stdout
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=root,
+                env=environment,
+                timeout=timeout_s,
+                check=False,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            code = HANGS
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
 
 
 def _existing(folders: Iterable[Path]) -> list[str]:

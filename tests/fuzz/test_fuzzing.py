@@ -1,16 +1,21 @@
 """A short run of every target under atheris, in a process of its own, always the same; and what it must find."""
 
+import platform
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("atheris", reason="atheris has wheels for Linux on x86-64 only")
-
 from tests.fuzz.runner import ROOT, fuzz
 from tests.fuzz.target import names
 
-pytestmark = pytest.mark.fuzz
+HAS_ATHERIS = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)
+
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.skipif(not HAS_ATHERIS, reason="atheris has wheels for Linux on x86-64 and Python 3.11 to 3.13 only"),
+]
 
 RUNS = 300
 """Beyond what is in the corpus: a second or two of the slowest. `make fuzz` takes its time."""
@@ -25,6 +30,15 @@ def test_short_run_finds_nothing(name: str, tmp_path: Path) -> None:
     assert problem is None
     assert int(row.figures["runs"]) >= RUNS
     assert int(row.figures["edges"]) > 0
+
+
+def test_run_of_one_seed_is_always_the_same(tmp_path: Path) -> None:
+    runs = [fuzz("codec-snappy", tmp_path / name, runs=RUNS, seed=7)[0] for name in ("one", "two")]
+
+    assert runs[0] == runs[1]
+    assert len({path.name for path in tmp_path.glob("*/codec-snappy/found/*")}) == len(
+        list((tmp_path / "one" / "codec-snappy" / "found").iterdir())
+    )
 
 
 @pytest.mark.parametrize(
