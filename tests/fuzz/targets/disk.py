@@ -64,6 +64,10 @@ VALUES: tuple[Any, ...] = (
 """What a field may hold instead of what it should."""
 
 
+MAX_REPEATED = 64
+"""A few edits of one place would make a hundred thousand fields of one."""
+
+
 def edited(choices: Choices, value: Any) -> Any:
     """A copy of a JSON value in which one place holds something else, or is gone."""
     if isinstance(value, dict) and value and choices.below(4):
@@ -81,7 +85,7 @@ def edited(choices: Choices, value: Any) -> Any:
         case 2 if isinstance(value, dict):
             return {**value, choices.take(40).decode("utf-8", "replace"): choices.pick(VALUES)}
         case 3 if isinstance(value, list):
-            return [*value, *value, choices.pick(VALUES)] * choices.below(8)
+            return ([*value, *value, choices.pick(VALUES)] * choices.below(8))[:MAX_REPEATED]
     return choices.pick(VALUES)
 
 
