@@ -16,7 +16,7 @@ from mailserver import __version__
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config, parse_address
 from mailserver.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
-from mailserver.datadir import load_or_make_key, locked, read_token, write_enode
+from mailserver.datadir import check_store_is_left, load_or_make_key, locked, read_token, write_enode
 from mailserver.errors import StartupError
 from mailserver.logs import RecentError, RecentErrors, recent_errors
 from mailserver.metrics import Metrics, SyncFigures
@@ -69,6 +69,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         loop.add_signal_handler(number, stop.set)
     with recent_errors() as recent, locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
+        check_store_is_left(config.data_dir, config.data_dir / STORE_FILE)
         settings, metrics = sync_settings(config), Metrics()
         async with (
             open_store(config.data_dir / STORE_FILE) as store,

@@ -3,6 +3,7 @@
 Nothing here depends on who runs it: root may write everywhere, so what cannot be written is a path below a file.
 """
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -13,6 +14,8 @@ from mailserver.codec.keys import Enode
 from mailserver.datadir import (
     MAX_TOKEN_CHARS,
     MIN_TOKEN_CHARS,
+    DataDirInUse,
+    check_store_is_left,
     load_or_make_key,
     locked,
     read_enode,
@@ -20,6 +23,7 @@ from mailserver.datadir import (
     write_enode,
 )
 from mailserver.errors import StartupError
+from mailserver.store.schema import STORE_FILE
 from tests.pairs import private_key
 
 GROUP_ORDER = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
@@ -410,3 +414,38 @@ def test_token_that_others_may_touch_is_refused_with_advice(token_file: Path, mo
 def test_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=f"cannot read {tmp_path}/token: No such file"):
         read_token(tmp_path / "token")
+
+
+# The store, as far as the folder says something of it
+
+
+def test_store_that_was_emptied_is_refused(made: Path) -> None:
+    store = made / STORE_FILE
+    store.touch()
+    check_store_is_left(made, store)  # the first start was killed
+    write_enode(made, enode_at(30303))
+
+    with pytest.raises(StartupError, match="is empty, and was not: restore a backup"):
+        check_store_is_left(made, store)
+
+    store.unlink()
+    check_store_is_left(made, store)
+
+
+def test_enode_file_that_says_the_same_is_left_alone(made: Path) -> None:
+    write_enode(made, enode_at(30303))
+    before = (made / "enode").stat().st_ino
+
+    write_enode(made, enode_at(30303))
+
+    assert (made / "enode").stat().st_ino == before
+
+
+def test_lock_is_held_on_a_full_disk(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(descriptor: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+
+    with locked(made), pytest.raises(DataDirInUse), locked(made):
+        pass

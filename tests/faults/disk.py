@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,9 @@ FILES = ("-wal", f"{STORE_FILE}", "")
 PACKETS, ENVELOPES, ENVELOPE_BYTES = 12, 20, 3000
 """What is posted in a round: nearly a megabyte, so that the log is written back every ten rounds or so."""
 
+KEPT = 200
+"""So many envelopes stay where more are deleted."""
+
 MAX_MEMORY_MB = 300
 MAX_LINES_PER_ROUND = 4
 """Of one failure: a line for each cause."""
@@ -53,6 +57,7 @@ def run(arguments: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="faults-disk-") as scratch:
         for name, scenario in (
             ("errors", errors(Path(scratch) / "errors", arguments.seed, arguments.rounds)),
+            ("pruning", pruning(Path(scratch) / "pruning", arguments.seed, arguments.rounds // 4)),
             ("full", full(Path(scratch) / "full", arguments.seed)),
             ("commands", commands(Path(scratch) / "commands", arguments.seed, arguments.commands)),
         ):
@@ -125,6 +130,42 @@ async def _restarted(data: Path, client: Client) -> list[str]:
             broken.append("it does not stop")
     report = check_store(data / STORE_FILE, lambda step, done, total: None)
     return broken + [f"{kind.name}: {text}" for kind, texts in report.shown.items() for text in texts[:1]]
+
+
+async def pruning(folder: Path, seed: int, rounds: int) -> tuple[dict[str, Figure], list[str]]:
+    """Errors while a mailserver deletes what is too much: it keeps what it should, and deletes the rest afterwards."""
+    data, draw, client, broken, hits = folder / "data", random.Random(seed), Client(seed), [], 0
+    flags = ("--retention-envelopes", str(KEPT))
+    with (
+        faulty_io(folder / "faults", data) as faults,
+        running_daemon(data, *flags, environment=faults.environment, program=WATCHFUL) as daemon,
+    ):
+        async with connected(daemon) as mail:
+            for number in range(rounds):
+                what = _break(faults, draw)
+                for _ in range(4):
+                    await client.post(mail, client.envelopes(KEPT // 4), REFUSED_WITHIN_S)
+                hits += faults.mend()
+                client.confirmed.clear()  # of what was there before, nothing is promised now
+                again = [await client.post(mail, client.envelopes(KEPT // 4)) for _ in range(3)]
+                served = await _served_at_most(mail, KEPT)
+                faulted = client.faults_of(served) + ([] if all(again) else ["it does not store again"])
+                if served.total() > KEPT:
+                    faulted.append(f"{served.total()} envelopes stay")
+                broken += [f"round {number}, {what}: {fault}" for fault in faulted]
+        daemon.end()
+    return {"rounds": rounds, "failed_calls": hits, "seed": str(seed)}, broken + await _restarted(data, client)
+
+
+async def _served_at_most(mail: MailClient, limit: int) -> Counter[bytes]:
+    """What is served as soon as no more than that is left; or in the end."""
+    served = await serves(mail)
+    for _ in range(100):
+        if served.total() <= limit:
+            break
+        await asyncio.sleep(0.2)
+        served = await serves(mail)
+    return served
 
 
 async def full(folder: Path, seed: int) -> tuple[dict[str, Figure], list[str]]:

@@ -1,6 +1,7 @@
 """`spark-export` as people start it: arguments, exit codes, and one line on stderr for whatever goes wrong."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,7 +15,9 @@ import pytest
 
 from mailserver.logs import LogFormat
 from mailserver.store.compaction import CompactionState, look
+from mailserver.store.handover import read_handover
 from spark_export.cli import main
+from tests.faults.faulty_io import Calls, faulty_io
 from tests.spark_export.samples import archived, envelopes, put, rows_of
 
 pytestmark = pytest.mark.spark
@@ -210,6 +213,32 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) 
         assert "No space left on device" in said(done)
         assert archived(archive) == before
         (disk / "ballast").unlink()
+
+
+@pytest.mark.parametrize(
+    ("calls", "name"),
+    [(Calls.WRITE, ".parquet"), (Calls.SYNC, ""), (Calls.OPEN, "_runs")],
+    ids=["data", "sync", "report"],
+)
+def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(tmp_path: Path, calls: Calls, name: str) -> None:
+    """Nor does the record beside the store say that anything more is archived: nothing of it is pruned."""
+    store, archive, scratch = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive", tmp_path / "scratch"
+    scratch.mkdir()
+    assert run("compact", "--store", store, "--archive", archive, *FAST).returncode == 0
+    before, handed_over = archived(archive), read_handover(store)
+    put(store, envelopes(200, first=1000))
+
+    with faulty_io(tmp_path / "faults", archive) as faults:
+        faults.fail(errno.EIO, calls, name)
+        done = run("compact", "--store", store, "--archive", archive, "--scratch", scratch, *FAST, **faults.environment)
+        assert faults.mend()
+
+    assert "Input/output error" in said(done)
+    assert archived(archive) == before
+    assert read_handover(store) == handed_over
+    assert list(scratch.iterdir()) == []
+    assert run("compact", "--store", store, "--archive", archive, *FAST).returncode == 0
+    assert len(archived(archive)) == 203
 
 
 def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:

@@ -91,6 +91,30 @@ def assert_counts_are_right(path: Path) -> None:
         assert ends[day] <= last_seq <= last_ever
 
 
+def pages_of(path: Path, name: str, kind: str) -> list[int]:
+    """The pages of a table or index, "leaf" or "internal", by a look at their types."""
+    with plain(path) as connection:
+        root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
+    content = path.read_bytes()
+
+    def page(number: int) -> bytes:
+        return content[(number - 1) * PAGE_BYTES : number * PAGE_BYTES]
+
+    found, waiting = [], [root]
+    while waiting:
+        number = waiting.pop()
+        is_leaf = page(number)[0] in (0x0D, 0x0A)
+        if is_leaf == (kind == "leaf"):
+            found.append(number)
+        if not is_leaf:
+            count = int.from_bytes(page(number)[3:5], "big")
+            waiting.append(int.from_bytes(page(number)[8:12], "big"))
+            for n in range(count):
+                cell = int.from_bytes(page(number)[12 + 2 * n : 14 + 2 * n], "big")
+                waiting.append(int.from_bytes(page(number)[cell : cell + 4], "big"))
+    return sorted(found)
+
+
 def copy_as_on_disk(path: Path, to: Path) -> Path:
     """What a kill at this moment leaves: the file and its WAL, or a new one. The WAL's index is made from it again."""
     to.mkdir()

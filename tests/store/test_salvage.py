@@ -22,7 +22,7 @@ from mailserver.store.wal import wal_file
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, make_envelope, stored
-from tests.store.samples import assert_counts_are_right, change, contents_of, copy_as_on_disk, plain, read, rows
+from tests.store.samples import assert_counts_are_right, change, contents_of, copy_as_on_disk, pages_of, read, rows
 from tests.store.samples import stored as rows_in
 
 LARGE = 50_000
@@ -102,30 +102,6 @@ def settle(path: Path) -> Path:
     """Have all of it in the file."""
     change(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     return path
-
-
-def pages_of(path: Path, name: str, kind: str) -> list[int]:
-    """The pages of a table or index, "leaf" or "internal", by a look at their types."""
-    with plain(path) as connection:
-        root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
-    content = path.read_bytes()
-
-    def page(number: int) -> bytes:
-        return content[(number - 1) * PAGE_BYTES : number * PAGE_BYTES]
-
-    found, waiting = [], [root]
-    while waiting:
-        number = waiting.pop()
-        is_leaf = page(number)[0] in (0x0D, 0x0A)
-        if is_leaf == (kind == "leaf"):
-            found.append(number)
-        if not is_leaf:
-            count = int.from_bytes(page(number)[3:5], "big")
-            waiting.append(int.from_bytes(page(number)[8:12], "big"))
-            for n in range(count):
-                cell = int.from_bytes(page(number)[12 + 2 * n : 14 + 2 * n], "big")
-                waiting.append(int.from_bytes(page(number)[cell : cell + 4], "big"))
-    return sorted(found)
 
 
 def damage_pages(path: Path, name: str, kind: str, every: int = 1) -> int:
