@@ -87,6 +87,20 @@ def test_sync_that_is_left_out_is_found(endings: list[str], promise: str, folder
     assert any(promise in text for text in outcome.broken), outcome.shown
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "endings",
+    [[".parquet"], ["_records"], ["main"], ["."], ["data"]],
+    ids=["files", "records", "archive", "above", "store"],
+)
+def test_sync_that_the_archive_leaves_out_is_found(endings: list[str], folder: Path, recorded: Record) -> None:
+    careless = without_syncs(recorded("archive"), *endings)
+
+    outcome = asyncio.run(cut_power(careless, folder, cuts=200, disks=2, seed=SEED, stop_at=1))
+
+    assert outcome.broken
+
+
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 def test_sqlite_that_syncs_less_is_found(synchronous: str, folder: Path) -> None:
     (folder / synchronous / "disk").mkdir(parents=True)

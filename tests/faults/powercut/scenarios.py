@@ -27,6 +27,7 @@ from tests.store.samples import make_version_1, plain, raws, rows
 from tests.waiting import until
 
 DAY_S = 86_400
+FETCHED_WITHIN_S = 60.0
 PACKETS = {1: 20, 10: 6, 100: 1}
 """What is posted in a go: packets of so many envelopes, so many of them."""
 
@@ -206,7 +207,7 @@ async def catch_up(recorder: Recorder, choice: random.Random) -> Scenario:
             await recording.post(daemon, PACKETS)
             total = "SELECT coalesce(sum(envelopes), 0) FROM days WHERE day >= 0"
             known = len(set(recording.sent) | set(missed))
-            await until(lambda: rows(path, total) == [(known,)])
+            await until(lambda: rows(path, total) == [(known,)], FETCHED_WITHIN_S)
             await asyncio.to_thread(daemon.wait_for_line, "caught up")
             assert daemon.stop() == 0
         settings = SyncSettings((source.enode,), PASSWORD_KEY, "power", Acceptance(Requirements(0.0, FULL_INTEREST)))
