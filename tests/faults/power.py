@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults.powercut.archive import archive
-from tests.faults.powercut.cuts import Outcome, cut_power, recorded_all
+from tests.faults.powercut.cuts import Outcome, cut_power, recorded_all, start_daemon
 from tests.faults.powercut.recorder import Kind, Recorder, build
 from tests.faults.powercut.scenarios import STORE_SCENARIOS, Scenario
 from tests.faults.report import Report, Row
 
 SUMMARY = "power cuts: the recorded write order, with unsynced writes lost or torn"
-QUICK = {"cuts": 20, "disks": 2}
+QUICK = {"cuts": 20, "disks": 2, "starts": 1}
 SCENARIOS = {**STORE_SCENARIOS, "archive": archive}
 
 MIN_FREE_BYTES = 1 << 30
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `tests.faults`."""
     parser.add_argument("--cuts", type=int, default=300, help="moments of each scenario at which power is cut")
     parser.add_argument("--disks", type=int, default=4, help="different disks that each of them leaves")
+    parser.add_argument("--starts", type=int, default=10, help="more of them, on which the real program is started")
     parser.add_argument("--seed", type=int, help="repeats a run's choices; what processes write differs a little")
     parser.add_argument("--scenario", choices=[*SCENARIOS], help="only this one")
 
@@ -46,8 +47,15 @@ async def _run(name: str, folder: Path, seed: str, arguments: argparse.Namespace
     scenario = await record(name, folder, seed)
     missed = recorded_all(scenario, folder)
     outcome = await cut_power(scenario, folder, cuts=arguments.cuts, disks=arguments.disks, seed=seed, name=name)
-    figures = {**figures_of(scenario), **_figures(outcome), "seed": seed}
-    return Row(name, figures), [*outcome.shown, *(f"{name}: not recorded: {file}" for file in missed)]
+    started = await cut_power(
+        scenario, folder, cuts=arguments.starts, disks=1, seed=f"{seed} starts", name=name, start=start_daemon
+    )
+    figures = {**figures_of(scenario), **_figures(outcome), "starts": started.disks, "seed": seed}
+    return Row(name, figures), [
+        *outcome.shown,
+        *started.shown,
+        *(f"{name}: not recorded: {file}" for file in missed),
+    ]
 
 
 def fast_folder() -> Path | None:

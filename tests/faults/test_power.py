@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.faults.power import QUICK, SCENARIOS, fast_folder, record
-from tests.faults.powercut.cuts import cut_power, recorded_all, without_syncs
+from tests.faults.powercut.cuts import cut_power, recorded_all, start_daemon, without_syncs
 from tests.faults.powercut.recorder import Kind, Recorder, build
 from tests.faults.powercut.scenarios import Scenario, ingest
 
@@ -48,12 +48,20 @@ def recorded(folder: Path) -> Record:
 def test_whatever_a_power_cut_leaves_what_was_promised_is_there(name: str, folder: Path, recorded: Record) -> None:
     scenario = recorded(name)
 
-    outcome = asyncio.run(cut_power(scenario, folder, **QUICK, seed=SEED, name=name))
+    cuts, disks = QUICK["cuts"], QUICK["disks"]
+    outcome = asyncio.run(cut_power(scenario, folder, cuts=cuts, disks=disks, seed=SEED, name=name))
 
     assert outcome.shown == []
-    assert outcome.cuts == QUICK["cuts"]
-    assert outcome.disks == QUICK["cuts"] * QUICK["disks"]
+    assert (outcome.cuts, outcome.disks) == (cuts, cuts * disks)
     assert len(scenario.promises) > 20 or name == "archive"
+
+
+@pytest.mark.parametrize("name", ["first_start", "ingest"])
+def test_program_starts_on_what_is_left(name: str, folder: Path, recorded: Record) -> None:
+    outcome = asyncio.run(cut_power(recorded(name), folder, cuts=2, disks=2, seed=SEED, start=start_daemon))
+
+    assert outcome.shown == []
+    assert outcome.disks == 4
 
 
 @each_scenario
@@ -107,6 +115,6 @@ def test_sqlite_that_syncs_less_is_found(synchronous: str, folder: Path) -> None
     recorder = Recorder(build(folder / synchronous), folder / synchronous / "disk", folder / synchronous / "log")
 
     scenario = asyncio.run(ingest(recorder, random.Random(SEED), synchronous=synchronous, rounds=1))
-    outcome = asyncio.run(cut_power(scenario, folder, cuts=20, disks=1, seed=SEED, stop_at=1))
+    outcome = asyncio.run(cut_power(scenario, folder, cuts=20, disks=2, seed=SEED, stop_at=1))
 
     assert any("confirmed envelopes are missing" in text for text in outcome.broken), outcome.shown

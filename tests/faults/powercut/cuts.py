@@ -5,7 +5,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from tests.faults.powercut.checks import Broken
 from tests.faults.powercut.recorder import Entry, Kind
 from tests.faults.powercut.replay import INDEX_SUFFIX, Loss
 from tests.faults.powercut.scenarios import Scenario
+from tests.faults.powercut.workload import DATA
+from tests.integration.daemons import running_daemon
 
-OTHER_LOSSES = [loss for loss in Loss if loss is not Loss.EVERYTHING]
 MAX_SHOWN = 20
 """So many broken promises of a scenario are told one by one."""
 
@@ -31,12 +32,23 @@ class Outcome:
 
 
 async def cut_power(
-    scenario: Scenario, scratch: Path, *, cuts: int, disks: int, seed: str, name: str = "", stop_at: int | None = None
+    scenario: Scenario,
+    scratch: Path,
+    *,
+    cuts: int,
+    disks: int,
+    seed: str,
+    name: str = "",
+    start: Callable[[Path], None] | None = None,
+    stop_at: int | None = None,
 ) -> Outcome:
     """Cut the power at so many moments, each with so many disks that it may leave, and look at each of them.
 
+    Of several disks of a moment, the first one has lost everything that was not synced.
+
     Args:
         scratch: a folder for the disks; each is removed again.
+        start: what is done with each disk before it is looked at; raises Broken.
         stop_at: after so many broken promises: enough to know.
     """
     outcome, began = Outcome(), time.monotonic()
@@ -47,10 +59,12 @@ async def cut_power(
         outcome.cuts += 1
         for number in range(disks):
             choice = random.Random(f"{seed} {name} {cut} {number}")
-            loss = Loss.EVERYTHING if number == 0 else choice.choice(OTHER_LOSSES)
+            loss = Loss.EVERYTHING if number == 0 and disks > 1 else choice.choice([*Loss])
             remains = scratch / "remains"
             disk.cut(loss, choice).write_to(remains)
             try:
+                if start is not None:
+                    start(remains)
                 await scenario.check(remains, cut)
             except Broken as error:
                 outcome.broken[str(error)] += 1
@@ -62,6 +76,19 @@ async def cut_power(
             break
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def start_daemon(remains: Path) -> None:
+    """Have the real program start on what is left, and stop again.
+
+    Raises:
+        Broken: it does not.
+    """
+    try:
+        with running_daemon(remains / DATA) as daemon:
+            assert daemon.stop() == 0, daemon.log
+    except AssertionError as error:
+        raise Broken(f"the mailserver does not start: {error}") from error
 
 
 def recorded_all(scenario: Scenario, scratch: Path) -> list[str]:
