@@ -88,5 +88,5 @@ def _figures(outcome: Outcome) -> dict[str, int | float]:
         "cuts": outcome.cuts,
         "disks": outcome.disks,
         "broken": outcome.broken.total(),
-        "ms_per_disk": 1000 * outcome.seconds / max(1, outcome.disks),
+        "cpu_ms_per_disk": 1000 * outcome.cpu_s / max(1, outcome.disks),
     }
