@@ -197,7 +197,7 @@ class Delivery:
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
         record.found_at = _now()
-        seqs, last_key, more = page.seqs, page.keys[-1:], page.more
+        seqs, last_key, more, looked_up = page.seqs, page.keys[-1:], page.more, page.looked_up
         del page  # whoever does not read its answer has us keep what is left of it
         cursor = None
         try:
@@ -205,7 +205,7 @@ class Delivery:
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
             cursor = _cursor(last_key[0], last_hash) if more else None
         finally:  # who reads it all and is gone before the completion has had it, too
-            requester.delivered(len(seqs), cursor, _now())
+            requester.delivered(len(seqs), cursor, _now(), looked_up=looked_up)
         return Completion(request.request_id, last_hash, cursor)
 
     async def _send_all(
@@ -215,9 +215,9 @@ class Delivery:
         last = None
         for at in range(0, len(seqs), _READ_AHEAD):
             rows = seqs[at : at + _READ_AHEAD]
-            sizes = await self._store.sizes(rows)
+            sizes = await self._store.sizes(rows, rank=at)
             for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
-                raws = await self._store.read(rows[packet.start : packet.stop])
+                raws = await self._store.read(rows[packet.start : packet.stop], rank=at + packet.start)
                 if raws:
                     payload = encode_envelopes(raws)
                     await send(PacketCode.P2P_MESSAGE, payload)

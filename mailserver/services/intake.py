@@ -6,7 +6,7 @@ together too much.
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
@@ -36,8 +36,7 @@ STRUCTURE_FACTOR = 16
 """To decode a byte of a packet other than of envelopes takes up to so many times as long: 10,000 topics, 25 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What a packet costs us before we have looked at more than the headers in it.
 
     `work`: how long a packet of ordinary envelopes would be that takes as much time; at least its own length.

@@ -11,7 +11,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
@@ -87,7 +87,7 @@ class ServedPeer:
         self._unconfirmed_envelopes = 0
         self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
-        self._load = Load(0, 0)  # of the packet that is being taken in
+        self._work = self._memory = 0  # of the packet that is being taken in
         self._unturned_bytes = 0
         self._unturned_since = -math.inf
         self._memory_bytes = 0
@@ -109,7 +109,7 @@ class ServedPeer:
                 for _ in self._requests:
                     self._known_requester.leave()
                 self._services.intake.requests.leave(self._request_bytes)
-                self._give_back(self._load.memory)  # of a packet that did not decode, or came while we were quitting
+                self._give_back(self._memory)  # of a packet that did not decode, or came while we were quitting
         closed = self.connection.closed
         if closed is not None:
             self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
@@ -180,7 +180,7 @@ class ServedPeer:
                 await self._confirmed.wait()
             await self._services.intake.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
             self._memory_bytes += load.memory
-        self._load = load
+        self._work, self._memory = load
 
     def _give_back(self, memory: int) -> None:
         self._memory_bytes -= memory
@@ -189,7 +189,7 @@ class ServedPeer:
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
             return
-        memory, self._load = self._load.memory, replace(self._load, memory=0)
+        memory, self._memory = self._memory, 0
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
@@ -297,7 +297,7 @@ class ServedPeer:
         self.connection.send(code, payload)
 
     def _throttle(self, size: int, now: float) -> float:
-        work, self._load = self._load.work, replace(self._load, work=0)
+        work, self._work = self._work, 0
         return self._known_meter.on_packet(max(size, work), now)
 
     # The limits are kept by peer: they are looked up when the first packet has come, and with it who it is.

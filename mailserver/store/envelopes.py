@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiosqlite
@@ -93,21 +96,29 @@ class EnvelopeStore:
         """
         return await self._finder.find(query, limit)
 
-    async def sizes(self, seqs: Sequence[int]) -> list[int]:
+    async def sizes(self, seqs: Sequence[int], *, rank: int = 0) -> list[int]:
         """The lengths in bytes of the envelopes found, by their rows; 0 for one that was deleted since.
 
+        Args:
+            rank: as of `read`.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._finder.sizes(seqs)
+        return await self._ranked(rank).sizes(seqs)
 
-    async def read(self, seqs: Sequence[int]) -> list[bytes]:
+    async def read(self, seqs: Sequence[int], *, rank: int = 0) -> list[bytes]:
         """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
 
+        Args:
+            rank: where many read, the lowest goes first: how many the same answer has had already. So short answers,
+                and the beginnings of all, do not wait for long ones.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._finder.read(seqs)
+        return await self._ranked(rank).read(seqs)
+
+    def _ranked(self, rank: int) -> Finder:
+        return Finder(partial(self._readers.run, rank=rank))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store; in their order, each as often as it is given.
@@ -256,17 +267,19 @@ class _ReaderPool:
     def __init__(self, connections: Sequence[aiosqlite.Connection], trouble: Trouble) -> None:
         self._trouble = trouble
         # Last in, first out: what a request has just looked at is in that connection's page cache.
-        self._idle: asyncio.LifoQueue[aiosqlite.Connection] = asyncio.LifoQueue()
-        for connection in connections:
-            self._idle.put_nowait(connection)
+        self._idle = [*connections]
+        self._waiting: list[tuple[int, int, asyncio.Future[aiosqlite.Connection]]] = []  # a heap
+        self._numbers = itertools.count()
 
-    async def run(self, sql: str, parameters: Sequence[object]) -> Iterable[sqlite3.Row]:
+    async def run(self, sql: str, parameters: Sequence[object], rank: int = 0) -> Iterable[sqlite3.Row]:
         """Run one statement and return all its rows.
 
+        Args:
+            rank: of those that wait, the lowest goes first, and of the same the one that came first.
         Raises:
             StoreError: SQLite could not.
         """
-        connection = await self._idle.get()
+        connection = await self._take(rank)
         try:
             return await connection.execute_fetchall(sql, parameters)
         except sqlite3.Error as error:
@@ -276,7 +289,29 @@ class _ReaderPool:
             await connection.interrupt()
             raise
         finally:
-            self._idle.put_nowait(connection)
+            self._give(connection)
+
+    async def _take(self, rank: int) -> aiosqlite.Connection:
+        if self._idle:
+            return self._idle.pop()
+        future: asyncio.Future[aiosqlite.Connection] = asyncio.get_running_loop().create_future()
+        entry = rank, next(self._numbers), future
+        heapq.heappush(self._waiting, entry)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)
+            else:  # it was given one at the same moment
+                self._give(future.result())
+            raise
+
+    def _give(self, connection: aiosqlite.Connection) -> None:
+        if self._waiting:
+            heapq.heappop(self._waiting)[2].set_result(connection)
+        else:
+            self._idle.append(connection)
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
@@ -50,10 +50,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The first `limit` matches, newest first, and whether there are more."""
+    """The first `limit` matches, newest first, and whether there are more.
+
+    `looked_up`: how many pairs (day, topic) it took, 2 us each.
+    """
 
     keys: list[Key]
     more: bool
+    looked_up: int = field(default=0, compare=False)
 
     @property
     def seqs(self) -> "array[int]":
@@ -145,10 +149,10 @@ class Finder:
         wanted = limit + 1  # one more tells whether there are more
         if query.interest.topics is None and query.interest.bloom == FULL_BLOOM:
             rows = await self._run(_KEYS_BY_TIME, (*bounds, wanted))
-            keys = [Key(*row) for row in rows]
+            keys, looked_up = [Key(*row) for row in rows], 0
         else:
-            keys = await self._find_by_day(query.interest, bounds, wanted)
-        return Page(keys[:limit], len(keys) > limit)
+            keys, looked_up = await self._find_by_day(query.interest, bounds, wanted)
+        return Page(keys[:limit], len(keys) > limit, looked_up)
 
     async def sizes(self, seqs: Sequence[int]) -> list[int]:
         """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
@@ -175,10 +179,12 @@ class Finder:
             found.update((created, key) for created, key in await self._run(_PRESENT[slots], parameters))
         return found
 
-    async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> list[Key]:
+    async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> tuple[list[Key], int]:
+        """The first `wanted` envelopes, and how many pairs (day, topic) were looked up."""
         first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY
         days = [day for (day,) in await self._run(_DAYS, (first, last))]
         found: list[Key] = []
+        looked_up = 0
         span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // max(1, len(interest.topics))))
         at = 0
         while at < len(days) and len(found) < wanted:
@@ -194,11 +200,12 @@ class Finder:
             if pairs is None:
                 found += await self._scan(interest, within, wanted - len(found))
             else:
+                looked_up += len(pairs)
                 found += await self._look_up(pairs, within, wanted - len(found))
                 if interest.topics is None and len(pairs) <= _SLOTS[-1] // 2:
                     span = min(_MAX_DAYS, 2 * span)  # few topics in so many days: look at more together
             at += len(group)
-        return found
+        return found, looked_up
 
     async def _wanted_topics(self, interest: Interest, days: Sequence[int]) -> list[tuple[int, bytes]] | None:
         """The pairs (day, topic) to look up, of days newest first; None if there are too many."""

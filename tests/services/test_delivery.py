@@ -732,9 +732,11 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
         return admit(requester, cursor, time.now)
 
-    def delivered_then(requester: Requester, envelopes: int, cursor: Cursor | None, now: float) -> None:
+    def delivered_then(
+        requester: Requester, envelopes: int, cursor: Cursor | None, now: float, *, looked_up: int
+    ) -> None:
         assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
-        delivered(requester, envelopes, cursor, time.now)
+        delivered(requester, envelopes, cursor, time.now, looked_up=looked_up)
 
     monkeypatch.setattr(Requester, "admit", admit_then)
     monkeypatch.setattr(Requester, "delivered", delivered_then)
@@ -854,6 +856,20 @@ async def test_junk_counts_as_requests(desk: Desk, junk: str) -> None:
 
 
 ONE_A_SECOND = RequestLimits(envelopes_per_minute=60)
+
+
+async def test_to_look_for_many_topics_on_many_days_counts_also_if_nothing_is_found(desk: Desk, time: Time) -> None:
+    await fill(desk.store, [make_envelope(day, created=NOW - day * 86400) for day in range(10)])
+    requester = requester_of(RequestLimits(envelopes_per_minute=60))  # 600 at once
+    topics = [number.to_bytes(4, "big") for number in range(1, 1001)]
+
+    request = sealed_request(deployed_fields(topics=topics)).raw  # 10,000 pairs, as much as 1,250 envelopes
+
+    assert isinstance(await desk.answer(request, requester), Completion)
+    assert isinstance(await desk.answer(request, requester), Failure)
+    assert desk.envelopes == []
+
+
 ENVELOPE_BURST = 60 * ENVELOPE_BURST_MINUTES
 
 

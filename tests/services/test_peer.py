@@ -386,8 +386,8 @@ async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_ENVELOPES", 100)
-    monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.4)
-    monkeypatch.setattr(session_module, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(session_module, "IDLE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(session_module, "PING_INTERVAL_S", 0.1)
     raw, other = await mailserver.dial(), await mailserver.dial()
     payloads = [messages(*make_large_envelopes(20, 2000)) for _ in range(100)]
@@ -395,7 +395,7 @@ async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
     with write_lock(mailserver):
         flooding = asyncio.create_task(flood(raw, payloads))
         # Longer than a silent peer may take, and the flood stands still all the while.
-        deadline = asyncio.get_running_loop().time() + 1.0
+        deadline = asyncio.get_running_loop().time() + 2.5
         while asyncio.get_running_loop().time() < deadline:
             await ask(other, sealed_request(deployed_fields()).raw)
         held_back = not flooding.done()

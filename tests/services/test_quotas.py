@@ -21,6 +21,7 @@ from mailserver.services.quotas import (
     CURSORS_KEPT_S,
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
+    LOOKUPS_PER_ENVELOPE,
     MAX_CURSORS,
     MAX_FOLLOWED,
     PEER_REQUEST_LIMITS,
@@ -234,6 +235,13 @@ def test_peers_whose_requests_are_remembered_are_bounded(
             requester.delivered(0, None, 0.0)
 
     assert [requester.admit(None, 0.0) > 0 for requester in reversed(requesters)] == [True] * 3 + [False]
+
+
+def test_what_is_looked_up_counts_beside_what_is_found() -> None:
+    requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
+    requester.delivered(6000 * ENVELOPE_BURST_MINUTES - 500, None, 0.0, looked_up=599 * LOOKUPS_PER_ENVELOPE)
+
+    assert requester.admit(None, 0.0) == 1.0
 
 
 def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
+from mailserver.store import envelopes as envelopes_module
 from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
 from mailserver.store.reader import Page, Query
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -45,6 +46,7 @@ from tests.store.samples import (
     stored,
     write,
 )
+from tests.waiting import turns
 
 EVERYTHING = Query(*EVER, FULL)
 NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
@@ -338,6 +340,38 @@ async def test_store_that_was_killed_opens_with_all_that_was_put(path: Path, tmp
 
 
 # Stores that cannot be read
+
+
+async def test_where_many_read_short_answers_go_before_long_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelopes_module, "READERS", 1)
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+        order: list[int] = []
+
+        async def read(rank: int) -> None:
+            await store.read([1, 2, 3], rank=rank)
+            order.append(rank)
+
+        await asyncio.gather(*(read(rank) for rank in (99, 900, 500, 0, 900, 0, 500)))
+
+    assert order == [99, 0, 0, 500, 500, 900, 900]  # the first had the connection already
+
+
+async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+        reading = [asyncio.create_task(store.read([1, 2, 3])) for _ in range(READERS)]
+        await turns()
+        waiting = [asyncio.create_task(store.read([1, 2, 3], rank=number)) for number in range(6)]
+        await turns()
+
+        for task in waiting[::2]:
+            task.cancel()
+        await asyncio.wait([*reading, *waiting])
+
+        assert all(task.cancelled() or task.exception() is None for task in waiting)
+        assert not any(task.cancelled() for task in waiting[1::2])
+        assert await asyncio.gather(*(store.read([1]) for _ in range(2 * READERS))) == [raws(new_envelopes(1))] * 6
 
 
 def damage(path: Path) -> None:

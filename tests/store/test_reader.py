@@ -136,6 +136,15 @@ async def test_envelopes_are_found_newest_first(made: Made, interest: Interest) 
     assert not page.more
 
 
+async def test_page_says_how_many_pairs_of_day_and_topic_it_took(made: Made) -> None:
+    finder = made([new_envelope(day, created=START + day * DAY) for day in range(3)]).finder
+
+    topics = await finder.find(Query(*EVER, Interest(topics=frozenset({NEWS, SPORT}))), 10)
+    everything = await finder.find(Query(*EVER, FULL), 10)
+
+    assert (topics.looked_up, everything.looked_up) == (6, 0)
+
+
 async def test_key_names_place_and_row(made: Made) -> None:
     envelopes = new_envelopes(2)
 
