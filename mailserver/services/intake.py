@@ -88,7 +88,7 @@ class SharedMemory:
         except asyncio.CancelledError:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-            else:  # it was let in at the same moment
+            elif not entry[1].cancelled():  # it was let in at the same moment
                 self.used_bytes -= size
             self._let_in()
             raise
@@ -104,8 +104,9 @@ class SharedMemory:
     def _let_in(self) -> None:
         while self._waiting and self._has_room(self._waiting[0][0]):
             size, entered = self._waiting.popleft()
-            self.used_bytes += size
-            entered.set_result(None)
+            if not entered.done():  # whoever waited may be gone, and not know it yet
+                self.used_bytes += size
+                entered.set_result(None)
 
 
 class Intake:

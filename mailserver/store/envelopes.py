@@ -303,15 +303,17 @@ class _ReaderPool:
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 heapq.heapify(self._waiting)
-            else:  # it was given one at the same moment
+            elif not future.cancelled():  # it was given one at the same moment
                 self._give(future.result())
             raise
 
     def _give(self, connection: aiosqlite.Connection) -> None:
-        if self._waiting:
-            heapq.heappop(self._waiting)[2].set_result(connection)
-        else:
-            self._idle.append(connection)
+        while self._waiting:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():  # whoever waited may be gone, and not know it yet
+                future.set_result(connection)
+                return
+        self._idle.append(connection)
 
 
 @contextlib.asynccontextmanager

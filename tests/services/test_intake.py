@@ -172,6 +172,20 @@ async def test_who_gives_up_in_the_moment_it_is_let_in_takes_nothing() -> None:
     assert memory.used_bytes == LARGE
 
 
+async def test_who_is_gone_and_does_not_know_it_yet_is_passed_over() -> None:
+    memory = SharedMemory(LARGE)
+    await memory.enter(LARGE, holds=True)
+    first, second = (asyncio.create_task(memory.enter(LARGE, holds=True)) for _ in range(2))
+    await turns()
+
+    first.cancel()
+    memory.leave(LARGE)
+
+    await second
+    assert first.cancelled() or first.cancelling()
+    assert memory.used_bytes == LARGE
+
+
 # Turns
 
 

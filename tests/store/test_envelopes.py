@@ -374,6 +374,23 @@ async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -
         assert await asyncio.gather(*(store.read([1]) for _ in range(2 * READERS))) == [raws(new_envelopes(1))] * 6
 
 
+async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelopes_module, "READERS", 1)
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+        first, *waiting = (asyncio.create_task(store.read([1, 2, 3])) for _ in range(3))
+        await turns(1)
+
+        first.cancel()
+        waiting[0].cancel()  # both in one moment: the connection is given back before the other knows that it is gone
+        await asyncio.wait([first, *waiting])
+
+        assert waiting[1].result() == raws(new_envelopes(3))
+        assert await store.read([1]) == raws(new_envelopes(1))
+
+
 def damage(path: Path) -> None:
     change(path, "DROP TABLE days", "DROP TABLE envelopes", "DROP TABLE day_topics")
 
