@@ -76,9 +76,7 @@ class Config:
     trusted_peers: tuple[str, ...] = _setting(
         (), "enode URLs of mailservers to take history from: what was missed is fetched from them", reloadable=True
     )
-    sync_days: float = _setting(
-        30.0, "how far back to fetch what was missed from trusted peers, in days; 0: nothing"
-    )
+    sync_days: float = _setting(30.0, "how far back to fetch what was missed from trusted peers, in days; 0: nothing")
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
     max_peers: int = _setting(
         500, "most connected peers, shared between subnets; static and trusted ones always find room", reloadable=True

@@ -18,6 +18,7 @@ from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
 from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
+from mailserver.net.turns import FRAMES_AT_ONCE, Pacer, Turns
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
@@ -109,6 +110,7 @@ class Connection:
         *,
         remote_id: NodeId | None = None,
         memory: ReceiveMemory | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Take over a connected pipe; `run` does the rest.
 
@@ -116,6 +118,7 @@ class Connection:
             status: what we announce.
             remote_id: whom we dialled; None if we were dialled.
             memory: that all connections share; None for some of its own.
+            turns: that all connections take; None for some of its own.
         Raises:
             DecodeError: `remote_id` is no point of the curve.
         """
@@ -125,6 +128,8 @@ class Connection:
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
+        self._turns = turns or Turns()
+        self._pacer = Pacer(self._loop.time())
         self._room = FrameRoom(memory or ReceiveMemory(), on_granted=pipe.wake, on_late=self._on_late_frame)
         self._stuck_timer: TimerHandle | None = None
         self._closed: Closed | None = None
@@ -215,7 +220,7 @@ class Connection:
                     self._flush()  # our part of the key exchange: the peer waits for it, too
                     if not await self._pipe.rest(HELD_POLL_S):
                         self._session.receive_eof()
-                    self._session.reconsider(self._loop.time())
+                    self._session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
                 await self._dispatch(handler)
                 await self._make_room()
                 if self._pipe.is_full:
@@ -311,13 +316,19 @@ class Connection:
         self._pipe.wake()
 
     async def _read(self) -> None:
-        data = await self._pipe.read()
+        """Understand some of the frames that have come; wait for more if there are none."""
+        session = self._session
+        data = b"" if session.has_more else await self._pipe.read()
         if data:
             self.heard_at = self._loop.time()
-            self._session.receive_data(data, self.heard_at)
-            self._room.leave_unless(self._session.frame)
-        elif data is not None:
-            self._session.receive_eof()
+        elif not session.has_more:
+            if data is not None:
+                session.receive_eof()
+            return
+        if self._pacer.must_wait(session.opened_frames, self._loop.time()):
+            await self._turns.wait()
+        session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
+        self._room.leave_unless(session.frame)
 
     async def _make_room(self) -> None:
         """Before more of a large frame is read, wait until there is memory for it."""

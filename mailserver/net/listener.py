@@ -10,6 +10,7 @@ from mailserver.net.admission import Admission
 from mailserver.net.connection import Connection, Serve, run_guarded, session_config
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
+from mailserver.net.turns import Turns
 from mailserver.rlpx.session import Refuse
 from mailserver.waku.packets import StatusOptions
 
@@ -45,6 +46,7 @@ class Listener:
         admission: Admission,
         serve: Serve,
         memory: ReceiveMemory | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Describe our side.
 
@@ -53,6 +55,7 @@ class Listener:
             refuse: says why a peer that has shown who it is, is not wanted.
             admission: decides by address, before that.
             memory: for large frames, of all connections; None for some of its own.
+            turns: of all connections; None for some of its own.
         """
         self._key = key
         self._client_id = client_id
@@ -61,6 +64,7 @@ class Listener:
         self._admission = admission
         self._serve = serve
         self._memory = memory or ReceiveMemory()
+        self._turns = turns or Turns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._stopping = False
@@ -103,7 +107,7 @@ class Listener:
             return
         self._drop_pending()
         config = session_config(self._key, self._client_id, listen_port=self._port, refuse=self._refuse)
-        connection = Connection(pipe, config, self._status(), memory=self._memory)
+        connection = Connection(pipe, config, self._status(), memory=self._memory, turns=self._turns)
         self._pending[connection] = None
         task = loop.create_task(self._run(connection), name=f"peer {pipe.address}")
         self._tasks.add(task)

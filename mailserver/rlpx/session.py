@@ -11,6 +11,7 @@ Spec: rlpx.md; EIP-706 for compression.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -129,7 +130,7 @@ class Session:
         *,
         remote_id: NodeId | None = None,
     ) -> None:
-        """Start as initiator if `remote_id` is given, else as recipient.
+        """Start as initiator if `remote_id` is given, else as recipient. `opened_frames` counts what has come.
 
         Args:
             entropy: called once, when the handshake needs it: a stranger who sends nothing costs no keys.
@@ -150,6 +151,8 @@ class Session:
         self._reading = True
         self._has_proved_itself = False
         self._is_held = False
+        self._has_more = False
+        self.opened_frames = 0
         self._encoder: FrameEncoder
         self._decoder: FrameDecoder
         self._frame: ComingFrame | None = None
@@ -187,20 +190,29 @@ class Session:
         """Whether it is undecided if the peer is wanted: nothing that it sends is looked at. See `reconsider`."""
         return self._is_held and self._state is not SessionState.CLOSED
 
-    def receive_data(self, data: bytes, now: float) -> None:
-        """Take bytes from the peer. Never raises for the peer's faults."""
+    @property
+    def has_more(self) -> bool:
+        """Whether frames may be left of what was received; `receive_data` of nothing goes on with them."""
+        return self._has_more and self._state is not SessionState.CLOSED
+
+    def receive_data(self, data: bytes, now: float, *, max_frames: float = math.inf) -> None:
+        """Take bytes from the peer. Never raises for the peer's faults.
+
+        Args:
+            max_frames: open no more than so many; then `has_more`.
+        """
         if self._state is SessionState.CLOSED:
             return
         self._buffer += data
-        if self._state is SessionState.OPEN:
+        if data and self._state is SessionState.OPEN:
             if self._probed:
                 self._probed, self._seen_at = False, now
             self._patience_s = IDLE_TIMEOUT_S
             self._deadline = now + IDLE_TIMEOUT_S
-        self._advance_all(now)
+        self._advance_all(now, max_frames)
 
-    def reconsider(self, now: float) -> None:
-        """Ask again whether the peer is wanted, if that was undecided."""
+    def reconsider(self, now: float, *, max_frames: float = math.inf) -> None:
+        """Ask again whether the peer is wanted, if that was undecided; `max_frames` as of `receive_data`."""
         if self.is_held:
             assert self._remote_id is not None
             self._is_held = False
@@ -208,12 +220,14 @@ class Session:
                 self._greet_if_wanted(self._remote_id)
             except RemoteProtocolError as error:
                 self.disconnect(error.reason, str(error))
-            self._advance_all(now)
+            self._advance_all(now, max_frames)
 
-    def _advance_all(self, now: float) -> None:
+    def _advance_all(self, now: float, max_frames: float) -> None:
+        most = self.opened_frames + max_frames
         try:
-            while self._advance(now):
+            while self.opened_frames < most and self._advance(now):
                 pass
+            self._has_more = self.opened_frames >= most
         except RemoteProtocolError as error:
             self.disconnect(error.reason, str(error))
         except DecodeError as error:
@@ -321,6 +335,7 @@ class Session:
             return False
         body = self._decoder.decode_body(self._take(self._frame.wire_bytes), self._frame.body_bytes)
         self._frame = None
+        self.opened_frames += 1
         self._on_message(body, now)
         return True
 

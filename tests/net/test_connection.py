@@ -18,6 +18,7 @@ from mailserver.net import connection as connection_module
 from mailserver.net.connection import Connection, Throttle, random_entropy, random_key, session_config
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
+from mailserver.net.turns import Turns
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
@@ -115,11 +116,12 @@ class Wires:
         refuse: Refuse | None = None,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
+        turns: Turns | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
         config = session_config(KEY, "server/1", refuse=refuse)
-        running = self.run(Connection(pipe, config, status, memory=memory), act, throttle)
+        running = self.run(Connection(pipe, config, status, memory=memory, turns=turns), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
 
@@ -130,9 +132,10 @@ class Wires:
         status: StatusOptions = STATUS,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
+        turns: Turns | None = None,
     ) -> tuple[Running, RawPeer]:
         """The same after Hello and Status."""
-        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory)
+        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory, turns=turns)
         await raw.greet()
         return running, raw
 

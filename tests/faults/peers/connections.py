@@ -58,13 +58,16 @@ async def idle(target: Target) -> Mapping[str, Figure]:
 async def crowd_of_idle(target: Target, count: int, *, source: Callable[[int], str] = address) -> AsyncIterator[int]:
     """So many peers that answer pings; tells how many were let in."""
     async with contextlib.AsyncExitStack() as stack:
-        held = 0
-        for number in range(count):
-            with contextlib.suppress(ConnectionLost, OSError):
+
+        async def one(number: int) -> bool:
+            await asyncio.sleep(number / ADMITTED_PER_S)
+            try:
                 await stack.enter_async_context(connect(target.enode, trusting=True, source=source(number)))
-                held += 1
-            await asyncio.sleep(1 / ADMITTED_PER_S)
-        yield held
+            except (ConnectionLost, OSError):
+                return False
+            return True
+
+        yield sum(await asyncio.gather(*map(one, range(count))))
 
 
 def _all_held(figures: Mapping[str, Figure]) -> Iterator[str]:

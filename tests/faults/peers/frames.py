@@ -127,6 +127,22 @@ async def slow_readers(target: Target) -> Mapping[str, Figure]:
     return {"peers": len(peers), "grown_mb": (most - before.memory_bytes) / 1e6}
 
 
+async def pings(target: Target) -> Mapping[str, Figure]:
+    """Peers in nearly all places send pings, the shortest frames there are, as fast as they are read."""
+    count = 60 if target.is_quick else ALL_PLACES
+    async with crowd(lambda number: join(target, number), range(count)) as peers:
+        floods = [b"".join(peer.frame(2, b"\xc0") for _ in range(_PINGS_EACH)) for peer in peers]
+        for peer, flood in zip(peers, floods, strict=True):
+            peer.write(flood)
+        await asyncio.sleep(target.seconds)
+        stayed = sum(not peer.reader.at_eof() for peer in peers)
+    return {"peers": len(peers), "pings": len(peers) * _PINGS_EACH, "stayed": stayed}
+
+
+_PINGS_EACH = 500
+"""What each may send within a second, and ten times as much at once."""
+
+
 async def replayed_handshakes(target: Target) -> Mapping[str, Figure]:
     """A recorded handshake and what followed it, sent again: by who saw it, and has no key."""
     recorded = await _record(target)
@@ -199,6 +215,7 @@ SCENARIOS = (
     Scenario("too large frames", too_large_frames, check=_all_refused),
     Scenario("slow senders", slow_senders, check=_nothing_taken_beforehand),
     Scenario("slow readers", slow_readers),
+    Scenario("pings", pings),
     Scenario("replayed handshakes", replayed_handshakes, check=_all_refused),
     Scenario("replayed frames", replayed_frames, check=_all_refused),
     Scenario("garbage frames", garbage_frames, check=_all_refused),

@@ -10,10 +10,13 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from mailserver.codec.keys import Enode
+from mailserver.errors import DecodeError
+from mailserver.rlpx import p2p
 from mailserver.rlpx.handshake import Initiator
+from mailserver.waku.packets import PacketCode
 from tests.faults.peers.attacker import Target, address
 from tests.pairs import entropy, private_key
-from tests.raw_peer import Hangup, RawPeer
+from tests.raw_peer import DEPLOYED_STATUS, Hangup, RawPeer
 
 IP_BIND_ADDRESS_NO_PORT = 24
 """linux/in.h: the port is chosen at connect(), when both ends are known; else 28,000 connections use them up."""
@@ -61,10 +64,20 @@ async def join(target: Target, number: int, *, source: str | None = None, receiv
     sock = await connected(target.enode, source or address(number), receive_bytes=receive_bytes)
     peer = await RawPeer.dial(sock, target.enode.node_id, name=f"intruder {target.seed} {number}")
     try:
-        return await peer.greet()
+        peer.write(peer.hello())
+        first = await peer.hear()
+        if first.message_id != p2p.MessageId.HELLO:
+            raise Hangup(p2p.decode_disconnect(first.payload))
+        peer.compressed = True
+        peer.say(PacketCode.STATUS, DEPLOYED_STATUS)
+        await peer.hear_packet()
+    except DecodeError as error:  # a Disconnect that is not compressed
+        peer.writer.transport.abort()
+        raise Hangup(None) from error
     except BaseException:
         peer.writer.transport.abort()
         raise
+    return peer
 
 
 Make = Callable[[int], Awaitable[RawPeer]]
@@ -100,7 +113,7 @@ async def gone(peer: RawPeer) -> bool:
     try:
         while True:
             await peer.hear_packet()
-    except Hangup:
+    except (Hangup, DecodeError):
         return True
     except TimeoutError:
         return False

@@ -1,0 +1,43 @@
+"""Turns at opening frames, shared by all connections: whoever sends little is not kept waiting by those who send much.
+
+A frame takes us some 50 us however short it is, so many peers that each keep to their limits could still have us open
+their frames for seconds before an honest one's is looked at.
+"""
+
+import asyncio
+
+FRAMES_AT_ONCE = 8
+"""No more frames of one peer are opened before others have their turn: less than a millisecond."""
+
+FREE_FRAMES = 16
+INTERVAL_S = 1.0
+"""Who has sent fewer frames in this time waits for no turn: a client asks a few times a second. If 500 peers make use
+of it, at once, all others wait for less than half a second."""
+
+
+class Turns:
+    """The queue of those who send much: one of them at a time, and between two of them all that is quickly done."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for a turn."""
+        async with self._lock:
+            await asyncio.sleep(0)
+
+
+class Pacer:
+    """Whether one connection has to wait for its turns. Times are monotonic seconds."""
+
+    __slots__ = ("_began", "_frames")
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._frames = 0
+
+    def must_wait(self, frames: int, now: float) -> bool:
+        """Say whether a peer that has sent so many frames, in all, has sent too many in this interval."""
+        if now - self._began >= INTERVAL_S:
+            self._began, self._frames = now, frames
+        return frames - self._frames >= FREE_FRAMES
