@@ -1280,3 +1280,32 @@ def test_end_of_file_ends_the_session_in_each_state(state: SessionState) -> None
     assert session.events() == [Closed(None, by_peer=True, cause=f"connection closed in state {state.name}")]
     assert session.data_to_send() == []
     assert session.next_timer() is None
+
+
+def test_no_more_frames_are_opened_than_asked_for_and_the_rest_later() -> None:
+    session, peer = recipient_and_peer()
+    peer.greet()
+    session.events()
+    pings = b"".join(peer.frame(MessageId.PING, p2p.EMPTY_PAYLOAD) for _ in range(5))
+
+    opened = []
+    session.receive_data(pings, START, max_frames=2)
+    while session.has_more:
+        opened.append(len(session.events()))
+        session.receive_data(b"", START, max_frames=2)
+    opened.append(len(session.events()))
+
+    assert opened == [2, 2, 1]
+
+
+def test_going_on_with_what_has_come_is_no_sign_of_life() -> None:
+    session, peer = recipient_and_peer()
+    peer.greet()
+    session.receive_data(peer.frame(MessageId.PING, p2p.EMPTY_PAYLOAD), START, max_frames=1)
+    assert session.has_more
+
+    session.receive_data(b"", START + IDLE_TIMEOUT_S, max_frames=1)
+    session.handle_timer(START + IDLE_TIMEOUT_S)
+
+    assert session.state is SessionState.CLOSED
+    assert not session.has_more
