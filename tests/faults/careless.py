@@ -4,6 +4,7 @@ It commits with `synchronous = OFF`: nothing is on disk when it confirms.
 """
 
 import sys
+from pathlib import Path
 
 import aiosqlite
 
@@ -13,8 +14,8 @@ from mailserver.store import connections
 _prepare = vars(connections)["_prepare"]
 
 
-async def _prepare_carelessly(connection: aiosqlite.Connection) -> None:
-    await _prepare(connection)
+async def _prepare_carelessly(connection: aiosqlite.Connection, path: Path) -> None:
+    await _prepare(connection, path)
     await connection.execute_fetchall("PRAGMA synchronous = OFF")
 
 
