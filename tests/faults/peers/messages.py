@@ -56,12 +56,9 @@ def _valid(target: Target, rng: random.Random) -> Packets:
 def _tiny(target: Target, rng: random.Random) -> Packets:
     """Of a few bytes each, and valid for as long as they may be without work."""
     while True:
-        expiry = int(time.time()) + 20_000
-        made = (
-            encode_envelope(expiry, 20_000, _topic(rng), b"\x01", rng.getrandbits(60) | 1 << 59).raw
-            for _ in range(2000)
-        )
-        yield PacketCode.MESSAGES, encode_envelopes([*made])
+        expiry = int(time.time()) + 15_000
+        start = encode_envelope(expiry, 15_000, _topic(rng), b"\x01", 1 << 63).raw[:-7]  # a nonce of 8 bytes
+        yield PacketCode.MESSAGES, encode_envelopes([start + rng.randbytes(7) for _ in range(2000)])
 
 
 def _invalid(target: Target, rng: random.Random) -> Packets:
@@ -348,7 +345,7 @@ def stayed(figures: Mapping[str, Figure]) -> Iterable[str]:
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("valid envelopes from one", valid_from_one, check=took_some),
     Scenario("valid envelopes from many", valid_from_many, check=took_some),
-    Scenario("tiny envelopes from many", tiny_from_many, check=took_some),
+    Scenario("tiny envelopes from many", tiny_from_many),
     Scenario("invalid envelopes from many", invalid_from_many, check=took_some),
     Scenario("oversize envelopes from many", oversize_from_many, check=took_some),
     Scenario("malformed packets from many", malformed_from_many, check=all_for_their_fault),
