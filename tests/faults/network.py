@@ -12,12 +12,11 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mailserver.client import MailClient
-from mailserver.errors import ConnectionLost, MailserverError
+from mailserver.errors import MailserverError
 from mailserver.rlpx.session import IDLE_TIMEOUT_S, SEEN_S
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.faults.fleet import START_WITHIN_S, Fleet, NotReached, Pages, fleet, reach
@@ -156,7 +155,7 @@ async def phone_moves(nodes: Fleet, arguments: argparse.Namespace) -> Figures:
     pages, hashes = Pages(topic, 150), await nodes.post(node, large, per_packet=50)
     lockouts = []
     for is_answered, speaks in ((False, False), (True, False), (True, True)):
-        async with again(nodes, "phone") as client, asyncio.TaskGroup() as group:
+        async with nodes.insistent(node, name="phone") as client, asyncio.TaskGroup() as group:
             await pages.next(client)
             await until_passed(time.monotonic() + SEEN_S * nodes.factor)
             tasks = []
@@ -176,7 +175,7 @@ async def phone_moves(nodes: Fleet, arguments: argparse.Namespace) -> Figures:
                 await pages.next(second)
             for task in tasks:
                 task.cancel()
-    async with again(nodes, "phone") as client:
+    async with nodes.insistent(node, name="phone") as client:
         while not await pages.next(client):
             pass
     assert sorted(pages.hashes) == sorted(hashes), "an envelope came twice, or not at all"
@@ -292,21 +291,6 @@ async def given_up(answer: Coroutine[Any, Any, object]) -> None:
         await answer
 
 
-@contextlib.asynccontextmanager
-async def again(nodes: Fleet, name: str) -> AsyncIterator[MailClient]:
-    """Connect to the first node as a client does that has lost its connection: at once, and again once a second."""
-    async with contextlib.AsyncExitStack() as stack:
-        client: MailClient | None = None
-        deadline = time.monotonic() + SLACK_S
-        while client is None:
-            try:
-                client = await stack.enter_async_context(nodes.client(nodes.nodes[0], name=name))
-            except ConnectionLost:
-                assert time.monotonic() < deadline, "not let in"
-                await until_passed(time.monotonic() + 1)
-        yield client
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what may be given; the defaults are the full size."""
     parser.add_argument("--seed", type=int, default=None, help="of everything left to chance (default: another one)")
@@ -343,6 +327,7 @@ def run(arguments: argparse.Namespace) -> Report:
 async def attempt(scenario: Scenario, nodes: Fleet, arguments: argparse.Namespace) -> tuple[Row, str]:
     """Do one scenario; return its figures, and which promise was broken, or ""."""
     name, before, fault = scenario.__name__, nodes.wires.counts(), ""
+    nodes.failed_connects = 0
     figures: Figures = {}
     try:
         await nodes.whole(IDLE_TIMEOUT_S * nodes.factor + SLACK_S)  # visitors of the one before may still be there
@@ -351,5 +336,6 @@ async def attempt(scenario: Scenario, nodes: Fleet, arguments: argparse.Namespac
         fault = f"{name}: {error!r}"
     finally:
         nodes.wires.heal()
+    figures = {**figures, **({"failed_connects": nodes.failed_connects} if nodes.failed_connects else {})}
     packets = {what: count - before.get(what, 0) for what, count in nodes.wires.counts().items()}
     return Row(name, {**figures, **{f"packets_{what}": count for what, count in packets.items() if count}}), fault
