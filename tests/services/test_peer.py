@@ -498,7 +498,7 @@ async def test_tiny_envelopes_count_as_long_as_any_that_says_something(tmp_path:
     async with running_mailserver(tmp_path, rates=limits) as mailserver:
         raw = await mailserver.dial(status=NOTHING_WANTED)
         payload = encode_envelopes([make_envelope(1, data_bytes=1).raw] * 5000)  # 25 kB long, taken for 1.3 MB
-        for _ in range(9):
+        for _ in range(40):
             raw.say(PacketCode.MESSAGES, payload)
 
         assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
