@@ -122,7 +122,7 @@ def test_help_of_run_names_every_setting_with_its_default(capsys: pytest.Capture
     assert "(default: ())" not in out
 
 
-@pytest.mark.parametrize("command", ["enode", "stats", "check", "backup"])
+@pytest.mark.parametrize("command", ["enode", "stats", "check", "backup", "salvage"])
 def test_commands_beside_the_daemon_take_the_data_folder_and_nothing_else_of_it(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
