@@ -226,6 +226,7 @@ def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(tmp_path: Path
     scratch.mkdir()
     assert run("compact", "--store", store, "--archive", archive, *FAST).returncode == 0
     before, handed_over = archived(archive), read_handover(store)
+    assert handed_over is not None
     put(store, envelopes(200, first=1000))
 
     with faulty_io(tmp_path / "faults", archive) as faults:
@@ -235,7 +236,9 @@ def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(tmp_path: Path
 
     assert "Input/output error" in said(done)
     assert archived(archive) == before
-    assert read_handover(store) == handed_over
+    left = read_handover(store)
+    assert left is not None
+    assert left.days == handed_over.days
     assert list(scratch.iterdir()) == []
     assert run("compact", "--store", store, "--archive", archive, *FAST).returncode == 0
     assert len(archived(archive)) == 203
