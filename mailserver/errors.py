@@ -40,7 +40,6 @@ class Rejection(Enum):
     MALFORMED = "request is malformed"
     UNDECRYPTABLE = "request could not be decrypted"
     CLEAR_REFUSED = "request must be sealed in an envelope"
-    EXPIRED = "request has expired"
     REPLAYED = "request was made by another peer"
     POW_TOO_LOW = "proof of work of the request is too low"
     EMPTY_FILTER = "request names neither topics nor a bloom filter"

@@ -43,9 +43,6 @@ MAX_REQUEST_BYTES = 16 * 1024
 FIND_TIMEOUT_S = 10.0
 """How long the store may look for one page; clients give up on a request after 10 to 30 s."""
 
-MAX_LATE_S = 3600
-"""How long after its expiry a request to our public key is still answered: clocks differ."""
-
 MAX_REMEMBERED_REQUESTS = 8192
 """Requests to our public key of which we remember whose they were; 250 bytes an entry."""
 
@@ -166,14 +163,12 @@ class Delivery:
         return opened
 
     def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
-        """Refuse a request to our public key that another peer has made before, or that is old.
+        """Refuse a request to our public key that another peer has made before.
 
         Who has it from elsewhere and cannot read it would learn from the answer what it asks for. A request sealed with
-        the password needs no such care: whoever knows that can read it, and ask by itself.
+        the password needs no such care: whoever knows that can read it, and ask by itself. What is old is answered, as
+        by deployed mailservers: clocks of phones are wrong.
         """
-        envelope = request.envelope
-        if envelope.ttl and envelope.expiry < self._clock() - MAX_LATE_S:
-            raise RequestRejected(Rejection.EXPIRED)
         if self._askers.setdefault(request.request_id, asker) != asker:
             raise RequestRejected(Rejection.REPLAYED)
         if len(self._askers) > MAX_REMEMBERED_REQUESTS:

@@ -22,7 +22,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED, Allowed
 from mailserver.services import delivery as delivery_module
 from mailserver.services import requests as requests_module
-from mailserver.services.delivery import MAX_LATE_S, MAX_REQUEST_BYTES, Delivery, DeliverySettings
+from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery, DeliverySettings
 from mailserver.services.quotas import (
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
@@ -318,12 +318,12 @@ async def test_request_that_all_can_read_is_answered_to_all(desk: Desk) -> None:
         assert isinstance(answer, Completion)
 
 
-async def test_old_request_to_our_public_key_is_refused(desk: Desk) -> None:
-    late, old = (request_to_our_key(expiry=NOW - seconds) for seconds in (MAX_LATE_S, MAX_LATE_S + 1))
+async def test_old_request_to_our_public_key_is_answered(desk: Desk) -> None:
+    """Phones have wrong clocks, and the deployed mailserver does not look at the time of a request."""
+    old = request_to_our_key(expiry=NOW - 365 * 86_400)
     without_time = request_to_our_key(expiry=0, ttl=0)  # as the Nim client makes them
 
-    assert isinstance(await desk.answer(late.raw), Completion)
-    assert await desk.answer(old.raw) == Failure(request_id(old), Rejection.EXPIRED.value)
+    assert isinstance(await desk.answer(old.raw), Completion)
     assert isinstance(await desk.answer(without_time.raw), Completion)
 
 
