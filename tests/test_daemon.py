@@ -25,8 +25,8 @@ from mailserver.daemon import run_daemon
 from mailserver.datadir import read_enode
 from mailserver.errors import ConfigError, DisconnectReason, Rejection, StartupError, StoreError
 from mailserver.mail.completion import Completion, Failure, decode_completion
+from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
-from mailserver.rlpx import session as session_module
 from mailserver.services.peer import ServedPeer
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.services.relay import Relay
@@ -357,10 +357,10 @@ async def test_addresses_and_peers_that_are_allowed_are_not_limited(tmp_path: Pa
 async def test_second_connection_of_a_peer_is_refused_or_takes_the_place_of_the_first_if_nobody_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
     async with running(tmp_path) as daemon:
         alive, dead = await daemon.join("alive"), await daemon.join("dead")
-        monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 1.0)
 
         again = await daemon.dial("dead")
         back = asyncio.create_task(again.greet())  # it waits until the first is given up

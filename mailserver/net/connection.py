@@ -22,7 +22,8 @@ from mailserver.net.turns import FRAMES_AT_ONCE, Pacer, Turns
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
-from mailserver.rlpx.session import PROBE_TIMEOUT_S, Refuse, Session, SessionConfig, SessionState, SharedPayload
+from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
+from mailserver.rlpx.session import Refuse, Session, SessionConfig, SessionState, SharedPayload
 from mailserver.waku.packets import (
     MAX_RECEIVED_PACKET_BYTES,
     PACKET_CODE_COUNT,

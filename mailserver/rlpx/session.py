@@ -41,21 +41,10 @@ from mailserver.rlpx.handshake import (
     is_plain_auth,
     packet_length,
 )
+from mailserver.rlpx.liveness import Due, Liveness
 
 HANDSHAKE_TIMEOUT_S = 5.0
 """From the start until both Hellos are in; deployed clients wait as long."""
-
-PING_INTERVAL_S = 15.0
-IDLE_TIMEOUT_S = 30.0
-"""A peer that says nothing for this long, not even Pong, is gone."""
-
-PROBE_TIMEOUT_S = 3.0
-"""How long a peer has to answer when there is reason to think that it is gone. Shorter than the handshake: who waits
-for the answer, because it is the same peer on a new line, is let in by then."""
-
-SEEN_S = 3.0
-"""So long after it has opened a session, or answered a probe, a peer is there without another one: of two nodes that
-dial each other at once, neither would answer while it waits for the other."""
 
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
 """No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
@@ -143,12 +132,9 @@ class Session:
         self._buffer = bytearray()
         self._out: list[bytes] = []
         self._events: list[Event] = []
-        self._deadline = now + HANDSHAKE_TIMEOUT_S  # in the handshake; later when an idle peer is given up
-        self._patience_s = IDLE_TIMEOUT_S  # how much silence is borne once it is open
-        self._next_ping = self._deadline
-        self._probed = False  # and has not answered yet
-        self._seen_at = now  # when it was there for certain: it has opened the session, or answered a probe
-        self._reading = True
+        self._deadline = now + HANDSHAKE_TIMEOUT_S
+        self._liveness: Liveness | None = None  # once it is open
+        self._is_reading = True
         self._has_proved_itself = False
         self._is_held = False
         self._has_more = False
@@ -204,11 +190,8 @@ class Session:
         if self._state is SessionState.CLOSED:
             return
         self._buffer += data
-        if data and self._state is SessionState.OPEN:
-            if self._probed:
-                self._probed, self._seen_at = False, now
-            self._patience_s = IDLE_TIMEOUT_S
-            self._deadline = now + IDLE_TIMEOUT_S
+        if data and self._liveness is not None:
+            self._liveness.heard(now)
         self._advance_all(now, max_frames)
 
     def reconsider(self, now: float, *, max_frames: float = math.inf) -> None:
@@ -242,33 +225,34 @@ class Session:
         """When to call `handle_timer`; None once closed. It moves forward as bytes arrive."""
         if self._state is SessionState.CLOSED:
             return None
-        if self._state is not SessionState.OPEN:
-            return self._deadline
-        return min(self._deadline, self._next_ping) if self._reading else self._next_ping
+        return self._deadline if self._liveness is None else self._liveness.next_timer()
 
     def handle_timer(self, now: float) -> None:
         """Send the ping that is due, or give up on a peer that is silent for too long."""
         if self._state is SessionState.CLOSED:
             return
-        if self._state is not SessionState.OPEN:
+        if self._liveness is None:
             if now >= self._deadline:
                 reason = DisconnectReason.ALREADY_CONNECTED if self._is_held else DisconnectReason.REQUESTED
                 self.disconnect(reason, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
-        elif self._reading and now >= self._deadline:
-            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._patience_s:g} s")
-        elif now >= self._next_ping:
+            return
+        due = self._liveness.due(now)
+        if due is Due.GIVE_UP:
+            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._liveness.patience_s:g} s")
+        elif due is Due.PING:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
-            self._next_ping = now + PING_INTERVAL_S
 
     def pause_reading(self) -> None:
         """The caller stops reading to slow the peer down: its silence no longer counts against it."""
-        self._reading = False
+        self._is_reading = False
+        if self._liveness is not None:
+            self._liveness.pause_reading()
 
     def resume_reading(self, now: float) -> None:
         """The caller reads again."""
-        self._reading = True
-        if self._state is SessionState.OPEN:  # the handshake gets no more time
-            self._deadline = now + self._patience_s
+        self._is_reading = True
+        if self._liveness is not None:  # the handshake gets no more time
+            self._liveness.resume_reading(now)
 
     def probe(self, now: float) -> bool:
         """Whether the peer has opened the session, or answered a probe, within the last SEEN_S.
@@ -276,16 +260,12 @@ class Session:
         Otherwise it is pinged, once, and given up unless it says anything within PROBE_TIMEOUT_S; nothing before it is
         open. While the caller does not read, that time does not begin.
         """
-        if self._state is not SessionState.OPEN:
+        if self._state is not SessionState.OPEN or self._liveness is None:
             return False
-        if not self._probed and now < self._seen_at + SEEN_S:
+        if self._liveness.is_seen(now):
             return True
-        if not self._probed:
-            self._probed = True
+        if self._liveness.probe(now) is Due.PING:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
-            self._next_ping = now + PING_INTERVAL_S
-            self._patience_s = PROBE_TIMEOUT_S
-            self._deadline = min(self._deadline, now + PROBE_TIMEOUT_S)
         return False
 
     def send(self, capability: Capability, code: int, payload: bytes | SharedPayload) -> None:
@@ -429,10 +409,8 @@ class Session:
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
         self._state = SessionState.OPEN
-        self._seen_at = now
+        self._liveness = Liveness(now, is_reading=self._is_reading)
         self._max_body_bytes = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._config.max_message_bytes)
-        self._deadline = now + IDLE_TIMEOUT_S
-        self._next_ping = now + PING_INTERVAL_S
         self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
 
     def _on_p2p_message(self, message_id: int) -> None:

@@ -9,11 +9,11 @@ from types import ModuleType
 
 from mailserver import cli, client
 from mailserver.net import dialer
-from mailserver.rlpx import session
+from mailserver.rlpx import liveness
 from mailserver.sync import absences, patience
 
 TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
-    (session, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),
+    (liveness, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),
     (client, ("ANSWER_TIMEOUT_S",)),
     (dialer, ("DIAL_TIMEOUT_S", "FIRST_BACKOFF_S", "MAX_BACKOFF_S", "STABLE_S")),
     (patience, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.errors import MailserverError
-from mailserver.rlpx.session import IDLE_TIMEOUT_S, SEEN_S
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, SEEN_S
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.faults.fleet import START_WITHIN_S, Fleet, NotReached, Pages, fleet, reach
 from tests.faults.report import Figure, Report, Row

@@ -19,6 +19,7 @@ from mailserver.net.connection import Connection, Throttle, random_entropy, rand
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.net.turns import Turns
+from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
@@ -886,8 +887,8 @@ ON_UVLOOP = pytest.mark.asyncio(loop_factories=["uvloop"])
 def hurry(monkeypatch: pytest.MonkeyPatch, *, ping_s: float, idle_s: float) -> None:
     """Make pings and silence count sooner. The timer of the handshake is the first to go off, so that one, too."""
     monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.4)
-    monkeypatch.setattr(session_module, "PING_INTERVAL_S", ping_s)
-    monkeypatch.setattr(session_module, "IDLE_TIMEOUT_S", idle_s)
+    monkeypatch.setattr(liveness_module, "PING_INTERVAL_S", ping_s)
+    monkeypatch.setattr(liveness_module, "IDLE_TIMEOUT_S", idle_s)
 
 
 async def test_silent_stranger_is_dropped_when_the_handshake_takes_too_long(
@@ -971,8 +972,8 @@ async def test_peer_is_not_idle_while_the_handler_makes_it_wait(wires: Wires, mo
 
 @ON_UVLOOP
 async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -986,7 +987,7 @@ async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkey
         Heard(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD),
         Heard(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(DisconnectReason.PING_TIMEOUT)),
     ]
-    assert 0.09 <= waited < session_module.IDLE_TIMEOUT_S
+    assert 0.09 <= waited < liveness_module.IDLE_TIMEOUT_S
     closed = await running.ended()
     assert (closed.reason, closed.cause) == (DisconnectReason.PING_TIMEOUT, "peer was silent for 0.1 s")
 
@@ -997,8 +998,8 @@ def has_received_more(connection: Connection, than_bytes: int) -> bool:
 
 @ON_UVLOOP
 async def test_peer_that_answers_a_probe_stays(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "PROBE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -1020,7 +1021,7 @@ async def test_peer_that_does_not_read_is_gone_soon_after_it_was_probed(
 ) -> None:
     """While it does not, nothing is read from it: its silence says nothing."""
     monkeypatch.setattr(connection_module, "PROBE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(session_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     for _ in range(100):
         running.connection.send(PacketCode.P2P_MESSAGE, random.randbytes(128 * 1024))

@@ -12,14 +12,11 @@ from mailserver.rlpx.capabilities import Capability, SharedCapability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import PLAIN_AUTH_BYTES, Entropy, Initiator, Recipient
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
 from mailserver.rlpx.p2p import MessageId
 from mailserver.rlpx.session import (
     HANDSHAKE_TIMEOUT_S,
-    IDLE_TIMEOUT_S,
     MAX_SNAPPY_BYTES,
-    PING_INTERVAL_S,
-    PROBE_TIMEOUT_S,
-    SEEN_S,
     Session,
     SessionConfig,
     SessionState,

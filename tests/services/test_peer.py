@@ -21,6 +21,7 @@ from mailserver.mail.request import RequestId, decode_request
 from mailserver.metrics import count_of
 from mailserver.net import connection as connection_module
 from mailserver.net.admission import Allowed
+from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.services import peer as peer_module
@@ -387,8 +388,8 @@ async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
 ) -> None:
     monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_ENVELOPES", 100)
     monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 1.5)
-    monkeypatch.setattr(session_module, "IDLE_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(session_module, "PING_INTERVAL_S", 0.1)
+    monkeypatch.setattr(liveness_module, "IDLE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(liveness_module, "PING_INTERVAL_S", 0.1)
     raw, other = await mailserver.dial(), await mailserver.dial()
     payloads = [messages(*make_large_envelopes(20, 2000)) for _ in range(100)]
 

@@ -1,6 +1,6 @@
 """mailserver.sync.absences: when a source was out of reach, and from when on it is asked."""
 
-from mailserver.rlpx.session import IDLE_TIMEOUT_S, PING_INTERVAL_S
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S
 from mailserver.sync import absences as absences_module
 from mailserver.sync.absences import AWAY_INTERVAL_S, BACK_INTERVAL_S, Absence, Absences, Contact
 from mailserver.sync.ranges import LATE_S

@@ -13,15 +13,8 @@ from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, encode_message_id, padded, split_message
 from mailserver.rlpx.handshake import Initiator, Recipient, Secrets, packet_length
-from mailserver.rlpx.session import (
-    HANDSHAKE_TIMEOUT_S,
-    IDLE_TIMEOUT_S,
-    PING_INTERVAL_S,
-    PROBE_TIMEOUT_S,
-    Session,
-    SessionConfig,
-    SessionState,
-)
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionConfig, SessionState
 from mailserver.waku.envelope import encode_envelope, encode_envelopes
 from mailserver.waku.packets import PACKET_CODE_COUNT, MessageResponse, PacketCode, StatusOptions
 from mailserver.waku.peer import Event as WakuEvent
