@@ -39,6 +39,7 @@ class Compactor:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._said: queue.Queue[str] = queue.Queue()
+        self._listener = threading.Thread()
 
     @property
     def pid(self) -> int:
@@ -59,7 +60,8 @@ class Compactor:
                 start_new_session=True,
             )
             self._said = queue.Queue()
-            threading.Thread(target=_listen, args=(self._process, self._said), daemon=True).start()
+            self._listener = threading.Thread(target=_listen, args=(self._process, self._said))
+            self._listener.start()
             said = self._said.get(timeout=RUN_LIMIT_S)
             assert said == "ready", f"the compaction does not start: {said}"
         assert self._process.stdin is not None
@@ -76,13 +78,18 @@ class Compactor:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._listener.join()
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # of what it was told last
+                self._process.stdin.close()
             self._process = None
 
 
 def _listen(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        said.put(line.strip())
+    with process.stdout:
+        for line in process.stdout:
+            said.put(line.strip())
     said.put("")
 
 
