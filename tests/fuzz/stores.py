@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,14 +20,14 @@ class _Reader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    async def run(self, sql: str, parameters: Sequence[object]) -> Iterable[sqlite3.Row]:
+    async def run(self, sql: str, parameters: Sequence[object], rank: int = 0) -> Iterable[sqlite3.Row]:
         return self._connection.execute(sql, parameters).fetchall()
 
 
 class _Writer:
     """What the store writes by: taken, and kept nowhere. What is on disk is other tests' business."""
 
-    async def put(self, envelopes: Sequence[NewEnvelope]) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         pass
 
 
