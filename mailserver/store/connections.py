@@ -16,6 +16,7 @@ from mailserver.files import sync_folder
 from mailserver.store.damage import explain, look_at_files
 from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.untouched import check_header
 from mailserver.store.wal import has_content, wal_file, write_again
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     Raises:
         StoreError: there is no such file, or it is foreign, damaged, or of a later version.
     """
+    await asyncio.to_thread(check_header, path)
     return await _open_read_only(path, may_be_blank=False)
 
 

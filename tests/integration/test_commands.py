@@ -748,7 +748,7 @@ def store_of_a_later_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (random_bytes, "{} is not a mailserver store: it is no SQLite database\n"),
+        (random_bytes, "{} is not a mailserver store: it is no SQLite database (if it was one, "),
         (foreign_store, "{} is not a mailserver store"),
         (store_of_a_later_version, f"{{}} has schema version {SCHEMA_VERSION + 1}"),
     ],

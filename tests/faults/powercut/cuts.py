@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pyarrow import ArrowInvalid
+
 from tests.faults.powercut.checks import Broken
 from tests.faults.powercut.recorder import Entry, Kind
 from tests.faults.powercut.replay import INDEX_SUFFIX, Loss
@@ -69,11 +71,12 @@ async def cut_power(
                 if start is not None:
                     start(remains)
                 await scenario.check(remains, cut)
-            except Broken as error:
+            except (Broken, ArrowInvalid) as error:  # a file of the archive may be torn
                 outcome.broken[str(error)] += 1
                 if len(outcome.shown) < MAX_SHOWN:
                     outcome.shown.append(f"{name}, cut at {cut}, disk {number}, {loss.value} lost: {error}")
-            shutil.rmtree(remains)
+            finally:
+                shutil.rmtree(remains)
             outcome.disks += 1
         if stop_at is not None and outcome.broken.total() >= stop_at:
             break
