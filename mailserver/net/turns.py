@@ -1,4 +1,5 @@
-"""Turns at opening frames, shared by all connections: whoever sends little is not kept waiting by those who send much.
+"""Turns at what takes long, above all at opening frames, shared by all connections: whoever sends little is not kept
+waiting by those who send much.
 
 A frame takes us some 50 us however short it is, so many peers that each keep to their limits could still have us open
 their frames for seconds before an honest one's is looked at.

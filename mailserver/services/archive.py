@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
 from mailserver.metrics import Metrics
+from mailserver.net.turns import Turns
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RateLimiter
 from mailserver.services.seen import Seen, Sighting
@@ -72,7 +73,7 @@ class Archive:
         self._limiter = limiter
         self._metrics = metrics
         self._seen = Seen()
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
 
     async def take(
         self, envelopes: Sequence[Envelope], batch_hash: bytes, *, peer: int, is_limited: bool = True
@@ -90,8 +91,7 @@ class Archive:
         self._metrics.received.inc(len(envelopes))
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
-                async with self._turn:  # one long packet in each round of the loop, however many there are
-                    await asyncio.sleep(0)
+                await self._turns.wait()  # one long packet in each round of the loop, however many there are
             now, taken = self._clock(), _Taken()
             for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
                 verdict = self._judge(envelope, now, taken, peer=peer, is_limited=is_limited)

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
+from mailserver.net.turns import Turns
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
 
@@ -117,9 +118,8 @@ class Intake:
     ) -> None:
         self.envelopes = SharedMemory(max_envelope_bytes)
         self.requests = SharedMemory(max_request_bytes)
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
 
     async def turn(self) -> None:
         """Wait until no other peer is before us: between two of them, all that is quickly done is done."""
-        async with self._turn:
-            await asyncio.sleep(0)
+        await self._turns.wait()

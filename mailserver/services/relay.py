@@ -19,6 +19,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
+from mailserver.net.turns import Turns
 from mailserver.rlpx.session import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
@@ -121,7 +122,7 @@ class Relay:
         self._backlogs: Buckets[bytes] = Buckets(
             BACKLOG_BYTES_PER_MINUTE / 60, BACKLOG_BURST_BYTES, max_keys=MAX_BACKLOG_ADDRESSES
         )
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -173,8 +174,7 @@ class Relay:
 
     async def backlog_turn(self) -> None:
         """Wait until it is one's turn to go through what was there before: those who come together do so one by one."""
-        async with self._turn:
-            await asyncio.sleep(0)
+        await self._turns.wait()
 
     def may_have_backlog(self, address: str) -> bool:
         """Whether the connections of an address may have more of what was there before them."""
