@@ -2,11 +2,9 @@
 
 import argparse
 import json
-import os
-from pathlib import Path
 
 from mailserver.backup import Backup, back_up
-from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.settings import add_destination, add_settings, config_of, destination_of
 from mailserver.commands.terminal import progress_bar
 from mailserver.output import counted, printable
 from mailserver.store.schema import STORE_FILE
@@ -15,13 +13,13 @@ from mailserver.store.schema import STORE_FILE
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `backup`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+    add_destination(parser)
     parser.add_argument("--json", action="store_true", help="what was made, as one JSON object")
     parser.set_defaults(command=_back_up)
 
 
 def _back_up(arguments: argparse.Namespace) -> None:
-    destination = Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end
+    destination = destination_of(arguments)
     with progress_bar(counts_bytes=True) as bar:
         backup = back_up(
             config_of(arguments).data_dir, destination, lambda done, total: bar(f"copying {STORE_FILE}", done, total)

@@ -3,11 +3,10 @@
 import argparse
 import asyncio
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.settings import add_destination, add_settings, config_of, destination_of
 from mailserver.commands.terminal import progress_bar
 from mailserver.output import counted, printable
 from mailserver.salvage import ASIDE_FILE, salvage_data_dir
@@ -17,13 +16,13 @@ from mailserver.store.salvage import Salvage
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `salvage`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+    add_destination(parser)
     parser.add_argument("--json", action="store_true", help="what was saved, as one JSON object")
     parser.set_defaults(command=_salvage)
 
 
 def _salvage(arguments: argparse.Namespace) -> None:
-    destination = Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end
+    destination = destination_of(arguments)
     with progress_bar() as bar:
         found = asyncio.run(salvage_data_dir(config_of(arguments).data_dir, destination, bar))
     if arguments.json:

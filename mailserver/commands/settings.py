@@ -3,6 +3,7 @@
 import argparse
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from mailserver.arguments import checked
@@ -64,3 +65,13 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
             value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)
         flags[setting.name] = value
     return flags
+
+
+def add_destination(parser: argparse.ArgumentParser) -> None:
+    """Take the folder that a command makes."""
+    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+
+
+def destination_of(arguments: argparse.Namespace) -> Path:
+    """That folder, from the root on."""
+    return Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end

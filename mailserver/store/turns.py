@@ -28,7 +28,7 @@ class _Source(Generic[T]):
         self.items: deque[_Item[T]] = deque()
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """The queue. `per_turn` is what a source is credited at its turn, in the unit of the items' costs."""
 
     def __init__(self, per_turn: int) -> None:

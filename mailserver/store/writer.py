@@ -15,7 +15,7 @@ from mailserver.errors import StoreError
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
-from mailserver.store.turns import Turns
+from mailserver.store.turns import FairQueue
 from mailserver.store.wal import wal_file
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
@@ -129,7 +129,7 @@ class StoreWriter:
         self._trouble = trouble
         self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
-        self._queue: Turns[_Part] = Turns(TURN_BYTES)
+        self._queue: FairQueue[_Part] = FairQueue(TURN_BYTES)
         self._queued_rows = 0
         self._queued_bytes = 0
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()

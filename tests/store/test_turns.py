@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.store.turns import Turns
+from mailserver.store.turns import FairQueue
 
 
-def taken(turns: Turns[str], count: int | None = None) -> list[str]:
+def taken(turns: FairQueue[str], count: int | None = None) -> list[str]:
     """Take out so many, or all."""
     values: list[str] = []
     while turns.peek() is not None and len(values) != count:
@@ -15,9 +15,9 @@ def taken(turns: Turns[str], count: int | None = None) -> list[str]:
     return values
 
 
-def flooded(sources: int, each: int, cost: int) -> Turns[str]:
+def flooded(sources: int, each: int, cost: int) -> FairQueue[str]:
     """So many sources with so much queued, credited 10 a turn."""
-    turns = Turns[str](10)
+    turns = FairQueue[str](10)
     for number in range(each):
         for source in range(sources):
             turns.add(source, f"{source}.{number}", cost)
@@ -25,7 +25,7 @@ def flooded(sources: int, each: int, cost: int) -> Turns[str]:
 
 
 def test_nothing_is_queued_at_first() -> None:
-    turns = Turns[str](10)
+    turns = FairQueue[str](10)
 
     assert turns.peek() is None
     with pytest.raises(IndexError):
@@ -52,7 +52,7 @@ def test_sources_take_turns() -> None:
 
 
 def test_cheap_items_go_several_at_a_turn() -> None:
-    turns = Turns[str](10)
+    turns = FairQueue[str](10)
     for number in range(4):
         turns.add("dear", f"dear {number}", 20)
     for number in range(8):
@@ -104,7 +104,7 @@ def test_who_has_nothing_queued_any_more_is_forgotten() -> None:
 
 
 def test_source_is_known_while_it_has_something_queued() -> None:
-    turns = Turns[str](10)
+    turns = FairQueue[str](10)
     turns.add("one", "a", 5)
     turns.add("other", "b", 5)
 
@@ -125,7 +125,7 @@ def test_source_is_known_while_it_has_something_queued() -> None:
     )
 )
 def test_whatever_is_queued_comes_out_once_and_in_the_order_of_its_source(steps: list[tuple[int, int] | None]) -> None:
-    turns = Turns[tuple[int, int]](10)
+    turns = FairQueue[tuple[int, int]](10)
     added: dict[int, int] = {}
     got: list[tuple[int, int]] = []
 

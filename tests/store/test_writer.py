@@ -418,7 +418,7 @@ async def test_full_group_waits_for_no_interval(path: Path, monkeypatch: pytest.
     await lone
 
 
-# Turns
+# FairQueue
 
 
 async def test_lone_envelope_is_in_the_next_transaction_however_much_others_have_queued(path: Path) -> None:
