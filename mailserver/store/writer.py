@@ -13,9 +13,9 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
+from mailserver.store.fair_queue import FairQueue
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
-from mailserver.store.turns import FairQueue
 from mailserver.store.wal import wal_file
 from mailserver.waku.envelope import EnvelopeHash, Topic
 

@@ -1,10 +1,10 @@
-"""mailserver.store.turns: whose turn it is."""
+"""mailserver.store.fair_queue: whose turn it is."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.store.turns import FairQueue
+from mailserver.store.fair_queue import FairQueue
 
 
 def taken(turns: FairQueue[str], count: int | None = None) -> list[str]:
