@@ -16,7 +16,7 @@ from bench.helper import Read, Write, run_helper
 from bench.wire import Wire, connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.waku.envelope import TOPIC_BYTES, Topic, encode_envelopes
 from mailserver.waku.packets import PacketCode
 

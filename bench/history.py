@@ -16,7 +16,7 @@ from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import decode_envelopes
 from mailserver.waku.packets import PacketCode

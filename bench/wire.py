@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
-from mailserver.net.connection import WAKU, random_entropy, random_key, session_config
+from mailserver.net.sessions import WAKU, random_entropy, random_key, session_config
 from mailserver.rlpx.events import Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import MAC_BYTES, FrameDecoder
 from mailserver.rlpx.handshake import Secrets

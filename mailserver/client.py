@@ -18,9 +18,10 @@ from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
-from mailserver.net.connection import Connection, random_key, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
 from mailserver.net.pace import Pace
+from mailserver.net.sessions import random_key, session_config
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions

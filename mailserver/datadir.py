@@ -10,7 +10,7 @@ from pathlib import Path
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import DecodeError, StartupError
 from mailserver.files import make_folder, open_descriptor, read_holder, try_lock, write_atomically, write_holder
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 
 LOCK_FILE = "lock"
 KEY_FILE = "nodekey"

@@ -16,10 +16,11 @@ from mailserver.logs import LogFormat, set_up_logging
 from mailserver.mail.completion import CompletionFormat
 from mailserver.metrics import ClientFamily, Direction, Metrics, NodeFigures
 from mailserver.net.admission import Admission
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
 from mailserver.net.listener import Listener
 from mailserver.net.memory import ReceiveMemory
+from mailserver.net.sessions import session_config
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed

@@ -18,9 +18,10 @@ from mailserver.errors import ConnectionLost
 from mailserver.mail.request import Cursor
 from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers
 from mailserver.net.pipe import Pipe
+from mailserver.net.sessions import session_config
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed

@@ -17,7 +17,8 @@ from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import Closed, Event, MessageReceived
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, FrameEncoder, padded
 from mailserver.rlpx.handshake import Entropy, Initiator, Recipient, Secrets, packet_length
-from mailserver.rlpx.session import Refuse, Session, SessionConfig
+from mailserver.rlpx.session import Session
+from mailserver.rlpx.session_config import Refuse, SessionConfig
 
 START = 1000.0
 """When every session starts, in monotonic seconds."""

@@ -8,35 +8,25 @@ and after WRITE_TIMEOUT_S it is dropped.
 import asyncio
 import contextlib
 import logging
-import secrets
 from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 
-from mailserver.codec.ecies import IV_BYTES
-from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
+from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
 from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
+from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.net.turns import FRAMES_AT_ONCE, Pacer, Turns
-from mailserver.rlpx import handshake
-from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
-from mailserver.rlpx.session import Refuse, Session, SessionConfig, SessionState, SharedPayload
-from mailserver.waku.packets import (
-    MAX_RECEIVED_PACKET_BYTES,
-    PACKET_CODE_COUNT,
-    PacketCode,
-    PeerSettings,
-    StatusOptions,
-)
+from mailserver.rlpx.session import Session, SessionState
+from mailserver.rlpx.session_config import SessionConfig
+from mailserver.rlpx.shared_payload import SharedPayload
+from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import Event, StatusReceived, WakuPeer
 
 log = logging.getLogger(__name__)
-
-WAKU = Capability("waku", 1)
-"""The capability that we speak. `waku/0` is deprecated: a peer with nothing else is useless."""
 
 WRITE_TIMEOUT_S = 20.0
 """How long a full write buffer may take to shrink; deployed clients use the same."""
@@ -61,37 +51,6 @@ Throttle = Callable[[int, float], float]
 """Told of each packet's length in bytes and the monotonic time, says for how many seconds not to read on.
 
 It may raise RemoteProtocolError: the peer goes on over its limit."""
-
-
-def session_config(
-    key: PrivateKey, client_id: str, *, listen_port: int = 0, refuse: Refuse | None = None
-) -> SessionConfig:
-    """Describe our side of a session that speaks Waku v1."""
-    return SessionConfig(
-        key=key,
-        client_id=client_id,
-        capabilities={WAKU: PACKET_CODE_COUNT},
-        max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
-        listen_port=listen_port,
-        refuse=refuse,
-    )
-
-
-def random_key() -> PrivateKey:
-    """A new private key."""
-    return PrivateKey(secrets.token_bytes(PRIVATE_KEY_BYTES))
-
-
-def random_entropy() -> handshake.Entropy:
-    """Draw the randomness of one handshake."""
-    spread = handshake.MAX_PADDING_BYTES - handshake.MIN_PADDING_BYTES + 1
-    return handshake.Entropy(
-        ephemeral_key=random_key(),
-        nonce=secrets.token_bytes(handshake.NONCE_BYTES),
-        seal_key=random_key(),
-        iv=secrets.token_bytes(IV_BYTES),
-        padding=secrets.token_bytes(handshake.MIN_PADDING_BYTES + secrets.randbelow(spread)),
-    )
 
 
 @lru_cache(maxsize=4)

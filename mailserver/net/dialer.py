@@ -12,7 +12,7 @@ from mailserver.errors import ConnectionLost, DecodeError
 from mailserver.net.connection import Connection, Serve, run_guarded
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
-from mailserver.rlpx.session import SessionConfig
+from mailserver.rlpx.session_config import SessionConfig
 from mailserver.waku.packets import StatusOptions
 
 log = logging.getLogger(__name__)

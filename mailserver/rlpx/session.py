@@ -12,13 +12,11 @@ Spec: rlpx.md; EIP-706 for compression.
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import TypeAlias
 
 from mailserver.codec import snappy
-from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.codec.keys import NodeId
 from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, SharedCapability, locate, share
@@ -42,6 +40,8 @@ from mailserver.rlpx.handshake import (
     packet_length,
 )
 from mailserver.rlpx.liveness import Due, Liveness
+from mailserver.rlpx.session_config import SessionConfig, Undecided
+from mailserver.rlpx.shared_payload import SharedPayload
 
 HANDSHAKE_TIMEOUT_S = 5.0
 """From the start until both Hellos are in; deployed clients wait as long."""
@@ -61,51 +61,6 @@ class SessionState(Enum):
     HELLO = auto()
     OPEN = auto()
     CLOSED = auto()
-
-
-class Undecided(Enum):
-    """It is not known yet whether a peer is wanted; it will be within PROBE_TIMEOUT_S."""
-
-    UNDECIDED = auto()
-
-
-Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | Undecided | None]
-"""Why a peer with this node id is not wanted; None if it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
-    """What both roles need.
-
-    `capabilities` maps what we speak to the number of message ids that it takes. `max_message_bytes` bounds a
-    message's inflated payload. `refuse` is asked when the peer has shown who it is, and a reason is said in place of
-    Hello; while it is undecided, Hello waits, see `reconsider`. It is asked again when the peer's Hello is in: others
-    may have taken the last place meanwhile.
-    """
-
-    key: PrivateKey
-    client_id: str
-    capabilities: Mapping[Capability, int]
-    max_message_bytes: int
-    listen_port: int = 0
-    refuse: Refuse | None = None
-
-
-class SharedPayload:
-    """A payload that goes out on several sessions: compressed once, whoever is the first to need it so."""
-
-    __slots__ = ("_compressed", "raw")
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self._compressed: bytes | None = None
-
-    @property
-    def compressed(self) -> bytes:
-        """The payload as a raw Snappy block."""
-        if self._compressed is None:
-            self._compressed = snappy.compress(self.raw)
-        return self._compressed
 
 
 class Session:

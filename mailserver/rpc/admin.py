@@ -1,7 +1,7 @@
 """Who we are and who is connected, in the shape that geth's `admin` methods have."""
 
 from mailserver.codec.keccak import keccak256
-from mailserver.net.connection import WAKU
+from mailserver.net.sessions import WAKU
 from mailserver.rpc.caller import Call
 from mailserver.rpc.dispatch import Method
 from mailserver.rpc.params import Fields, Json, enode

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError, MailserverError
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.waku.payload import SYMMETRIC_KEY_BYTES, key_from_password
 
 MAX_KEYS = 10_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
 from mailserver.net.admission import crowded_out
-from mailserver.rlpx.session import Undecided
+from mailserver.rlpx.session_config import Undecided
 from mailserver.services.peer import ServedPeer
 from mailserver.waku.packets import PeerSettings, StatusOptions
 

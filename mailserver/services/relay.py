@@ -20,7 +20,7 @@ from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
 from mailserver.net.turns import Turns
-from mailserver.rlpx.session import SharedPayload
+from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.waku.envelope import encode_envelopes, packet_bytes

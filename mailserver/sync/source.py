@@ -12,7 +12,7 @@ from mailserver.client import MailClient, NoAnswer, RequestFailed, TooMuchWork, 
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
 from mailserver.mail.request import Cursor
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.writer import NewEnvelope
 from mailserver.sync.ledger import Account

@@ -20,9 +20,10 @@ from mailserver.config import Config
 from mailserver.control import STATUS, call_daemon
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.mail.request import Cursor, MailRequest, RequestId
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import DIAL_TIMEOUT_S
 from mailserver.net.pipe import Pipe
+from mailserver.net.sessions import session_config
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope

@@ -15,9 +15,10 @@ from mailserver.codec import rlp, snappy
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.net import connection as connection_module
-from mailserver.net.connection import Connection, Throttle, random_entropy, random_key, session_config
+from mailserver.net.connection import Connection, Throttle
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
+from mailserver.net.sessions import random_entropy, random_key, session_config
 from mailserver.net.turns import Turns
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
@@ -25,7 +26,9 @@ from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import Closed
 from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
-from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Refuse, SharedPayload
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
+from mailserver.rlpx.session_config import Refuse
+from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (

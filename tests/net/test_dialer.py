@@ -13,7 +13,7 @@ from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.net import connection as connection_module
 from mailserver.net import dialer as dialer_module
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import (
     FIRST_BACKOFF_S,
     JITTER,
@@ -25,6 +25,7 @@ from mailserver.net.dialer import (
     jittered,
 )
 from mailserver.net.pipe import Pipe
+from mailserver.net.sessions import session_config
 from mailserver.waku.packets import StatusOptions
 from mailserver.waku.peer import Event
 from tests.pairs import private_key

@@ -10,9 +10,10 @@ from typing import Any
 
 from mailserver.codec.keys import Enode
 from mailserver.net.admission import NOBODY_ALLOWED, Admission, AdmissionLimits
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers, dial
 from mailserver.net.listener import Listener
+from mailserver.net.sessions import session_config
 from mailserver.rpc.caller import Call, Caller
 from mailserver.rpc.dispatch import Dispatcher
 from mailserver.rpc.methods import KNOWN_ERRORS, all_methods

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from mailserver.codec import snappy
 from mailserver.metrics import Metrics, count_of
-from mailserver.net.connection import Connection, session_config
+from mailserver.net.connection import Connection
 from mailserver.net.pace import BURST_S, SHARE, Pace
 from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
+from mailserver.net.sessions import session_config
 from mailserver.services import relay as relay_module
 from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
 from mailserver.services.relay import (

@@ -14,7 +14,7 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, StatusOptions, decode_batch_acknowledged

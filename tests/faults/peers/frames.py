@@ -10,7 +10,7 @@ from bench.history import DAY_S
 from mailserver.client import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec import snappy
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
-from mailserver.net.connection import random_key
+from mailserver.net.sessions import random_key
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode

@@ -7,6 +7,7 @@ implementation of its side, down to the frames, so that it can be lawful far int
 from collections.abc import Callable, Iterator
 
 from mailserver.codec import rlp, snappy
+from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
@@ -14,7 +15,8 @@ from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageRe
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, encode_message_id, padded, split_message
 from mailserver.rlpx.handshake import Initiator, Recipient, Secrets, packet_length
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S
-from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionConfig, SessionState
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionState
+from mailserver.rlpx.session_config import SessionConfig, Undecided
 from mailserver.waku.envelope import encode_envelope, encode_envelopes
 from mailserver.waku.packets import PACKET_CODE_COUNT, MessageResponse, PacketCode, StatusOptions
 from mailserver.waku.peer import Event as WakuEvent
@@ -29,6 +31,7 @@ MAX_MESSAGE_BYTES = 1024
 MAX_ACTIONS = 64
 
 INITIATOR_KEY, RECIPIENT_KEY = private_key(INITIATOR_KEY_NAME), private_key(RECIPIENT_KEY_NAME)
+REFUSALS = (None, None, None, DisconnectReason.TOO_MANY_PEERS, Undecided.UNDECIDED)
 OFFERS = ((WAKU,), (), (Capability("waku", 0),), (Capability("eth", 63), WAKU, WAKU))
 LATER_S = (0.0, 0.5, PROBE_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, PING_INTERVAL_S, IDLE_TIMEOUT_S, 1e6)
 
@@ -43,15 +46,17 @@ PAYLOADS = {
     PacketCode.P2P_REQUEST: ENVELOPE,
     PacketCode.P2P_MESSAGE: encode_envelopes([ENVELOPE]),
 }
+Refusal = DisconnectReason | Undecided | None
 FORWARD = [SessionState.HANDSHAKE, SessionState.HELLO, SessionState.OPEN, SessionState.CLOSED]
 
 
 class Machine:
     """One side as a connection drives it: a session, its WakuPeer, and all that either has said so far."""
 
-    def __init__(self, *, is_initiator: bool, light_node: bool, refuse: DisconnectReason | None) -> None:
+    def __init__(self, *, is_initiator: bool, light_node: bool, refusal: Refusal) -> None:
         key, name = (INITIATOR_KEY, INITIATOR_KEY_NAME) if is_initiator else (RECIPIENT_KEY, RECIPIENT_KEY_NAME)
-        config = SessionConfig(key, f"{name}/1", {WAKU: PACKET_CODE_COUNT}, MAX_MESSAGE_BYTES, refuse=lambda _: refuse)
+        self.refusal = refusal
+        config = SessionConfig(key, f"{name}/1", {WAKU: PACKET_CODE_COUNT}, MAX_MESSAGE_BYTES, refuse=self._refuse)
         remote_id = RECIPIENT_KEY.public_key if is_initiator else None
         self.session = Session(config, entropy_of(name), START, remote_id=remote_id)
         self.peer = WakuPeer(light_node=light_node)
@@ -60,6 +65,9 @@ class Machine:
         self._states = [self.session.state]
         self._broken: RemoteProtocolError | None = None
         self.do(lambda session: None)  # whoever dials speaks first
+
+    def _refuse(self, remote_id: NodeId) -> Refusal:
+        return self.refusal
 
     def do(self, act: Callable[[Session], object]) -> None:
         """Do something to the session, then what a connection does after everything."""
@@ -110,6 +118,9 @@ class Machine:
             assert BaseMessageReceived not in kinds
             assert state is not SessionState.OPEN
         assert (self.session.next_timer() is None) == (state is SessionState.CLOSED)
+        if self.session.is_held:
+            assert state is SessionState.HELLO
+            assert self.refusal is Undecided.UNDECIDED
 
     @property
     def ending(self) -> Closed | None:
@@ -121,8 +132,8 @@ class Conversation:
     """The peer, and the twins that it talks to."""
 
     def __init__(self, choices: Choices, *, we_dial: bool) -> None:
-        light_node, refuse = choices.flag(), choices.pick((None, None, None, DisconnectReason.TOO_MANY_PEERS))
-        self.twins = [Machine(is_initiator=we_dial, light_node=light_node, refuse=refuse) for _ in range(2)]
+        light_node, refusal = choices.flag(), choices.pick(REFUSALS)
+        self.twins = [Machine(is_initiator=we_dial, light_node=light_node, refusal=refusal) for _ in range(2)]
         self.choices = choices
         self.now = START
         self._we_dial = we_dial
@@ -135,17 +146,33 @@ class Conversation:
         self._last = b""
 
     def feed(self, data: bytes) -> None:
-        """Send the same bytes to both, to one of them in pieces."""
-        cuts = self.choices.pick((0, 1, 7, 32))
+        """Send the same bytes to both, to one of them in pieces, of which it takes a frame at a time."""
+        cuts = self.choices.pick((0, 1, 7, 32)) or max(len(data), 1)
         whole, cut = self.twins
         whole.do(lambda session: session.receive_data(data, self.now))
-        if not cuts:
-            cut.do(lambda session: session.receive_data(data, self.now))
-        for at in range(0, len(data) if cuts else 0, cuts or 1):
+        for at in range(0, len(data), cuts):
             piece = data[at : at + cuts]
-            cut.do(lambda session, piece=piece: session.receive_data(piece, self.now))  # type: ignore[misc]
+            cut.do(lambda session, piece=piece: session.receive_data(piece, self.now, max_frames=1))  # type: ignore[misc]
+            self._finish(cut)
+        self._settle()
+
+    def _finish(self, cut: Machine) -> None:
+        while cut.session.has_more:
+            cut.do(lambda session: session.receive_data(b"", self.now, max_frames=1))
+
+    def _settle(self) -> None:
         for twin in self.twins:
             twin.settle()
+
+    def decide(self) -> None:
+        """Change our mind about the peer, and have it asked for again."""
+        refusal = self.choices.pick(REFUSALS)
+        whole, cut = self.twins
+        whole.refusal = cut.refusal = refusal
+        whole.do(lambda session: session.reconsider(self.now))
+        cut.do(lambda session: session.reconsider(self.now, max_frames=1))
+        self._finish(cut)
+        self._settle()
 
     def both(self, act: Callable[[Session], object]) -> None:
         """Do the same to both."""
@@ -240,7 +267,7 @@ class Conversation:
     def act(self) -> None:
         """Do one thing."""
         choices = self.choices
-        match choices.below(20):
+        match choices.below(21):
             case 0:
                 self.shake_hands()
             case 1:
@@ -271,8 +298,10 @@ class Conversation:
                 self.both(lambda session: session.resume_reading(self.now))
             case 18:
                 self.both(lambda session: session.probe(self.now))
-            case _:
+            case 19:
                 self._end()
+            case _:
+                self.decide()
 
     def _end(self) -> None:
         if self.choices.flag():
@@ -335,6 +364,7 @@ def seeds() -> Iterator[bytes]:
         yield ready + _packet(code)
     yield ready + bytes([15, 1, 2, 65, 66, 13, 7, 13, 6, 18, 13, 2])
     yield ready + bytes([16, 13, 5, 17, 13, 5])
+    yield bytes([0, 4]) + opened[2:] + _packet(PacketCode.STATUS) + bytes([20, 0]) + _packet(PacketCode.MESSAGES)
     yield ready + bytes([19, 1, 8]) + bytes([6, 0, 0])
     yield bytes([11, 1, 1]) + b"\1" * 300
     yield rlp.encode([b"any"]) * 30

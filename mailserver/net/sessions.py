@@ -1,0 +1,44 @@
+"""Our side of every session: the capability that we speak, and the randomness that a handshake takes."""
+
+import secrets
+
+from mailserver.codec.ecies import IV_BYTES
+from mailserver.codec.keys import PRIVATE_KEY_BYTES, PrivateKey
+from mailserver.rlpx import handshake
+from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.session_config import Refuse, SessionConfig
+from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT
+
+WAKU = Capability("waku", 1)
+"""The capability that we speak. `waku/0` is deprecated: a peer with nothing else is useless."""
+
+
+def session_config(
+    key: PrivateKey, client_id: str, *, listen_port: int = 0, refuse: Refuse | None = None
+) -> SessionConfig:
+    """Describe our side of a session that speaks Waku v1."""
+    return SessionConfig(
+        key=key,
+        client_id=client_id,
+        capabilities={WAKU: PACKET_CODE_COUNT},
+        max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
+        listen_port=listen_port,
+        refuse=refuse,
+    )
+
+
+def random_key() -> PrivateKey:
+    """A new private key."""
+    return PrivateKey(secrets.token_bytes(PRIVATE_KEY_BYTES))
+
+
+def random_entropy() -> handshake.Entropy:
+    """Draw the randomness of one handshake."""
+    spread = handshake.MAX_PADDING_BYTES - handshake.MIN_PADDING_BYTES + 1
+    return handshake.Entropy(
+        ephemeral_key=random_key(),
+        nonce=secrets.token_bytes(handshake.NONCE_BYTES),
+        seal_key=random_key(),
+        iv=secrets.token_bytes(IV_BYTES),
+        padding=secrets.token_bytes(handshake.MIN_PADDING_BYTES + secrets.randbelow(spread)),
+    )

@@ -1,0 +1,20 @@
+"""A payload for many sessions, of which some compress and some do not."""
+
+from mailserver.codec import snappy
+
+
+class SharedPayload:
+    """A payload that goes out on several sessions: compressed once, whoever is the first to need it so."""
+
+    __slots__ = ("_compressed", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._compressed: bytes | None = None
+
+    @property
+    def compressed(self) -> bytes:
+        """The payload as a raw Snappy block."""
+        if self._compressed is None:
+            self._compressed = snappy.compress(self.raw)
+        return self._compressed
