@@ -124,8 +124,9 @@ class RawPeer:
         return self.frame(WAKU_OFFSET + code, payload)
 
     def write(self, *data: bytes) -> None:
-        """Send bytes in one go, without waiting for anything."""
-        self.writer.write(b"".join(data))
+        """Send bytes in one go, without waiting for anything; into the void if the other has ended it."""
+        if not self.writer.is_closing():
+            self.writer.write(b"".join(data))
 
     def say(self, code: int, payload: bytes) -> None:
         """Send a packet, without waiting for anything."""

@@ -37,11 +37,15 @@ def as_json(reports: Sequence[Report]) -> dict[str, object]:
 def as_text(report: Report) -> str:
     """One line per scenario, and one per broken promise."""
     lines = [report.part]
-    for row in report.rows:
-        figures = ", ".join(f"{name} {_number(value)}" for name, value in row.figures.items())
-        lines.append(f"  {row.name}: {figures}")
+    lines += [row_as_text(row) for row in report.rows]
     lines += [f"  BROKEN {text}" for text in report.broken]
     return "\n".join(lines)
+
+
+def row_as_text(row: Row) -> str:
+    """The line of one scenario."""
+    figures = ", ".join(f"{name} {_number(value)}" for name, value in row.figures.items())
+    return f"  {row.name}: {figures}"
 
 
 def _number(value: Figure) -> str:

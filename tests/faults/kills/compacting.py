@@ -17,7 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 from mailserver.store.handover import handover_file
-from tests.faults.kills.moments import Moment, after, killing, wait_for, written
+from spark_export.archive import STAGING
+from tests.faults.kills.moments import Moment, after, killing, then, wait_for, written
 from tests.faults.kills.subject import Subject
 from tests.faults.kills.wreck import rows_of
 from tests.integration.daemons import Daemon
@@ -149,15 +150,18 @@ def _kill_in_pruning(subject: Subject, compactor: Compactor, archive: Path, numb
 
 
 def _kill_compaction(subject: Subject, compactor: Compactor, archive: Path, number: int) -> None:
-    """The compaction is killed beside a flooded daemon, which is killed a little later."""
+    """The compaction is killed while it writes or publishes, beside a flooded daemon that is killed a little later."""
+    staged = f"run-{number}-*/*"  # of this run; the one before may have left some, too
     with subject.running() as daemon:
         _verify(subject, daemon, archive)
         compactor.start(subject.store, archive, f"run-{number}")
-        seconds = subject.rng.uniform(0, USUAL_RUN_S)
-        with killing(compactor.pid, after(seconds), is_group=True):
-            subject.flood_and_kill(daemon, after(seconds + subject.rng.uniform(0, 0.5)))
+        seconds = subject.rng.uniform(0, LONGEST_AFTER_START_S)
+        moment = then(lambda: any((archive / STAGING).glob(staged)), lambda: after(seconds))
+        with killing(compactor.pid, moment, limit_s=RUN_LIMIT_S, is_group=True):
+            subject.flood_and_kill(daemon, after(USUAL_RUN_S))
     compactor.kill()
     subject.figures["compaction_killed"] += compactor.result() == ""
+    subject.figures["compaction_killed_writing"] += any((archive / STAGING).glob(staged))
 
 
 def _verify(subject: Subject, daemon: Daemon, archive: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.faults.peers import bombs, connections, frames, messages
 from tests.faults.peers.harness import QUICK_SECONDS, Scenario, Stage, play
-from tests.faults.report import Report, Row
+from tests.faults.report import Report, Row, row_as_text
 
 SUMMARY = "hostile peers: attacks on connections and messages beside an honest client"
 QUICK: Mapping[str, object] = {"seconds": QUICK_SECONDS, "is_quick": True}
@@ -48,5 +48,6 @@ def run(arguments: argparse.Namespace) -> Report:
             )
             rows.append(outcome.row)
             broken += outcome.broken
-            print(f"  {outcome.row.name} done", flush=True)  # noqa: T201 - the whole takes an hour
+            lines = [row_as_text(outcome.row), *(f"  BROKEN {text}" for text in outcome.broken)]
+            print("\n".join(lines), flush=True)  # noqa: T201 - the whole takes an hour
     return Report("peers", tuple(rows), tuple(broken))

@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from bench.data import Distribution, Topics, history
+from bench.helper import HelperFailed
 from bench.history import DAY_S
 from mailserver.errors import ConnectionLost
 from mailserver.store.envelopes import open_store
@@ -126,8 +127,6 @@ async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, i
 
     Args:
         seconds: how long the attack goes on; what cannot be done in less takes longer.
-    Raises:
-        HelperFailed: the attack itself failed.
     """
     with _copied(stage) as data_dir, running_daemon(data_dir, *LIMITED_HERE, *scenario.flags) as daemon:
         target = Target(
@@ -143,6 +142,8 @@ async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, i
             outcome = await _attack(scenario, target, stage.expected)
         except (ConnectionLost, ProcessLookupError) as error:
             outcome = Outcome(Row(scenario.name, {}), (f"the daemon is gone: {error!r}",))
+        except HelperFailed as error:
+            outcome = Outcome(Row(scenario.name, {}), (f"the attack failed: {error}",))
         ended = tuple(_stop(daemon))
     return Outcome(outcome.row, tuple(f"{scenario.name}, seed {seed}: {text}" for text in (*outcome.broken, *ended)))
 
