@@ -152,6 +152,8 @@ def _kill_in_pruning(subject: Subject, compactor: Compactor, archive: Path, numb
 def _kill_compaction(subject: Subject, compactor: Compactor, archive: Path, number: int) -> None:
     """The compaction is killed while it writes or publishes, beside a flooded daemon that is killed a little later."""
     staged = f"run-{number}-*/*"  # of this run; the one before may have left some, too
+    with subject.running() as daemon:  # so that there is something to archive
+        subject.flood_and_kill(daemon, after(USUAL_RUN_S))
     with subject.running() as daemon:
         _verify(subject, daemon, archive)
         compactor.start(subject.store, archive, f"run-{number}")
