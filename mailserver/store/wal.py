@@ -102,7 +102,7 @@ def read_log(store: Path, default_page_bytes: int) -> Log | None:
     for _ in range(_LOOKS):
         try:
             with wal_file(store).open("rb") as file:
-                log = _read(file, _salted_index(store), default_page_bytes)
+                log = _read(file, store, default_page_bytes)
         except FileNotFoundError:
             return None
         if log is None or not log.damage:
@@ -129,7 +129,7 @@ def write_again(store: Path) -> None:
         pass
 
 
-def _read(file: BinaryIO, index: tuple[bytes, int] | None, default_page_bytes: int) -> Log | None:
+def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
     size = os.fstat(file.fileno()).st_size
     header = file.read(_HEADER.size)
     if not header:
@@ -138,6 +138,7 @@ def _read(file: BinaryIO, index: tuple[bytes, int] | None, default_page_bytes: i
     log = Log(page_bytes if is_right else default_page_bytes)
     salts, reading = header[16:24], is_right
     pending: dict[int, int] = {}
+    lost = Log(log.page_bytes)  # what SQLite does not take, as far as it is committed
     commits_left, after_commit = 0, False
     if not is_right:  # the first frame says which frames belong together
         salts = os.pread(file.fileno(), 8, _HEADER.size + 8)
@@ -150,18 +151,44 @@ def _read(file: BinaryIO, index: tuple[bytes, int] | None, default_page_bytes: i
                 log.offsets.update(pending)
                 pending.clear()
             continue
-        reading = False
+        if reading:
+            reading = False
+            pending.clear()
         if frame.is_right and frame.page:
-            log.left[frame.page] = offset
+            log.left[frame.page] = pending[frame.page] = offset
+            if frame.commit:
+                lost.page_count = frame.commit
+                lost.offsets.update(pending)
+                pending.clear()
             commits_left += after_commit  # what goes on from a commit was written when that was on disk
         after_commit = frame.commit > 0
+    index = _salted_index(store)
     if not is_right and log.left:
-        log.damage = "its beginning is damaged: SQLite takes nothing of it"
+        if not _is_in_file(store, file, lost):
+            log.damage = "its beginning is damaged: SQLite takes nothing of it"
     elif commits_left:
         log.damage = f"it is damaged at frame {log.frames + 1}, and committed transactions follow"
     elif index is not None and index[0] == salts and index[1] > log.frames:
         log.damage = f"it is cut off or damaged: {index[1]} frames were committed, {log.frames} are left"
     return log
+
+
+def _is_in_file(store: Path, file: BinaryIO, log: Log) -> bool:
+    """Whether the store's file has all pages of a log as they are there: then nothing is lost with the log.
+
+    So it is where the power was cut while SQLite began the log anew: its beginning is torn, and what follows is of the
+    time before. That is on disk by then.
+    """
+    try:
+        with store.open("rb") as pages:
+            return all(
+                os.pread(pages.fileno(), log.page_bytes, (page - 1) * log.page_bytes)
+                == os.pread(file.fileno(), log.page_bytes, offset)
+                for page, offset in log.offsets.items()
+                if page <= log.page_count
+            )
+    except FileNotFoundError:
+        return False
 
 
 def _read_header(header: bytes) -> tuple[bool, str, int, tuple[int, int]]:

@@ -133,6 +133,26 @@ def test_log_whose_beginning_is_damaged_says_so(killed: Path) -> None:
     assert log.left.keys() == before.offsets.keys()
 
 
+@pytest.mark.parametrize("torn_at", range(0, HEADER, 4))
+def test_beginning_that_a_power_cut_tore_is_no_damage(killed: Path, tmp_path: Path, torn_at: int) -> None:
+    """SQLite writes it anew when all of the log is in the file, and on disk."""
+    with plain(killed, write=True) as connection:
+        connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        before = wal_file(killed).read_bytes()
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        in_file = killed.read_bytes()
+        connection.execute("UPDATE identity SET rowid = rowid + 1")
+        after = wal_file(killed).read_bytes()
+    torn = tmp_path / STORE_FILE
+    torn.write_bytes(in_file)
+    wal_file(torn).write_bytes(after[:torn_at] + before[torn_at:])
+
+    assert read(torn).damage == ""
+    torn.write_bytes(in_file[: -2 * PAGE_BYTES] + bytes(2 * PAGE_BYTES))
+    is_torn = torn_at > 12  # magic, format and page size are the same
+    assert read(torn).damage == ("its beginning is damaged: SQLite takes nothing of it" if is_torn else "")
+
+
 def test_log_that_was_cut_off_is_known_by_its_index(killed: Path) -> None:
     content = wal_file(killed).read_bytes()
     wal_file(killed).write_bytes(content[: len(content) // 2])
