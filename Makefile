@@ -41,7 +41,7 @@ faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make fau
 fuzz: $(DEV) ## fuzz every decoder: make fuzz ARGS="--seconds 60 codec-rlp"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-soak: java $(DEV) ## a simulated month, in an hour: make soak ARGS="--quick"
+soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick"
 	@$(BIN)/python -m tests.soak $(ARGS)
 
 bench: java $(DEV) ## measure: make bench ARGS="..."
