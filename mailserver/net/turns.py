@@ -10,10 +10,10 @@ import asyncio
 FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
 
-FREE_FRAMES = 16
+FREE_FRAMES = 8
 INTERVAL_S = 1.0
 """Who has sent fewer frames in this time waits for no turn: a client asks a few times a second. If 500 peers make use
-of it, at once, all others wait for less than half a second."""
+of it, at once, all others wait for a quarter of a second."""
 
 
 class Turns:
