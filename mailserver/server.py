@@ -21,6 +21,7 @@ from mailserver.net.dialer import dial
 from mailserver.net.listener import Listener
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.sessions import session_config
+from mailserver.net.turns import Turns
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
@@ -92,6 +93,7 @@ class Server:
             delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             intake=Intake(),
+            sealing=Turns(),
             relay=self.relay,
             rates=self._rates,
             requests=self._requests,

@@ -22,6 +22,7 @@ from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
+from mailserver.net.turns import Turns
 from mailserver.services.archive import Archive
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
@@ -260,6 +261,7 @@ def wired(
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
         intake=intake or Intake(),
+        sealing=Turns(),
         relay=relay,
         rates=limiter,
         requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),

@@ -1,11 +1,12 @@
-"""Turns at what takes long, above all at opening frames, shared by all connections: whoever sends little is not kept
-waiting by those who send much.
+"""Turns at what takes long, above all at opening and sealing frames, shared by all connections: whoever sends and gets
+little is not kept waiting by the others.
 
 A frame takes us some 50 us however short it is, so many peers that each keep to their limits could still have us open
 their frames for seconds before an honest one's is looked at.
 """
 
 import asyncio
+import math
 
 FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
@@ -26,6 +27,29 @@ class Turns:
         """Wait for a turn."""
         async with self._lock:
             await asyncio.sleep(0)
+
+
+class Share:
+    """What one connection makes us do of some work: beyond so much of it, it waits for its turn."""
+
+    __slots__ = ("_began", "_done", "_free", "_turns")
+
+    def __init__(self, turns: Turns, free: int) -> None:
+        """Have done nothing yet; `free`: so much waits for no turn, each INTERVAL_S, and after each turn."""
+        self._turns = turns
+        self._free = free
+        self._began = -math.inf
+        self._done = 0
+
+    async def take(self, work: int) -> None:
+        """Count so much work, and wait for a turn to do it, if that is too much."""
+        now = asyncio.get_running_loop().time()
+        if now - self._began > INTERVAL_S:
+            self._began, self._done = now, 0
+        self._done += work
+        if self._done > self._free:
+            await self._turns.wait()
+            self._done = 0
 
 
 class Pacer:

@@ -33,7 +33,7 @@ from mailserver.services.quotas import Requester
 from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Key, Query
-from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
@@ -79,19 +79,29 @@ class Delivery:
         self._askers: OrderedDict[RequestId, NodeId] = OrderedDict()
 
     async def answer(
-        self, payload: bytes, send: Send, requester: Requester, *, max_packet_bytes: int = TARGET_PACKET_BYTES
+        self,
+        payload: bytes,
+        send: Send,
+        requester: Requester,
+        *,
+        max_packet_bytes: int = TARGET_PACKET_BYTES,
+        before: int = 0,
     ) -> Completion | Failure:
         """Answer one P2P Request; return how it ended.
 
         Args:
             requester: who asks, and what it may still ask for.
             max_packet_bytes: longest packet that is made of more than one envelope.
+            before: how many answers it has had without a pause: where many wait for the store, who had
+                fewer goes first.
         Raises:
             ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
         """
         record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
         try:
-            outcome, ending = await self._answer(payload, send, requester, max_packet_bytes, record)
+            outcome, ending = await self._answer(
+                payload, send, requester, max_packet_bytes, record, before * self._settings.max_limit
+            )
             await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
             record.outcome = ending
         finally:  # also when the client goes away, and this is cancelled
@@ -99,7 +109,13 @@ class Delivery:
         return outcome
 
     async def _answer(
-        self, payload: bytes, send: Send, requester: Requester, max_packet_bytes: int, record: RequestRecord
+        self,
+        payload: bytes,
+        send: Send,
+        requester: Requester,
+        max_packet_bytes: int,
+        record: RequestRecord,
+        rank: int,
     ) -> tuple[Completion | Failure, Outcome]:
         try:
             try:
@@ -110,7 +126,7 @@ class Delivery:
                 _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
                 raise
             _admit(requester, request.cursor)
-            return await self._deliver(request, send, requester, max_packet_bytes, record), Outcome.DELIVERED
+            return await self._deliver(request, send, requester, max_packet_bytes, record, rank), Outcome.DELIVERED
         except RequestRejected as error:
             record.refused(error.rejection, str(error))
             return Failure(record.request_id, error.message), Outcome.REJECTED
@@ -181,6 +197,7 @@ class Delivery:
         requester: Requester,
         max_packet_bytes: int,
         record: RequestRecord,
+        rank: int,
     ) -> Completion:
         lower, upper = request.bounds(int(self._clock()))
         limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
@@ -188,7 +205,7 @@ class Delivery:
         query = Query(lower, upper, request.interest, request.cursor)
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                page = await self._store.find(query, limit)
+                page = await self._store.find(query, limit, rank=rank)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
         record.found_at = _now()
@@ -196,7 +213,7 @@ class Delivery:
         del page  # whoever does not read its answer has us keep what is left of it
         cursor = None
         try:
-            last = await self._send_all(seqs, request, send, max_packet_bytes, record)
+            last = await self._send_all(seqs, request, send, max_packet_bytes, record, rank)
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
             cursor = _cursor(last_key[0], last_hash) if more else None
         finally:  # who reads it all and is gone before the completion has had it, too
@@ -204,21 +221,28 @@ class Delivery:
         return Completion(request.request_id, last_hash, cursor)
 
     async def _send_all(
-        self, seqs: Sequence[int], request: MailRequest, send: Send, max_packet_bytes: int, record: RequestRecord
+        self,
+        seqs: Sequence[int],
+        request: MailRequest,
+        send: Send,
+        max_packet_bytes: int,
+        record: RequestRecord,
+        rank: int,
     ) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
         for at in range(0, len(seqs), _READ_AHEAD):
             rows = seqs[at : at + _READ_AHEAD]
-            sizes = await self._store.sizes(rows, rank=at)
+            sizes = await self._store.sizes(rows, rank=rank + at)
             for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
-                raws = await self._store.read(rows[packet.start : packet.stop], rank=at + packet.start)
+                raws = await self._store.read(rows[packet.start : packet.stop], rank=rank + at + packet.start)
                 if raws:
-                    payload = encode_envelopes(raws)
-                    await send(PacketCode.P2P_MESSAGE, payload)
-                    record.sent(len(raws), len(payload), _now())
-                    self._metrics.batch_size.observe(len(payload))
-                    last = raws[-1]
+                    last, count, size = raws[-1], len(raws), packet_bytes(sum(map(len, raws)))
+                    sending = send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
+                    del raws  # whoever does not read has us keep no more than what is sealed
+                    await sending
+                    record.sent(count, size, _now())
+                    self._metrics.batch_size.observe(size)
         return last
 
 

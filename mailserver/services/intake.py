@@ -30,8 +30,7 @@ ENVELOPE_MEMORY_BYTES = 768
 take 40 times as much memory as they are counted with."""
 
 TURN_BYTES = 16 * 1024
-TURN_INTERVAL_S = 1.0
-"""A peer that has sent no more in this time need not wait for its turn: its packets take no more than 3 ms."""
+"""A peer that has sent no more in a second need not wait for its turn: its packets take no more than 3 ms."""
 
 STRUCTURE_FACTOR = 16
 """To decode a byte of a packet other than of envelopes takes up to so many times as long: 10,000 topics, 25 ms."""
@@ -118,8 +117,4 @@ class Intake:
     ) -> None:
         self.envelopes = SharedMemory(max_envelope_bytes)
         self.requests = SharedMemory(max_request_bytes)
-        self._turns = Turns()
-
-    async def turn(self) -> None:
-        """Wait until no other peer is before us: between two of them, all that is quickly done is done."""
-        await self._turns.wait()
+        self.turns = Turns()

@@ -8,7 +8,6 @@ their turn. At a bound, reading from this peer pauses, or the request is refused
 import asyncio
 import contextlib
 import logging
-import math
 from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.metrics import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
+from mailserver.net.turns import Share, Turns
 from mailserver.services.archive import Archive, Clock
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.services.intake import TURN_BYTES, TURN_INTERVAL_S, Intake, Load
+from mailserver.services.intake import TURN_BYTES, Intake, Load
 from mailserver.services.quotas import Requester, RequestLimiter
 from mailserver.services.rates import Meter, RateLimiter
 from mailserver.services.relay import PeerRelay, Relay
@@ -44,6 +44,10 @@ MAX_UNCONFIRMED_ENVELOPES = 4000
 MAX_UNCONFIRMED_BYTES = 4 * 1024 * 1024
 """Packets, envelopes and their bytes of one peer that may wait for the disk: some transactions' worth."""
 
+SEALED_BYTES = 64 * 1024
+"""A peer that is sent no more in a second waits for no turn: to seal it takes half a millisecond. Hundreds that want
+all there is, and let their sockets fill, would keep others waiting for seconds."""
+
 MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
 
@@ -53,12 +57,16 @@ CONCURRENCY_RETRY_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What every peer is served with. `trusted` are the peers whose P2P Messages are taken."""
+    """What every peer is served with.
+
+    `sealing`: turns at what is sent. `trusted`: the peers whose P2P Messages are taken.
+    """
 
     archive: Archive
     delivery: Delivery
     feed: Feed
     intake: Intake
+    sealing: Turns
     relay: Relay
     rates: RateLimiter
     requests: RequestLimiter
@@ -88,8 +96,8 @@ class ServedPeer:
         self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
         self._work = self._memory = 0  # of the packet that is being taken in
-        self._unturned_bytes = 0
-        self._unturned_since = -math.inf
+        self._opening = Share(services.intake.turns, TURN_BYTES)
+        self._sealing = Share(services.sealing, SEALED_BYTES)
         self._memory_bytes = 0
         self._requests: deque[bytes] = deque()
         self._request_bytes = 0
@@ -127,7 +135,9 @@ class ServedPeer:
             ConnectionLost: the connection has ended.
         """
         await self._pace.take(len(payload))
+        await self._sealing.take(len(payload))
         self.connection.send(code, payload)
+        del payload  # it is sealed: not kept twice while the peer does not read
         await self.connection.drain()
 
     async def stop(self) -> None:
@@ -163,13 +173,7 @@ class ServedPeer:
         if self._stopping:
             return
         load = Load.of(code, payload)
-        now = asyncio.get_running_loop().time()
-        if now - self._unturned_since > TURN_INTERVAL_S:
-            self._unturned_bytes, self._unturned_since = 0, now
-        self._unturned_bytes += load.work
-        if self._unturned_bytes > TURN_BYTES:
-            await self._services.intake.turn()
-            self._unturned_bytes = 0
+        await self._opening.take(load.work)
         if load.memory:
             while (
                 self._unconfirmed_packets >= MAX_UNCONFIRMED_PACKETS
@@ -257,10 +261,12 @@ class ServedPeer:
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
+        before = 0
         while True:
             await self._requested.wait()
             if not self._requests:
                 self._requested.clear()
+                before = 0
                 continue
             payload = self._requests.popleft()
             self._request_bytes -= len(payload)
@@ -271,11 +277,13 @@ class ServedPeer:
                     self.send,
                     self._known_requester,
                     max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
+                    before=before,
                 )
             except ConnectionLost:
                 return
             finally:
                 self._known_requester.leave()
+            before += 1
 
     async def _relay(self) -> None:
         """Send live envelopes, once the peer has said what it wants."""
@@ -288,6 +296,7 @@ class ServedPeer:
                 self.number,
                 self._pace,
                 services.clock,
+                self._sealing,
                 is_limited=not self._known_meter.is_allowed,
             ).run()
 

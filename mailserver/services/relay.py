@@ -19,7 +19,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
-from mailserver.net.turns import Turns
+from mailserver.net.turns import Share, Turns
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
@@ -172,8 +172,8 @@ class Relay:
         """The number of the next bundle."""
         return self._next_number
 
-    async def backlog_turn(self) -> None:
-        """Wait until it is one's turn to go through what was there before: those who come together do so one by one."""
+    async def turn(self) -> None:
+        """Wait for one's turn at what takes long: those who come together do it one by one."""
         await self._turns.wait()
 
     def may_have_backlog(self, address: str) -> bool:
@@ -236,6 +236,7 @@ class PeerRelay:
         number: int,
         pace: Pace,
         clock: Clock,
+        sealing: Share,
         *,
         is_limited: bool = True,
     ) -> None:
@@ -244,6 +245,7 @@ class PeerRelay:
         Args:
             number: of the connection.
             pace: follows what the peer announces; others who send to it share it.
+            sealing: what is sent to it, bytes; others who send to it share it.
             is_limited: whether there is a limit to how much of what was there before it is sent.
         """
         self._relay = relay
@@ -251,6 +253,7 @@ class PeerRelay:
         self._number = number
         self._pace = pace
         self._clock = clock
+        self._sealing = sealing
         self._is_limited = is_limited
         self._joined_at = relay.end
         self._position = 0
@@ -263,7 +266,7 @@ class PeerRelay:
             while True:
                 await self._connection.drain()
                 if self._position < self._joined_at:  # a peer that comes late finds the whole pool at once
-                    await self._relay.backlog_turn()
+                    await self._relay.turn()
                 else:
                     await asyncio.sleep(0)  # others' turn
                 envelopes = await self._next()
@@ -276,6 +279,8 @@ class PeerRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BUNDLE_INTERVAL_S if self._held else None):
                 bundle, self._position = await self._relay.next(self._position)
+        if self._pace.limits_topics:  # to look at each takes ten times as long
+            await self._relay.turn()
         now, settings = self._clock(), self._connection.settings
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
         self._held.clear()
@@ -312,7 +317,9 @@ class PeerRelay:
             self._held_bytes -= _memory(self._held.popleft())
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
-        await self._pace.take(packet_bytes(sum(len(live.envelope.raw) for live in envelopes)))
+        size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
+        await self._pace.take(size)
+        await self._sealing.take(size)
         now = self._clock()  # it may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:

@@ -88,13 +88,15 @@ class EnvelopeStore:
         """How many envelopes wait for the disk, and their bytes."""
         return self._writer.queued
 
-    async def find(self, query: Query, limit: int) -> Page:
+    async def find(self, query: Query, limit: int, *, rank: int = 0) -> Page:
         """Find the first `limit` matches, newest first.
 
+        Args:
+            rank: where many read, the lowest goes first.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._finder.find(query, limit)
+        return await self._ranked(rank).find(query, limit)
 
     async def sizes(self, seqs: Sequence[int], *, rank: int = 0) -> list[int]:
         """The lengths in bytes of the envelopes found, by their rows; 0 for one that was deleted since.
@@ -110,8 +112,8 @@ class EnvelopeStore:
         """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
 
         Args:
-            rank: where many read, the lowest goes first: how many the same answer has had already. So short answers,
-                and the beginnings of all, do not wait for long ones.
+            rank: as of `find`: how many the same answer has had already, and those before it. So short answers, and the
+                beginnings of all, do not wait for long ones.
         Raises:
             StoreError: the store cannot be read.
         """

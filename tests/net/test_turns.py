@@ -2,7 +2,9 @@
 
 import asyncio
 
-from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, INTERVAL_S, Pacer, Turns
+import pytest
+
+from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, INTERVAL_S, Pacer, Share, Turns
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
@@ -101,3 +103,42 @@ async def test_pings_of_a_flood_are_all_answered() -> None:
     for _ in range(50):
         assert (await raw.hear()).message_id == p2p.MessageId.PONG
     await wires.close()
+
+
+async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() -> None:
+    turns = Turns()
+    shares = [Share(turns, 100) for _ in range(5)]
+    rounds, done = 0, []
+
+    async def work(name: int) -> None:
+        await shares[name].take(100)
+        done.append((name, rounds))
+        await shares[name].take(1)
+        done.append((name, rounds))
+
+    tasks = [asyncio.create_task(work(name)) for name in range(5)]
+    while len(done) < 10:
+        await asyncio.sleep(0)
+        rounds += 1
+    await asyncio.gather(*tasks)
+
+    free, turned = done[:5], done[5:]
+    assert [name for name, _ in free] == [name for name, _ in turned] == list(range(5))
+    assert len({number for _, number in free}) == 1
+    assert len({number for _, number in turned}) == 5
+
+
+async def test_share_is_whole_again_after_a_turn_and_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited = 0.0, 0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    class Counted(Turns):
+        async def wait(self) -> None:
+            nonlocal waited
+            waited += 1
+
+    share = Share(Counted(), 100)
+    for work, at, turns in [(60, 1.0, 0), (60, 1.5, 1), (100, 1.5, 1), (1, 1.5, 2), (90, 1.9, 2), (100, 2.5, 2)]:
+        now = at
+        await share.take(work)
+        assert waited == turns

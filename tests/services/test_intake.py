@@ -10,7 +10,6 @@ from mailserver.services.intake import (
     PACKET_MEMORY_BYTES,
     RESERVED_BYTES,
     STRUCTURE_FACTOR,
-    Intake,
     Load,
     SharedMemory,
 )
@@ -184,24 +183,3 @@ async def test_who_is_gone_and_does_not_know_it_yet_is_passed_over() -> None:
     await second
     assert first.cancelled() or first.cancelling()
     assert memory.used_bytes == LARGE
-
-
-# Turns
-
-
-async def test_what_takes_long_is_done_one_in_each_round_of_the_loop() -> None:
-    intake = Intake()
-    rounds, done = 0, []
-
-    async def work(name: int) -> None:
-        await intake.turn()
-        done.append((name, rounds))
-
-    tasks = [asyncio.create_task(work(name)) for name in range(5)]
-    while len(done) < 5:
-        await asyncio.sleep(0)
-        rounds += 1
-    await asyncio.gather(*tasks)
-
-    assert [name for name, _ in done] == list(range(5))
-    assert len({number for _, number in done}) == 5
