@@ -342,14 +342,20 @@ async def test_store_that_was_killed_opens_with_all_that_was_put(path: Path, tmp
 # Stores that cannot be read
 
 
-async def test_where_many_read_short_answers_go_before_long_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["find", "read"])
+async def test_where_many_read_short_answers_go_before_long_ones(
+    path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     monkeypatch.setattr(envelopes_module, "READERS", 1)
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
         order: list[int] = []
 
         async def read(rank: int) -> None:
-            await store.read([1, 2, 3], rank=rank)
+            if what == "find":
+                await store.find(Query(*EVER, FULL), 3, rank=rank)
+            else:
+                await store.read([1, 2, 3], rank=rank)
             order.append(rank)
 
         await asyncio.gather(*(read(rank) for rank in (99, 900, 500, 0, 900, 0, 500)))
