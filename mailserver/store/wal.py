@@ -130,6 +130,7 @@ def write_again(store: Path) -> None:
 
 
 def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
+    index = _salted_index(store)  # first: a daemon that writes meanwhile only adds to the log
     size = os.fstat(file.fileno()).st_size
     header = file.read(_HEADER.size)
     if not header:
@@ -155,15 +156,17 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
             reading = False
             pending.clear()
         if frame.is_right and frame.page:
-            log.left[frame.page] = pending[frame.page] = offset
+            log.left[frame.page] = offset
+            commits_left += after_commit  # what goes on from a commit was written when that was on disk
+        # Of the first, its checksum says nothing where the beginning is damaged, from which it goes on.
+        if frame.page and (frame.is_right or frame.number == 1):
+            pending[frame.page] = offset
             if frame.commit:
                 lost.page_count = frame.commit
                 lost.offsets.update(pending)
                 pending.clear()
-            commits_left += after_commit  # what goes on from a commit was written when that was on disk
         after_commit = frame.commit > 0
-    index = _salted_index(store)
-    if not is_right and log.left:
+    if not is_right and log.left:  # else it is no log at all
         if not _is_in_file(store, file, lost):
             log.damage = "its beginning is damaged: SQLite takes nothing of it"
     elif commits_left:

@@ -133,6 +133,23 @@ def test_log_whose_beginning_is_damaged_says_so(killed: Path) -> None:
     assert log.left.keys() == before.offsets.keys()
 
 
+def test_first_frame_is_missed_where_the_beginning_is_damaged(killed: Path) -> None:
+    with plain(killed, write=True) as connection:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        in_file = bytearray(killed.read_bytes())
+        connection.execute("UPDATE identity SET rowid = rowid + 1")
+        connection.execute("DELETE FROM days")
+        content = bytearray(wal_file(killed).read_bytes()[: HEADER + 2 * FRAME])
+    content[9] ^= 1
+    (second,) = struct.unpack_from(">I", content, HEADER + FRAME)
+    in_file[(second - 1) * PAGE_BYTES : second * PAGE_BYTES] = content[-PAGE_BYTES:]
+    killed.write_bytes(in_file)
+    wal_file(killed).write_bytes(content)
+
+    assert commits(killed) == [1, 2]
+    assert read(killed).damage == "its beginning is damaged: SQLite takes nothing of it"
+
+
 @pytest.mark.parametrize("torn_at", range(0, HEADER, 4))
 def test_beginning_that_a_power_cut_tore_is_no_damage(killed: Path, tmp_path: Path, torn_at: int) -> None:
     """SQLite writes it anew when all of the log is in the file, and on disk."""
