@@ -16,6 +16,7 @@ LAYERS = {
     "errors": 0,
     "codec": 1,
     "buckets": 1,
+    "fair_queue": 1,
     "counters": 1,
     "rlpx": 2,
     "waku": 2,

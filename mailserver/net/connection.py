@@ -17,7 +17,7 @@ from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolEr
 from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
-from mailserver.net.turns import FRAMES_AT_ONCE, Pacer, Turns
+from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, Share, Turns
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
 from mailserver.rlpx.session import Session, SessionState
@@ -88,8 +88,8 @@ class Connection:
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
-        self._turns = turns or Turns()
-        self._pacer = Pacer(self._loop.time())
+        self._opening = Share(turns or Turns(), FREE_FRAMES)
+        self._counted_frames = 0
         self._room = FrameRoom(memory or ReceiveMemory(), on_granted=pipe.wake, on_late=self._on_late_frame)
         self._stuck_timer: TimerHandle | None = None
         self._closed: Closed | None = None
@@ -285,8 +285,8 @@ class Connection:
             if data is not None:
                 session.receive_eof()
             return
-        if self._pacer.must_wait(session.opened_frames, self._loop.time()):
-            await self._turns.wait()
+        opened, self._counted_frames = session.opened_frames - self._counted_frames, session.opened_frames
+        await self._opening.take(opened)
         session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
         self._room.leave_unless(session.frame)
 

@@ -7,6 +7,9 @@ their frames for seconds before an honest one's is looked at.
 
 import asyncio
 import math
+from collections.abc import Hashable
+
+from mailserver.fair_queue import FairQueue
 
 FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
@@ -18,15 +21,38 @@ of it, at once, all others wait for a quarter of a second."""
 
 
 class Turns:
-    """The queue of those who send much: one of them at a time, and between two of them all that is quickly done."""
+    """Those who do much of some work: one of them at a time, and between two of them all that is quickly done. Who has
+    little to do is not kept waiting by those who have much."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._is_taken = False
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
-    async def wait(self) -> None:
-        """Wait for a turn."""
-        async with self._lock:
+    async def wait(self, work: int = 1, who: Hashable = None) -> None:
+        """Wait for a turn to do so much work.
+
+        Args:
+            who: whoever has had much waits until the others have had as much. None: somebody new.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(turn if who is None else who, turn, work)
+        if not self._is_taken:
+            self._give()
+        try:
+            await turn
             await asyncio.sleep(0)
+        finally:
+            if turn.done() and not turn.cancelled():  # else it was never given
+                self._give()
+
+    def _give(self) -> None:
+        self._is_taken = False
+        while len(self._waiting):
+            turn = self._waiting.take()
+            if not turn.done():  # whoever waited may be gone
+                self._is_taken = True
+                turn.set_result(None)
+                break
 
 
 class Share:
@@ -35,7 +61,7 @@ class Share:
     __slots__ = ("_began", "_done", "_free", "_turns")
 
     def __init__(self, turns: Turns, free: int) -> None:
-        """Have done nothing yet; `free`: so much waits for no turn, each INTERVAL_S, and after each turn."""
+        """Have done nothing yet; `free`: less than this waits for no turn, each INTERVAL_S, and after each turn."""
         self._turns = turns
         self._free = free
         self._began = -math.inf
@@ -44,25 +70,9 @@ class Share:
     async def take(self, work: int) -> None:
         """Count so much work, and wait for a turn to do it, if that is too much."""
         now = asyncio.get_running_loop().time()
-        if now - self._began > INTERVAL_S:
+        if now - self._began >= INTERVAL_S:
             self._began, self._done = now, 0
         self._done += work
-        if self._done > self._free:
-            await self._turns.wait()
+        if self._done >= self._free:
+            await self._turns.wait(self._done, self)
             self._done = 0
-
-
-class Pacer:
-    """Whether one connection has to wait for its turns. Times are monotonic seconds."""
-
-    __slots__ = ("_began", "_frames")
-
-    def __init__(self, now: float) -> None:
-        self._began = now
-        self._frames = 0
-
-    def must_wait(self, frames: int, now: float) -> bool:
-        """Say whether a peer that has sent so many frames, in all, has sent too many in this interval."""
-        if now - self._began >= INTERVAL_S:
-            self._began, self._frames = now, frames
-        return frames - self._frames >= FREE_FRAMES

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import aiosqlite
 
 from mailserver.errors import StoreError
+from mailserver.fair_queue import FairQueue
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
-from mailserver.store.fair_queue import FairQueue
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
 from mailserver.store.wal import wal_file
@@ -25,10 +25,6 @@ MAX_GROUP_ROWS = 1000
 GROUP_INTERVAL_S = 0.005
 """Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet
 waits for nothing; under a stream of them the disk syncs at most 200 times a second."""
-
-TURN_BYTES = 8 * 1024
-"""What each source may add to a transaction before the others have had their turn: some short messages; a
-longer packet saves up for several turns."""
 
 ROW_BYTES = 512
 """What a row costs beside its envelope's bytes. To store 16 bytes takes nearly as long as to store 500."""
@@ -129,7 +125,7 @@ class StoreWriter:
         self._trouble = trouble
         self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
-        self._queue: FairQueue[_Part] = FairQueue(TURN_BYTES)
+        self._queue: FairQueue[_Part] = FairQueue()
         self._queued_rows = 0
         self._queued_bytes = 0
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()

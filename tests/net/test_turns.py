@@ -1,34 +1,17 @@
 """mailserver.net.turns, by itself and over mailserver.net.connection."""
 
 import asyncio
+from collections.abc import Hashable
 
 import pytest
 
-from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, INTERVAL_S, Pacer, Share, Turns
+from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, Share, Turns
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
 from tests.net.test_connection import Running, Wires
 from tests.raw_peer import RawPeer
-from tests.waiting import until
-
-
-def test_who_sends_little_does_not_wait() -> None:
-    pacer = Pacer(0.0)
-
-    frames = range(10 * FREE_FRAMES)
-
-    assert not any(pacer.must_wait(count, count * INTERVAL_S / (FREE_FRAMES - 1)) for count in frames)
-
-
-def test_who_sends_much_waits_until_the_interval_is_over() -> None:
-    pacer = Pacer(0.0)
-
-    assert not pacer.must_wait(FREE_FRAMES - 1, INTERVAL_S / 2)
-    assert pacer.must_wait(FREE_FRAMES, INTERVAL_S / 2)
-    assert pacer.must_wait(FREE_FRAMES * 2, INTERVAL_S * 0.9)
-    assert not pacer.must_wait(FREE_FRAMES * 2, INTERVAL_S)
-    assert pacer.must_wait(FREE_FRAMES * 3, INTERVAL_S * 1.5)
+from tests.waiting import DEADLINE_S, until
 
 
 async def test_one_of_those_who_wait_has_its_turn_at_a_time_in_their_order() -> None:
@@ -47,6 +30,44 @@ async def test_one_of_those_who_wait_has_its_turn_at_a_time_in_their_order() -> 
 
     assert [name for name, _ in had] == ["a", "b", "c"]
     assert len({number for _, number in had}) == len(had)
+
+
+async def test_who_has_little_to_do_goes_before_those_who_have_much() -> None:
+    turns = Turns()
+    had: list[str] = []
+
+    async def wait(name: str, work: int) -> None:
+        await turns.wait(work)
+        had.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(wait(f"much {number}", 100))
+        await asyncio.sleep(0)
+        tasks.create_task(wait("little", 10))
+
+    assert had.index("little") <= 2  # one has its turn, one was given it
+    assert [name for name in had if name != "little"] == [f"much {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("moment", range(4))
+async def test_who_is_gone_keeps_nobody_from_its_turn(moment: int) -> None:
+    turns = Turns()
+    had: list[str] = []
+
+    async def wait(name: str) -> None:
+        await turns.wait()
+        had.append(name)
+
+    tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
+    for _ in range(moment):
+        await asyncio.sleep(0)
+    for gone in (0, 2):
+        tasks[gone].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [name for name in had if name in "bd"] == ["b", "d"]
+    await asyncio.wait_for(turns.wait(), DEADLINE_S)
 
 
 def requests(running: Running) -> int:
@@ -111,7 +132,7 @@ async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() ->
     rounds, done = 0, []
 
     async def work(name: int) -> None:
-        await shares[name].take(100)
+        await shares[name].take(99)
         done.append((name, rounds))
         await shares[name].take(1)
         done.append((name, rounds))
@@ -128,17 +149,74 @@ async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() ->
     assert len({number for _, number in turned}) == 5
 
 
+async def test_who_has_had_little_is_next_however_many_want_much() -> None:
+    turns = Turns()
+    done: list[str] = []
+    amid_it = asyncio.Event()
+
+    async def work(name: str, size: int, times: int) -> None:
+        share = Share(turns, 10)
+        for _ in range(times):
+            await share.take(size)
+            done.append(name)
+            if len(done) == 150:
+                amid_it.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(20):
+            tasks.create_task(work(f"much {number}", 100, 20))
+        await amid_it.wait()
+        before = len(done)
+        tasks.create_task(work("little", 20, 5))
+
+    places = [at for at, name in enumerate(done) if name == "little"]
+    assert places[0] <= before + 5  # of 20; it takes some rounds of the loop to begin
+    assert places[-1] <= before + 30  # five times 20 is what each of the others had once
+
+
 async def test_share_is_whole_again_after_a_turn_and_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waited = 0.0, 0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
 
     class Counted(Turns):
-        async def wait(self) -> None:
+        async def wait(self, work: int = 1, who: Hashable = None) -> None:
             nonlocal waited
             waited += 1
 
     share = Share(Counted(), 100)
-    for work, at, turns in [(60, 1.0, 0), (60, 1.5, 1), (100, 1.5, 1), (1, 1.5, 2), (90, 1.9, 2), (100, 2.5, 2)]:
+    steps = [
+        (60, 1.0, 0),
+        (39, 1.9, 0),
+        (1, 1.9, 1),
+        (99, 1.9, 1),
+        (1, 1.9, 2),
+        (99, 2.5, 2),
+        (99, 3.5, 2),
+        (100, 3.6, 3),
+    ]
+    for work, at, turns in steps:
         now = at
         await share.take(work)
         assert waited == turns
+
+
+async def test_who_sends_few_frames_waits_for_no_turn() -> None:
+    waited = 0
+
+    class Counted(Turns):
+        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+            nonlocal waited
+            waited += 1
+
+    wires = Wires()
+    running, raw = await wires.open(turns=Counted())
+    for count in range(1, FREE_FRAMES - 1):  # Hello and Status came before
+        raw.say(PacketCode.P2P_REQUEST, b"")
+        await until(lambda count=count: requests(running) == count)  # type: ignore[misc]
+    assert waited == 0
+
+    flood(raw, 100)
+    await until(lambda: requests(running) > 100)
+
+    assert waited >= 100 / FRAMES_AT_ONCE - 2
+    await wires.close()

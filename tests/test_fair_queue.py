@@ -1,10 +1,12 @@
-"""mailserver.store.fair_queue: whose turn it is."""
+"""mailserver.fair_queue: whose turn it is."""
+
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.store.fair_queue import FairQueue
+from mailserver.fair_queue import FairQueue
 
 
 def taken(turns: FairQueue[str], count: int | None = None) -> list[str]:
@@ -16,8 +18,8 @@ def taken(turns: FairQueue[str], count: int | None = None) -> list[str]:
 
 
 def flooded(sources: int, each: int, cost: int) -> FairQueue[str]:
-    """So many sources with so much queued, credited 10 a turn."""
-    turns = FairQueue[str](10)
+    """So many sources with so much queued."""
+    turns = FairQueue[str]()
     for number in range(each):
         for source in range(sources):
             turns.add(source, f"{source}.{number}", cost)
@@ -25,7 +27,7 @@ def flooded(sources: int, each: int, cost: int) -> FairQueue[str]:
 
 
 def test_nothing_is_queued_at_first() -> None:
-    turns = FairQueue[str](10)
+    turns = FairQueue[str]()
 
     assert turns.peek() is None
     with pytest.raises(IndexError):
@@ -52,7 +54,7 @@ def test_sources_take_turns() -> None:
 
 
 def test_cheap_items_go_several_at_a_turn() -> None:
-    turns = FairQueue[str](10)
+    turns = FairQueue[str]()
     for number in range(4):
         turns.add("dear", f"dear {number}", 20)
     for number in range(8):
@@ -66,11 +68,30 @@ def test_cheap_items_go_several_at_a_turn() -> None:
 
 def test_who_had_nothing_queued_goes_next_however_much_others_have() -> None:
     turns = flooded(500, 3, cost=100)
-    taken(turns, 700)  # all may go by now
+    taken(turns, 700)
 
     turns.add("lone", "lone", 10)
 
     assert turns.take() == "lone"
+
+
+def test_who_comes_now_and_then_is_next_each_time_while_it_takes_less_than_its_part() -> None:
+    turns = flooded(200, 50, cost=100)
+
+    for _ in range(30):
+        turns.add("now and then", "now and then", 1)
+        assert taken(turns, 4)[0] == "now and then"
+
+
+def test_who_wants_more_than_its_part_waits_no_longer_than_its_part_takes() -> None:
+    turns = flooded(9, 100, cost=10)
+    for number in range(50):
+        turns.add("much", f"much {number}", 2)
+
+    places = [at for at, value in enumerate(taken(turns)) if value.startswith("much")]
+
+    assert all(later - place <= 4 for place, later in itertools.pairwise(places))
+    assert places[-1] in range(50 * 2, 50 * 3)  # 50 * 2 by it is 50 * 2 by each of 9
 
 
 def test_newcomer_with_much_has_to_wait_for_its_turns_like_all() -> None:
@@ -99,12 +120,22 @@ def test_who_has_nothing_queued_any_more_is_forgotten() -> None:
     turns = flooded(100, 3, cost=7)
     taken(turns)
 
-    assert len(turns) == 0
-    assert 0 not in turns
+    assert len(turns) == turns.remembered == 0
+    assert not any(source in turns for source in range(100))
+
+
+def test_who_comes_once_is_forgotten_when_the_others_have_had_as_much() -> None:
+    turns = flooded(2, 10_000, cost=10)
+
+    for number in range(2000):
+        turns.add(f"once {number}", "once", 100)
+        taken(turns, 3)
+
+        assert turns.remembered <= 2 + 1 + 100 / 10
 
 
 def test_source_is_known_while_it_has_something_queued() -> None:
-    turns = FairQueue[str](10)
+    turns = FairQueue[str]()
     turns.add("one", "a", 5)
     turns.add("other", "b", 5)
 
@@ -125,7 +156,7 @@ def test_source_is_known_while_it_has_something_queued() -> None:
     )
 )
 def test_whatever_is_queued_comes_out_once_and_in_the_order_of_its_source(steps: list[tuple[int, int] | None]) -> None:
-    turns = FairQueue[tuple[int, int]](10)
+    turns = FairQueue[tuple[int, int]]()
     added: dict[int, int] = {}
     got: list[tuple[int, int]] = []
 
