@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from mailserver.waku.envelope import packet_bytes
 from mailserver.waku.packets import MAX_PACKET_BYTES
 
-TARGET_PACKET_BYTES = 128 * 1024
+TARGET_PACKET_BYTES = 64 * 1024
 """A packet is closed when it reaches this: the first one leaves early, a slow phone gets one through within the
-write timeout, and an answer never holds more than about one packet of memory."""
+write timeout, and 500 clients that do not read have us keep 32 MB."""
 
 
 def cut(sizes: Sequence[int], *, one_per_packet: bool = False, target: int = TARGET_PACKET_BYTES) -> Iterator[range]:

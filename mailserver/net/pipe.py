@@ -6,6 +6,7 @@ our side, and a protocol of our own takes a quarter less time per message.
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -17,9 +18,14 @@ something, less than twice that of each is unread: of 500 peers 32 MB."""
 CHUNK_BYTES = 32 * 1024
 """No longer chunk is read at once: it may inflate to 20 times as much, which stays in memory while it is acted on."""
 
-WRITE_HIGH_BYTES = 64 * 1024
+WRITE_HIGH_BYTES = 32 * 1024
 """When this much waits to be sent, `drain` waits. For a peer that does not read, no more piles up than this and one
 packet: 100 MB for 500 of them. The kernel holds some MB more, so nobody who reads is the slower for it."""
+
+UNSENT_BYTES = 64 * 1024
+"""What the kernel holds for a socket that is not on its way yet. Left alone it takes 4 MB of each that does not read:
+2 GB for 500 peers, and more than ten seconds to seal as much. What is on its way is not bounded by this: who reads gets
+all that its line carries."""
 
 _RECEIVED = memoryview(bytearray(CHUNK_BYTES))
 """Where sockets are read into, one at a time: what came is copied at once."""
@@ -56,6 +62,7 @@ class Pipe(asyncio.BufferedProtocol):
         if peername:
             self.host = peername[0]
             self.address, self.local_address = _as_text(peername), _as_text(sockname)
+            _bound_unsent(transport.get_extra_info("socket"))
         if self._on_connected is not None:
             self._on_connected(self)
 
@@ -163,6 +170,11 @@ class Pipe(asyncio.BufferedProtocol):
     async def closed(self) -> None:
         """Wait until the socket is gone."""
         await self._lost.wait()
+
+
+def _bound_unsent(tcp: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # what stands in for a kernel in a sandbox may not know it
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _as_text(name: tuple[str, int]) -> str:

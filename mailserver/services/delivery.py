@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
@@ -33,6 +33,7 @@ from mailserver.services.quotas import Requester
 from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Key, Query
+from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
@@ -48,8 +49,23 @@ MAX_REMEMBERED_REQUESTS = 8192
 
 _READ_AHEAD = 256  # envelopes whose lengths are read together, then cut into packets
 
-Send: TypeAlias = Callable[[PacketCode, bytes], Awaitable[None]]
-"""Sends a packet to the client, and waits while it has not read enough of the ones before."""
+
+class Client(Protocol):
+    """Where an answer goes."""
+
+    async def turn(self, size: int) -> None:
+        """Wait until a packet of so many bytes may be sent: while the client has not read enough of the ones before.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +97,7 @@ class Delivery:
     async def answer(
         self,
         payload: bytes,
-        send: Send,
+        client: Client,
         requester: Requester,
         *,
         max_packet_bytes: int = TARGET_PACKET_BYTES,
@@ -100,9 +116,9 @@ class Delivery:
         record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
         try:
             outcome, ending = await self._answer(
-                payload, send, requester, max_packet_bytes, record, before * self._settings.max_limit
+                payload, client, requester, max_packet_bytes, record, before * self._settings.max_limit
             )
-            await send(PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
+            await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
             record.outcome = ending
         finally:  # also when the client goes away, and this is cancelled
             record.end(self._metrics, _now())
@@ -111,7 +127,7 @@ class Delivery:
     async def _answer(
         self,
         payload: bytes,
-        send: Send,
+        client: Client,
         requester: Requester,
         max_packet_bytes: int,
         record: RequestRecord,
@@ -126,7 +142,7 @@ class Delivery:
                 _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
                 raise
             _admit(requester, request.cursor)
-            return await self._deliver(request, send, requester, max_packet_bytes, record, rank), Outcome.DELIVERED
+            return await self._deliver(request, client, requester, max_packet_bytes, record, rank), Outcome.DELIVERED
         except RequestRejected as error:
             record.refused(error.rejection, str(error))
             return Failure(record.request_id, error.message), Outcome.REJECTED
@@ -134,7 +150,7 @@ class Delivery:
             record.refused(Rejection.STORE_UNAVAILABLE, str(error))
             return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
 
-    async def refuse(self, payload: bytes, rejected: RequestRejected, send: Send, peer: NodeId) -> None:
+    async def refuse(self, payload: bytes, rejected: RequestRejected, client: Client, peer: NodeId) -> None:
         """Answer a request that is not even looked at, and counts against no limit, with an error.
 
         Raises:
@@ -145,7 +161,8 @@ class Delivery:
         try:
             with contextlib.suppress(RequestRejected):
                 record.request_id = _decode(payload).request_id
-            await send(PacketCode.P2P_REQUEST_COMPLETE, Failure(record.request_id, rejected.message).encode())
+            failure = Failure(record.request_id, rejected.message)
+            await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, failure.encode())
             record.outcome = Outcome.REJECTED
         finally:
             record.end(self._metrics, _now())
@@ -193,7 +210,7 @@ class Delivery:
     async def _deliver(
         self,
         request: MailRequest,
-        send: Send,
+        client: Client,
         requester: Requester,
         max_packet_bytes: int,
         record: RequestRecord,
@@ -205,7 +222,7 @@ class Delivery:
         query = Query(lower, upper, request.interest, request.cursor)
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                page = await self._store.find(query, limit, rank=rank)
+                page = await self._store.find(query, limit, rank=rank + _cost(request.interest, limit))
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
         record.found_at = _now()
@@ -213,7 +230,7 @@ class Delivery:
         del page  # whoever does not read its answer has us keep what is left of it
         cursor = None
         try:
-            last = await self._send_all(seqs, request, send, max_packet_bytes, record, rank)
+            last = await self._send_all(seqs, request, client, max_packet_bytes, record, rank)
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
             cursor = _cursor(last_key[0], last_hash) if more else None
         finally:  # who reads it all and is gone before the completion has had it, too
@@ -224,7 +241,7 @@ class Delivery:
         self,
         seqs: Sequence[int],
         request: MailRequest,
-        send: Send,
+        client: Client,
         max_packet_bytes: int,
         record: RequestRecord,
         rank: int,
@@ -233,16 +250,17 @@ class Delivery:
         last = None
         for at in range(0, len(seqs), _READ_AHEAD):
             rows = seqs[at : at + _READ_AHEAD]
-            sizes = await self._store.sizes(rows, rank=rank + at)
+            sizes = await self._store.sizes(rows, rank=rank + at + len(rows))
             for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
-                raws = await self._store.read(rows[packet.start : packet.stop], rank=rank + at + packet.start)
+                # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
+                await client.turn(packet_bytes(sum(sizes[packet.start : packet.stop])))
+                raws = await self._store.read(rows[packet.start : packet.stop], rank=rank + at + packet.stop)
                 if raws:
-                    last, count, size = raws[-1], len(raws), packet_bytes(sum(map(len, raws)))
-                    sending = send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
-                    del raws  # whoever does not read has us keep no more than what is sealed
-                    await sending
-                    record.sent(count, size, _now())
+                    last, size = raws[-1], packet_bytes(sum(map(len, raws)))
+                    client.send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
+                    record.sent(len(raws), size, _now())
                     self._metrics.batch_size.observe(size)
+                del raws
         return last
 
 
@@ -259,6 +277,21 @@ def _admit(requester: Requester, cursor: Cursor | None) -> None:
     seconds = requester.admit(cursor, _now())
     if seconds > 0:
         raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
+
+
+async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None:
+    """Send a packet when it may be sent.
+
+    Raises:
+        ConnectionLost: the client is gone.
+    """
+    await client.turn(len(payload))
+    client.send(code, payload)
+
+
+def _cost(interest: Interest, limit: int) -> int:
+    """How much work the store has with a page, of what it is to read one envelope: so it goes behind shorter ones."""
+    return limit if interest.topics is None else len(interest.topics)
 
 
 def _now() -> float:

@@ -44,9 +44,9 @@ MAX_UNCONFIRMED_ENVELOPES = 4000
 MAX_UNCONFIRMED_BYTES = 4 * 1024 * 1024
 """Packets, envelopes and their bytes of one peer that may wait for the disk: some transactions' worth."""
 
-SEALED_BYTES = 64 * 1024
-"""A peer that is sent no more in a second waits for no turn: to seal it takes half a millisecond. Hundreds that want
-all there is, and let their sockets fill, would keep others waiting for seconds."""
+SEALED_BYTES = 32 * 1024
+"""A peer that is sent no more in a second waits for no turn: to seal it takes a third of a millisecond. Hundreds that
+want all there is, and let their sockets fill, would keep others waiting for seconds."""
 
 MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
@@ -128,17 +128,25 @@ class ServedPeer:
         """How many of its history requests wait for their turn."""
         return len(self._requests)
 
-    async def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet, no faster than the peer has said that it takes them, and wait while it does not read.
+    async def turn(self, size: int) -> None:
+        """Wait until a packet of so many bytes may be sent: no faster than the peer has said that it takes them, when
+        it is its turn, and while it has not read enough.
 
         Raises:
             ConnectionLost: the connection has ended.
         """
-        await self._pace.take(len(payload))
-        await self._sealing.take(len(payload))
-        self.connection.send(code, payload)
-        del payload  # it is sealed: not kept twice while the peer does not read
         await self.connection.drain()
+        await self._pace.take(size)
+        await self._sealing.take(size)
+        await self.connection.drain()  # what is relayed may have come between
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet whose `turn` it is.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        self.connection.send(code, payload)
 
     async def stop(self) -> None:
         """Confirm what was received, then disconnect: we are quitting."""
@@ -248,7 +256,7 @@ class ServedPeer:
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                await self._services.delivery.refuse(payload, refused, self.send, self._known_requester.node_id)
+                await self._services.delivery.refuse(payload, refused, self, self._known_requester.node_id)
 
     def _has_room_for(self, request: bytes) -> bool:
         """Whether one more request may wait; then it is counted."""
@@ -274,7 +282,7 @@ class ServedPeer:
             try:
                 await self._services.delivery.answer(
                     payload,
-                    self.send,
+                    self,
                     self._known_requester,
                     max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
                     before=before,

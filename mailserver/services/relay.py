@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 BUNDLE_INTERVAL_S = 0.3
 """How long envelopes are collected after a bundle, as by deployed nodes. The first after a pause goes at once."""
 
-MAX_BUNDLE_BYTES = 128 * 1024
+MAX_BUNDLE_BYTES = 64 * 1024
 """A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
 
 POOL_BYTES = 32 * 1024 * 1024
@@ -320,6 +320,7 @@ class PeerRelay:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
         await self._pace.take(size)
         await self._sealing.take(size)
+        await self._connection.drain()  # others may have sent meanwhile
         now = self._clock()  # it may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:

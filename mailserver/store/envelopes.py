@@ -112,8 +112,8 @@ class EnvelopeStore:
         """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
 
         Args:
-            rank: as of `find`: how many the same answer has had already, and those before it. So short answers, and the
-                beginnings of all, do not wait for long ones.
+            rank: as of `find`: how many the same answer will have had by then, and those before it. So short answers,
+                and the beginnings of all, do not wait for long ones.
         Raises:
             StoreError: the store cannot be read.
         """

@@ -75,7 +75,7 @@ def test_deleted_envelopes_of_no_bytes_are_kept_in_their_place() -> None:
 def test_target_leaves_room_for_many_usual_envelopes() -> None:
     (first, *_) = packets([560] * 1000)
 
-    assert 200 < len(first) < 300
+    assert 100 < len(first) < 150
     assert payload_bytes(first) <= TARGET_PACKET_BYTES < MAX_PACKET_BYTES
 
 

@@ -78,10 +78,32 @@ class Named(asyncio.Transport):
     """A transport that knows who is at the other end, and nothing else."""
 
     def __init__(self, peername: object, sockname: object) -> None:
-        super().__init__(extra={"peername": peername, "sockname": sockname})
+        super().__init__(extra={"peername": peername, "sockname": sockname, "socket": socket.socket()})
+
+    def __del__(self) -> None:
+        self.get_extra_info("socket").close()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is ever written."""
+
+
+async def test_kernel_takes_little_of_what_its_peer_does_not_read() -> None:
+    loop = asyncio.get_running_loop()
+    pipes: list[Pipe] = []
+    server = await loop.create_server(lambda: Pipe(pipes.append), "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()):
+        await until(lambda: bool(pipes))
+        (pipe,) = pipes
+        for _ in range(200):
+            pipe.write([bytes(65536)])
+            await turn()
+
+        # What the receiver's kernel has taken, and what is not yet on its way: left alone, this takes 4 MB.
+        assert pipe.written_bytes < 1024 * 1024
+        assert pipe.is_full
+        pipe.abort()
+    server.close()
+    await server.wait_closed()
 
 
 # Reading

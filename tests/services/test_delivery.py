@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,6 +52,7 @@ from tests.mailservers import (
     sealed_request,
 )
 from tests.pairs import digest, private_key
+from tests.services.answered import Client
 from tests.waiting import DEADLINE_S, turns, until
 
 KEY = private_key("mailserver")
@@ -73,15 +75,16 @@ def requester_of(
 
 @dataclass
 class Desk:
-    """A delivery, its store, and everything that was sent."""
+    """A delivery, its store, and a client."""
 
     store: EnvelopeStore
     delivery: Delivery
     requester: Requester = field(default_factory=lambda: requester_of(NO_REQUEST_LIMITS))
-    sent: list[tuple[PacketCode, bytes]] = field(default_factory=list)
+    client: Client = field(default_factory=Client)
 
-    async def send(self, code: PacketCode, payload: bytes) -> None:
-        self.sent.append((code, payload))
+    @property
+    def sent(self) -> list[tuple[PacketCode, bytes]]:
+        return self.client.sent
 
     def with_settings(self, settings: DeliverySettings) -> "Desk":
         """Another one over the same store."""
@@ -91,9 +94,9 @@ class Desk:
         self, payload: bytes, requester: Requester | None = None, *, max_packet_bytes: int = TARGET_PACKET_BYTES
     ) -> Completion | Failure:
         """Have a request answered; return how the client reads the completion."""
-        self.sent.clear()
+        self.client = Client()
         outcome = await self.delivery.answer(
-            payload, self.send, requester or self.requester, max_packet_bytes=max_packet_bytes
+            payload, self.client, requester or self.requester, max_packet_bytes=max_packet_bytes
         )
         codes = [code for code, _ in self.sent]
         assert codes == [PacketCode.P2P_MESSAGE] * (len(codes) - 1) + [PacketCode.P2P_REQUEST_COMPLETE]
@@ -508,21 +511,30 @@ async def test_answer_longer_than_one_look_at_the_lengths_is_whole_and_in_order(
 async def test_next_packet_is_read_only_when_the_one_before_has_gone(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
     gate = asyncio.Event()
-    started: list[PacketCode] = []
+    read: list[int] = []
+    read_all = desk.store.read
 
-    async def send(code: PacketCode, payload: bytes) -> None:
-        started.append(code)
-        await gate.wait()
+    class Slow(Client):
+        async def turn(self, size: int) -> None:
+            await super().turn(size)
+            if self.sent:
+                await gate.wait()
 
-    answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, send, desk.requester))
-    await until(lambda: bool(started))
+    async def counted(seqs: Sequence[int], *, rank: int = 0) -> list[bytes]:
+        read.append(len(seqs))
+        return await read_all(seqs, rank=rank)
+
+    desk.store.read = counted  # type: ignore[method-assign]
+    slow = Slow()
+    answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, slow, desk.requester))
+    await until(lambda: len(slow.turns) == 2)
     await turns(200)
-    held = len(started)
+    held = len(slow.sent), len(read)
     gate.set()
     await answering
 
-    assert held == 1
-    assert len(started) == 26
+    assert held == (1, 1)
+    assert len(slow.sent) == len(read) + 1 == 51
 
 
 async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(desk: Desk, tmp_path: Path) -> None:
@@ -530,14 +542,16 @@ async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(
     await fill(desk.store, envelopes)
     request = sealed_request(deployed_fields(limit=3, batch=0))
 
-    async def send(code: PacketCode, payload: bytes) -> None:
-        if not desk.sent:
-            with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db")) as connection:
-                connection.execute("DELETE FROM envelopes WHERE created BETWEEN ? AND ?", (NOW - 2, NOW - 1))
-                connection.commit()
-        await desk.send(code, payload)
+    class Deleting(Client):
+        def send(self, code: PacketCode, payload: bytes) -> None:
+            if not self.sent:
+                with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db")) as connection:
+                    connection.execute("DELETE FROM envelopes WHERE created BETWEEN ? AND ?", (NOW - 2, NOW - 1))
+                    connection.commit()
+            super().send(code, payload)
 
-    outcome = await desk.delivery.answer(request.raw, send, desk.requester)
+    desk.client = Deleting()
+    outcome = await desk.delivery.answer(request.raw, desk.client, desk.requester)
 
     assert desk.envelopes == envelopes[:1]
     assert isinstance(outcome, Completion)
@@ -547,14 +561,36 @@ async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(
     assert desk.envelopes == envelopes[3:]
 
 
+async def test_what_takes_the_store_less_goes_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(desk.store, make_envelopes(5, data_bytes=60_000))
+    ranks: list[int] = []
+    for name in ("find", "sizes", "read"):
+
+        async def noted(*given: Any, rank: int, do: Any = getattr(desk.store, name)) -> Any:
+            ranks.append(rank)
+            return await do(*given, rank=rank)
+
+        monkeypatch.setattr(desk.store, name, noted)
+
+    await desk.answer(sealed_request(deployed_fields(topics=[NEWS, SPORT], limit=5)).raw)
+    of_topics = ranks.copy()
+    ranks.clear()
+    await desk.answer(sealed_request(deployed_fields(bloom=FULL_BLOOM, limit=5)).raw)
+
+    rows = [5, 1, 2, 3, 4, 5]  # how many will have been read, of their lengths and then of themselves
+    assert of_topics == [2, *rows]
+    assert ranks == [5, *rows]
+
+
 async def test_other_requests_are_answered_while_one_client_does_not_read(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
 
-    async def never(code: PacketCode, payload: bytes) -> None:
-        await asyncio.Event().wait()
+    class Never(Client):
+        async def turn(self, size: int) -> None:
+            await asyncio.Event().wait()
 
     request = sealed_request(deployed_fields()).raw
-    stuck = [asyncio.create_task(desk.delivery.answer(request, never, desk.requester)) for _ in range(8)]
+    stuck = [asyncio.create_task(desk.delivery.answer(request, Never(), desk.requester)) for _ in range(8)]
     outcome = await asyncio.wait_for(desk.answer(sealed_request(deployed_fields()).raw), 10)
 
     assert isinstance(outcome, Completion)
@@ -701,7 +737,7 @@ async def test_refusal_carries_the_id_of_a_request_that_is_readable(desk: Desk) 
     rejected = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=7)
 
     for payload in (request.raw, clear_request(), b"\xff"):
-        await desk.delivery.refuse(payload, rejected, desk.send, desk.requester.node_id)
+        await desk.delivery.refuse(payload, rejected, desk.client, desk.requester.node_id)
 
     message = Rejection.TOO_MANY_WAITING.value + ": come back in 7 s"
     assert {code for code, _ in desk.sent} == {PacketCode.P2P_REQUEST_COMPLETE}
@@ -911,13 +947,14 @@ async def test_client_that_is_gone_before_the_end_has_had_its_envelopes(desk: De
     large = desk.with_settings(replace(SETTINGS, max_limit=600))
     requester = requester_of(ONE_A_SECOND)
 
-    async def gone_at_the_end(code: PacketCode, payload: bytes) -> None:
-        if code is PacketCode.P2P_REQUEST_COMPLETE or len(large.sent) == 2:
-            raise ConnectionLost(None, "gone")
-        await large.send(code, payload)
+    class GoneAtTheEnd(Client):
+        async def turn(self, size: int) -> None:
+            await super().turn(size)
+            if len(self.sent) == 2:
+                raise ConnectionLost(None, "gone")
 
     with pytest.raises(ConnectionLost):
-        await large.delivery.answer(sealed_request(deployed_fields()).raw, gone_at_the_end, requester)
+        await large.delivery.answer(sealed_request(deployed_fields()).raw, GoneAtTheEnd(), requester)
     request = sealed_request(deployed_fields())
 
     assert await large.answer(request.raw, requester) == Failure(request_id(request), come_back_in(1))
@@ -985,13 +1022,14 @@ async def test_search_that_takes_too_long_is_given_up(desk: Desk, monkeypatch: p
 async def test_client_that_is_gone_ends_the_answer(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(3))
 
-    async def gone(code: PacketCode, payload: bytes) -> None:
-        raise ConnectionLost(None, "gone")
+    class Gone(Client):
+        def send(self, code: PacketCode, payload: bytes) -> None:
+            raise ConnectionLost(None, "gone")
 
     with pytest.raises(ConnectionLost):
-        await desk.delivery.answer(sealed_request(deployed_fields()).raw, gone, desk.requester)
+        await desk.delivery.answer(sealed_request(deployed_fields()).raw, Gone(), desk.requester)
     with pytest.raises(ConnectionLost):
-        await desk.delivery.answer(b"\xff", gone, desk.requester)
+        await desk.delivery.answer(b"\xff", Gone(), desk.requester)
 
 
 # Whatever else

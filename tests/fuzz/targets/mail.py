@@ -54,6 +54,7 @@ from tests.mailservers import (
     stored,
 )
 from tests.pairs import digest, private_key
+from tests.services.answered import Client
 from tests.store.samples import answer
 
 REQUEST_ID = RequestId(bytes(range(32)))
@@ -192,16 +193,13 @@ def fuzz_answer(data: bytes) -> None:
     choices = Choices(data)
     payload = _request(choices)
     max_packet_bytes = choices.pick((128 * 1024, 1000, 300))
-    sent: list[tuple[PacketCode, bytes]] = []
-
-    async def send(code: PacketCode, packet: bytes) -> None:
-        sent.append((code, packet))
-
+    client = Client()
     limiter = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED)
     requester = limiter.requester("192.0.2.1", private_key("client").public_key)
     with store_in_memory(_image()) as store, asyncio.Runner() as runner:
         delivery = Delivery(store, SETTINGS, Clock(), metrics=Metrics())
-        ending = runner.run(delivery.answer(payload, send, requester, max_packet_bytes=max_packet_bytes))
+        ending = runner.run(delivery.answer(payload, client, requester, max_packet_bytes=max_packet_bytes))
+    sent = client.sent
     assert [code for code, _ in sent[:-1]] == [PacketCode.P2P_MESSAGE] * (len(sent) - 1)
     assert sent[-1] == (PacketCode.P2P_REQUEST_COMPLETE, ending.encode())
     packets = [decode_envelopes(packet) for _, packet in sent[:-1]]
