@@ -5,7 +5,8 @@ import contextlib
 import logging
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,38 +19,43 @@ from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.untouched import check_header
 from mailserver.store.wal import has_content, wal_file, write_again
+from mailserver.store.worker import Worker
 
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for a lock that another process holds, such as a backup's."""
 
-WRITER_CACHE_KIB = 32 * 1024
+WRITER_CACHE_KIB = 16 * 1024
 READER_CACHE_KIB = 8 * 1024
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """The WAL file is cut back to this when it is started anew."""
 
 
-async def open_writer(path: Path) -> aiosqlite.Connection:
+async def open_writer(path: Path) -> Worker:
     """Open the one connection that writes and checkpoints; make or migrate the store first. It is on disk then.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written; or its log is damaged, or
             of another store. Both are unchanged then.
     """
+    return await Worker.start(partial(_open_writer, path))
+
+
+def _open_writer(path: Path) -> sqlite3.Connection:
     try:
-        header = await asyncio.to_thread(look_at_files, path)
+        header = look_at_files(path)
         if header is None:
-            await _make(path)
+            _make(path)
         elif header:
             # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
-            await (await _open_read_only(path, may_be_blank=True)).close()
-        connection = await _connect(path)
+            _look(path, may_be_blank=True)
+        connection = _connect(path)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
-    async with _preparing(connection, path):
-        await _prepare(connection, path)
-        await _identify(connection, path)
+    with _preparing(connection, path):
+        _prepare(connection, path)
+        _identify(connection, path)
     return connection
 
 
@@ -60,32 +66,35 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
         StoreError: there is no such file, or it is foreign, damaged, or of a later version.
     """
     await asyncio.to_thread(check_header, path)
-    return await _open_read_only(path, may_be_blank=False)
-
-
-async def _open_read_only(path: Path, *, may_be_blank: bool) -> aiosqlite.Connection:
+    # What cannot be opened fails here. In aiosqlite the thread of a connection that failed goes on to report its end
+    # to the event loop, which a command may have closed by then: a traceback after our one line.
+    await asyncio.to_thread(_look, path, may_be_blank=False)
+    connection = await aiosqlite.connect(_read_only(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
     try:
-        if not await asyncio.to_thread(path.exists):
-            raise StoreError(f"cannot open the store {path}: there is none")
-        connection = await _connect(_read_only(path, is_alone=may_be_blank), uri=True)
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
-    try:
-        await _check_ours(connection, path, may_be_blank=may_be_blank)
         await connection.execute_fetchall(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
-    except (sqlite3.Error, StoreError) as error:
+    except sqlite3.Error as error:
         await connection.close()
-        if isinstance(error, StoreError):
-            raise
         raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
     return connection
 
 
-async def _connect(database: Path | str, *, uri: bool = False) -> aiosqlite.Connection:
-    # What cannot be opened fails here. In aiosqlite the thread of a connection that failed goes on to report its end
-    # to the event loop, which a command may have closed by then: a traceback after our one line.
-    (await asyncio.to_thread(sqlite3.connect, database, uri=uri, check_same_thread=False)).close()
-    return await aiosqlite.connect(database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+def _look(path: Path, *, may_be_blank: bool) -> None:
+    """Raise StoreError if this is no store of ours; nothing is changed."""
+    try:
+        if not path.exists():
+            raise StoreError(f"cannot open the store {path}: there is none")
+        connection = _connect(_read_only(path, is_alone=may_be_blank), uri=True)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
+    with contextlib.closing(connection):
+        try:
+            _check_ours(connection, path, may_be_blank=may_be_blank)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
+
+
+def _connect(database: Path | str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT_S)
 
 
 def _read_only(path: Path, *, is_alone: bool = False) -> str:
@@ -94,12 +103,12 @@ def _read_only(path: Path, *, is_alone: bool = False) -> str:
     return f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
 
 
-async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_blank: bool) -> None:
-    application_id = await pragma(connection, "application_id")
-    version = await pragma(connection, "user_version")
+def _check_ours(connection: sqlite3.Connection, path: Path, *, may_be_blank: bool) -> None:
+    application_id = pragma(connection, "application_id")
+    version = pragma(connection, "user_version")
     if may_be_blank and application_id == version == 0:
         # Nothing in it at all: somebody has made the file for us.
-        ((tables,),) = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
         if tables == 0:
             return
     if application_id != APPLICATION_ID:
@@ -108,7 +117,7 @@ async def _check_ours(connection: aiosqlite.Connection, path: Path, *, may_be_bl
         raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
 
 
-async def _make(path: Path) -> None:
+def _make(path: Path) -> None:
     """Make an empty store beside, and give it its name when all of it is on disk: a cut leaves all, or nothing.
 
     SQLite makes a file a WAL database by way of a journal. Who is stopped in that leaves a file that may begin with
@@ -116,14 +125,14 @@ async def _make(path: Path) -> None:
     """
     new = path.with_name(f"{path.name}.new")
     # What was left of such a store, or belongs to one that was deleted: it would be taken for a part of this one.
-    await asyncio.to_thread(_remove, new, *_beside(new), *_beside(path))
-    connection = await _connect(new)
-    async with _preparing(connection, path):
-        await _prepare(connection, new)
-        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")  # into the one file, and synced
-    await connection.close()
-    await asyncio.to_thread(new.replace, path)
-    await asyncio.to_thread(sync_folder, path.parent)
+    _remove(new, *_beside(new), *_beside(path))
+    connection = _connect(new)
+    with _preparing(connection, path):
+        _prepare(connection, new)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # into the one file, and synced
+    connection.close()
+    new.replace(path)
+    sync_folder(path.parent)
 
 
 def _beside(path: Path) -> list[Path]:
@@ -136,77 +145,77 @@ def _remove(*files: Path) -> None:
     sync_folder(files[0].parent)
 
 
-@contextlib.asynccontextmanager
-async def _preparing(connection: aiosqlite.Connection, path: Path) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def _preparing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        await connection.close()
+        connection.close()
         raise StoreError(f"cannot prepare the store {path}: {explain(error, path)}") from error
 
 
-async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
-    execute = connection.execute_fetchall
-    await execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
-    if await pragma(connection, "page_count") == 0:
-        await execute("PRAGMA auto_vacuum = INCREMENTAL")  # pruning can give free pages back while it serves
-    await execute("PRAGMA journal_mode = WAL")
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    execute = connection.execute
+    execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
+    if pragma(connection, "page_count") == 0:
+        execute("PRAGMA auto_vacuum = INCREMENTAL")  # pruning can give free pages back while it serves
+    execute("PRAGMA journal_mode = WAL")
     # FULL syncs the WAL at each commit: what COMMIT has answered survives a power cut.
-    await execute("PRAGMA synchronous = FULL")
-    await execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
-    await execute("PRAGMA temp_store = MEMORY")  # for the keys of a batch that is deleted
-    await execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
-    present = await pragma(connection, "user_version")
-    await execute("BEGIN IMMEDIATE")
-    await execute(f"PRAGMA user_version = {present}")  # fails now, not at the first envelope, where we may only read
-    await asyncio.to_thread(write_again, path)  # nobody else writes now
-    await execute("ROLLBACK")
+    execute("PRAGMA synchronous = FULL")
+    execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+    execute("PRAGMA temp_store = MEMORY")  # for the keys of a batch that is deleted
+    execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+    present = pragma(connection, "user_version")
+    execute("BEGIN IMMEDIATE")
+    execute(f"PRAGMA user_version = {present}")  # fails now, not at the first envelope, where we may only read
+    write_again(path)  # nobody else writes now
+    execute("ROLLBACK")
     for version in range(present, SCHEMA_VERSION):
-        await execute("BEGIN IMMEDIATE")
+        execute("BEGIN IMMEDIATE")
         for statement in MIGRATIONS[version]:
-            await execute(statement)
-        await execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        await execute(f"PRAGMA user_version = {version + 1}")
-        await execute("COMMIT")
+            execute(statement)
+        execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        execute(f"PRAGMA user_version = {version + 1}")
+        execute("COMMIT")
     if 0 < present < SCHEMA_VERSION:
         log.info("store migrated from=%d to=%d", present, SCHEMA_VERSION)
 
 
-async def _identify(connection: aiosqlite.Connection, path: Path) -> None:
+def _identify(connection: sqlite3.Connection, path: Path) -> None:
     """Give a store that was put back from a backup an identity of its own, each time that it is put back.
 
     It goes on where the backup ended, and so gives numbers to rows that other rows had, which were received after the
     backup and may be archived. Under another identity none of them is taken for an archived one. What is recorded of
     the rows in the backup holds.
     """
-    if await connection.execute_fetchall("SELECT 1 FROM identity"):
+    if connection.execute("SELECT 1 FROM identity").fetchone():
         return
     identity = secrets.token_hex(16)
     try:
-        await asyncio.to_thread(adopt_handover, path, identity)
+        adopt_handover(path, identity)
     except HandoverError as error:  # pruning waits for the next run of the compaction
         log.warning("record of the compaction not taken over error=%r", str(error))
-    await connection.execute_fetchall("INSERT INTO identity VALUES (?)", (identity,))
+    connection.execute("INSERT INTO identity VALUES (?)", (identity,))
     log.info("store restored from a backup identity=%s", identity)
 
 
-async def pragma(connection: aiosqlite.Connection, name: str) -> int:
+def pragma(connection: sqlite3.Connection, name: str) -> int:
     """Read a pragma that is one integer."""
-    ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
+    ((value,),) = connection.execute(f"PRAGMA {name}")
     return int(value)
 
 
-@contextlib.asynccontextmanager
-async def transaction(connection: aiosqlite.Connection) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Begin a transaction that writes; commit it at the end, or roll it back if SQLite fails."""
-    execute = connection.execute_fetchall
+    execute = connection.execute
     if connection.in_transaction:  # to roll it back has failed, too
-        await execute("ROLLBACK")
+        execute("ROLLBACK")
     try:
-        await execute("BEGIN IMMEDIATE")
+        execute("BEGIN IMMEDIATE")
         yield
-        await execute("COMMIT")
+        execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:
-            await execute("ROLLBACK")
+            execute("ROLLBACK")
         raise

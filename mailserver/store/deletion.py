@@ -4,10 +4,9 @@ Both work on the writer's connection between two commits, and take some millisec
 transaction: the rows and all that is counted of them go together. It lies within one day of reception.
 """
 
+import sqlite3
 from collections.abc import Mapping
 from typing import NamedTuple
-
-import aiosqlite
 
 from mailserver.store.connections import pragma, transaction
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
@@ -84,45 +83,43 @@ class Deleted(NamedTuple):
     bytes: int
 
 
-async def delete_batch(
-    connection: aiosqlite.Connection, surplus: Surplus, archived: Mapping[int, int] | None
-) -> Deleted:
+def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, int] | None) -> Deleted:
     """Delete a batch of the oldest by reception; of nothing, if there is nothing that may go.
 
     Args:
         archived: of each day of reception, the highest `seq` that may go; what it does not name stays. None: all may.
     """
-    execute = connection.execute_fetchall
-    await execute(_MAKE_DOOMED)
-    async with transaction(connection):
-        for day, first_seq in await execute(_CANDIDATES, ((surplus.before - 1) // SECONDS_PER_DAY,)):
+    execute = connection.execute
+    execute(_MAKE_DOOMED)
+    with transaction(connection):
+        for day, first_seq in execute(_CANDIDATES, ((surplus.before - 1) // SECONDS_PER_DAY,)).fetchall():
             last_seq = _MAX_SEQ if archived is None else archived.get(day, 0)
             if last_seq < first_seq:
                 continue
             start, end = day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY
-            await execute(_FORGET)
+            execute(_FORGET)
             limit = min(surplus.envelopes, BATCH_ROWS)
-            await execute(_DOOM, (start, min(end, surplus.before), last_seq, limit))
-            ((envelopes, size),) = await execute(_SUM)
+            execute(_DOOM, (start, min(end, surplus.before), last_seq, limit))
+            ((envelopes, size),) = execute(_SUM)
             if not envelopes:
                 continue
             for statement in _DELETE:
-                await execute(statement)
-            await execute(_COUNT_DAY, (envelopes, size, day))
-            await execute(_DROP_DAY, (day,))
-            await execute(_ADVANCE, (day, first_seq, start, end))
+                execute(statement)
+            execute(_COUNT_DAY, (envelopes, size, day))
+            execute(_DROP_DAY, (day,))
+            execute(_ADVANCE, (day, first_seq, start, end))
             return Deleted(envelopes, size)
     return Deleted(0, 0)
 
 
-async def give_back_pages(connection: aiosqlite.Connection) -> int:
+def give_back_pages(connection: sqlite3.Connection) -> int:
     """Take a few free pages beyond the reserve from the end of the file; return how many.
 
     The file is shorter at the next checkpoint. A file made by version 1 of the schema gives none back.
     """
-    free = await pragma(connection, "freelist_count")
+    free = pragma(connection, "freelist_count")
     if free <= RESERVE_PAGES:
         return 0
     # Gives back one page a step. `execute` would stop after the first, as there are no columns to fetch.
-    await connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - RESERVE_PAGES)})")
-    return free - await pragma(connection, "freelist_count")
+    connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - RESERVE_PAGES)})")
+    return free - pragma(connection, "freelist_count")

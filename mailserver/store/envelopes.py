@@ -238,11 +238,11 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
-    connection = await open_writer(path)
+    worker = await open_writer(path)
     try:
         trouble = Trouble(path)
         async with _open_readers(path, READERS, trouble) as readers:
-            writer = StoreWriter(connection, path, trouble)
+            writer = StoreWriter(worker, path, trouble)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 yield EnvelopeStore(writer, readers, trouble)
@@ -250,7 +250,7 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
                 writer.close()
                 await writing
     finally:
-        await connection.close()
+        await worker.close()
 
 
 async def read_stats(path: Path) -> StoreStats:
@@ -329,11 +329,11 @@ async def _open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterat
         yield _ReaderPool(connections, trouble)
 
 
-async def _touch(connection: aiosqlite.Connection) -> None:
-    async with transaction(connection):
+def _touch(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
         # Really another row: SQLite does not write a page that stays as it is. And the identity is thus in every log
         # (`mailserver.store.damage`).
-        await connection.execute_fetchall("UPDATE identity SET rowid = rowid % 2 + 1")
+        connection.execute("UPDATE identity SET rowid = rowid % 2 + 1")
 
 
 async def _stats(readers: _ReaderPool) -> StoreStats:

@@ -5,11 +5,10 @@ import contextlib
 import itertools
 import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-
-import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.fair_queue import FairQueue
@@ -17,6 +16,7 @@ from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
 from mailserver.store.wal import wal_file
+from mailserver.store.worker import Worker
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
 MAX_GROUP_ROWS = 1000
@@ -46,8 +46,8 @@ _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
 
 T = TypeVar("T")
-Job = Callable[[aiosqlite.Connection], Awaitable[T]]
-"""Work on the writer's connection that leaves no transaction open."""
+Job = Callable[[sqlite3.Connection], T]
+"""Work on the writer's connection, in its thread, that leaves no transaction open."""
 
 _ROW_COUNTS = (100, 10, 1)
 _COLUMNS = "(received, created, topic, hash, raw)"
@@ -119,8 +119,8 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
-    def __init__(self, connection: aiosqlite.Connection, path: Path, trouble: Trouble) -> None:
-        self._connection = connection
+    def __init__(self, worker: Worker, path: Path, trouble: Trouble) -> None:
+        self._worker = worker
         self._wal = wal_file(path)
         self._trouble = trouble
         self._held = ""
@@ -232,20 +232,17 @@ class StoreWriter:
         elif size > self._max_wal_bytes:
             self._max_wal_bytes = size + _WAL_STEP_BYTES
             try:
-                await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
-                await self._connection.execute_fetchall("PRAGMA wal_checkpoint(RESTART)")
+                await self._worker.run(_restart_log)
                 self._trouble.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
                 self._trouble.checkpointed(error)
-            finally:
-                await self._connection.execute_fetchall(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
         if future.done():  # whoever wanted it is gone
             return
         failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
-            result = await job(self._connection)
+            result = await self._worker.run(job)
             failure = None
             if not future.done():
                 future.set_result(result)
@@ -279,7 +276,7 @@ class StoreWriter:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
-            await self._commit(envelopes)
+            await self._worker.run(partial(_commit, envelopes))
             failure = None
             self._trouble.stored()
         except sqlite3.Error as error:
@@ -302,22 +299,31 @@ class StoreWriter:
         if self._queued_bytes < MAX_QUEUED_BYTES:
             self._room.set()
 
-    async def _commit(self, envelopes: Sequence[NewEnvelope]) -> None:
-        execute = self._connection.execute_fetchall
-        async with transaction(self._connection):
-            ((last_seq,),) = await execute("SELECT coalesce(max(seq), 0) FROM envelopes")
-            at = 0
-            for count in _ROW_COUNTS:
-                while len(envelopes) - at >= count:
-                    rows = envelopes[at : at + count]
-                    await execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
-                    at += count
-            ((sums, right),) = await execute(_SUMS_OF_ONE_DAY, (last_seq,))
-            if not right:  # several days, or nothing new
-                ((sums,),) = await execute(_SUMS, (last_seq,))
-            await execute(_COUNT_DAYS, (sums,))
-            await execute(_COUNT_RECEPTION_DAYS, (sums,))
-            await execute(_NOTE_TOPICS, (last_seq,))
+
+def _commit(envelopes: Sequence[NewEnvelope], connection: sqlite3.Connection) -> None:
+    execute = connection.execute
+    with transaction(connection):
+        ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
+        at = 0
+        for count in _ROW_COUNTS:
+            while len(envelopes) - at >= count:
+                rows = envelopes[at : at + count]
+                execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
+                at += count
+        ((sums, right),) = execute(_SUMS_OF_ONE_DAY, (last_seq,)).fetchall()
+        if not right:  # several days, or nothing new
+            ((sums,),) = execute(_SUMS, (last_seq,)).fetchall()
+        execute(_COUNT_DAYS, (sums,))
+        execute(_COUNT_RECEPTION_DAYS, (sums,))
+        execute(_NOTE_TOPICS, (last_seq,))
+
+
+def _restart_log(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
 
 def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:

@@ -3,10 +3,9 @@
 It commits with `synchronous = OFF`: nothing is on disk when it confirms.
 """
 
+import sqlite3
 import sys
 from pathlib import Path
-
-import aiosqlite
 
 from mailserver.cli import main
 from mailserver.store import connections
@@ -14,9 +13,9 @@ from mailserver.store import connections
 _prepare = vars(connections)["_prepare"]
 
 
-async def _prepare_carelessly(connection: aiosqlite.Connection, path: Path) -> None:
-    await _prepare(connection, path)
-    await connection.execute_fetchall("PRAGMA synchronous = OFF")
+def _prepare_carelessly(connection: sqlite3.Connection, path: Path) -> None:
+    _prepare(connection, path)
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from mailserver.store.connections import (
 from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION, STORE_FILE
 from mailserver.store.wal import wal_file
+from mailserver.store.worker import Worker
 from mailserver.store.writer import NewEnvelope
 from tests.store.samples import (
     DAY,
@@ -43,11 +44,15 @@ from tests.store.samples import (
     stored,
     write,
 )
+from tests.waiting import until
 
 INCREMENTAL = 2
+THREADS = ("connection_worker", "store-writer")
+"""Of aiosqlite, and ours."""
+
 TABLES = ("envelopes", "days", "day_topics", "identity", "reception_days")
 
-Open = Callable[[Path], Awaitable[aiosqlite.Connection]]
+Open = Callable[[Path], Awaitable[aiosqlite.Connection | Worker]]
 
 each_open = pytest.mark.parametrize("open_it", [open_writer, open_reader], ids=["writer", "reader"])
 
@@ -61,8 +66,8 @@ def path(tmp_path: Path) -> Path:
 
 
 async def make(path: Path) -> None:
-    connection = await open_writer(path)
-    await connection.close()
+    worker = await open_writer(path)
+    await worker.close()
 
 
 async def refusal(open_it: Open, path: Path) -> str:
@@ -75,12 +80,9 @@ async def refusal(open_it: Open, path: Path) -> str:
     pytest.fail(f"{path} was opened")
 
 
-async def settings_of(connection: aiosqlite.Connection, *names: str) -> list[Any]:
-    values = []
-    for name in names:
-        ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
-        values.append(value)
-    return values
+def settings_of(connection: sqlite3.Connection) -> list[Any]:
+    names = "journal_mode", "synchronous", "cache_size", "journal_size_limit"
+    return [value for name in names for (value,) in connection.execute(f"PRAGMA {name}")]
 
 
 def schema_of(path: Path) -> list[Any]:
@@ -130,9 +132,9 @@ async def test_writer_logs_ahead_and_syncs_at_each_commit(path: Path) -> None:
     await make(path)
 
     for _ in range(2):
-        connection = await open_writer(path)
-        settings = await settings_of(connection, "journal_mode", "synchronous", "cache_size", "journal_size_limit")
-        await connection.close()
+        worker = await open_writer(path)
+        settings = await worker.run(settings_of)
+        await worker.close()
 
         full = 2
         assert settings == ["wal", full, -WRITER_CACHE_KIB, WAL_LIMIT_BYTES]
@@ -142,19 +144,18 @@ async def test_reader_has_a_cache_of_its_own_size(path: Path) -> None:
     await make(path)
 
     connection = await open_reader(path)
-    settings = await settings_of(connection, "cache_size")
+    ((cache_kib,),) = await connection.execute_fetchall("PRAGMA cache_size")
     await connection.close()
 
-    assert settings == [-READER_CACHE_KIB]
+    assert cache_kib == -READER_CACHE_KIB
 
 
 async def test_pragma_is_read_as_a_number(path: Path) -> None:
-    connection = await open_writer(path)
-    try:
-        assert await pragma(connection, "application_id") == APPLICATION_ID
-        assert await pragma(connection, "user_version") == SCHEMA_VERSION
-    finally:
-        await connection.close()
+    await make(path)
+
+    with plain(path) as connection:
+        assert pragma(connection, "application_id") == APPLICATION_ID
+        assert pragma(connection, "user_version") == SCHEMA_VERSION
 
 
 async def test_empty_file_becomes_a_store(path: Path) -> None:
@@ -366,8 +367,7 @@ async def test_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Pat
     # A thread that outlives the event loop ends in a traceback on stderr, beside the one line that says what is wrong.
     for _ in range(5):
         await refusal(open_it, tmp_path / "missing" / STORE_FILE)
-
-        assert [thread.name for thread in threading.enumerate() if "connection_worker" in thread.name] == []
+        await until(lambda: not any(name in thread.name for thread in threading.enumerate() for name in THREADS))
 
 
 async def test_store_that_another_process_locks_cannot_be_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

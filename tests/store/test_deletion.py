@@ -7,16 +7,16 @@ import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-import aiosqlite
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailserver.store import deletion
-from mailserver.store.connections import open_writer
+from mailserver.store.connections import open_writer, pragma
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, END_OF_TIME, Surplus
 from mailserver.store.schema import PAGE_BYTES, STORE_FILE
+from mailserver.store.worker import Worker
 from mailserver.store.writer import NewEnvelope
 from tests.store.samples import (
     DAY,
@@ -45,12 +45,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def writing(path: Path) -> AsyncIterator[aiosqlite.Connection]:
-    connection = await open_writer(path)
+async def writing(path: Path) -> AsyncIterator[Worker]:
+    worker = await open_writer(path)
     try:
-        yield connection
+        yield worker
     finally:
-        await connection.close()
+        await worker.close()
+
+
+async def delete(worker: Worker, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
+    return await worker.run(lambda connection: delete_batch(connection, surplus, archived))
 
 
 def received_at(*seconds: int, size: int = 40) -> list[NewEnvelope]:
@@ -66,8 +70,8 @@ async def delete_all(
 ) -> list[tuple[int, int]]:
     """Delete batch after batch; check all that is counted after each. Return what the batches deleted."""
     batches: list[tuple[int, int]] = []
-    async with writing(path) as connection:
-        while (deleted := await delete_batch(connection, surplus, archived)).envelopes:
+    async with writing(path) as worker:
+        while (deleted := await delete(worker, surplus, archived)).envelopes:
             assert_counts_are_right(path)
             batches.append(deleted)
     assert deleted == Deleted(0, 0)
@@ -83,8 +87,8 @@ def left(path: Path) -> list[int]:
 async def test_oldest_by_reception_go_first(path: Path) -> None:
     make_store(path, received_at(50, 10, 40, 20, 30))
 
-    async with writing(path) as connection:
-        assert await delete_batch(connection, Surplus(END_OF_TIME, 2), None) == Deleted(2, 80)
+    async with writing(path) as worker:
+        assert await delete(worker, Surplus(END_OF_TIME, 2)) == Deleted(2, 80)
 
     assert left(path) == [50, 40, 30]
     assert_counts_are_right(path)
@@ -156,8 +160,8 @@ async def test_topic_stays_as_long_as_an_envelope_of_that_day_has_it(path: Path)
     ]
     make_store(path, envelopes)
 
-    async with writing(path) as connection:
-        await delete_batch(connection, Surplus(END_OF_TIME, 3), None)
+    async with writing(path) as worker:
+        await delete(worker, Surplus(END_OF_TIME, 3))
 
     assert rows(path, "SELECT day, topic FROM day_topics") == [(FIRST_DAY, NEWS)]
     assert rows(path, "SELECT day FROM days") == [(FIRST_DAY,)]
@@ -167,8 +171,8 @@ async def test_topic_stays_as_long_as_an_envelope_of_that_day_has_it(path: Path)
 async def test_first_row_of_a_day_is_found_beyond_any_number_of_another(path: Path, between: int) -> None:
     make_store(path, received_at(0, *[DAY] * between, 1, 2))
 
-    async with writing(path) as connection:
-        await delete_batch(connection, Surplus(END_OF_TIME, 1), None)
+    async with writing(path) as worker:
+        await delete(worker, Surplus(END_OF_TIME, 1))
 
     days = rows(path, "SELECT first_seq, last_seq FROM reception_days WHERE day = ?", FIRST_DAY)
     assert days == [(between + 2, between + 3)]
@@ -178,8 +182,8 @@ async def test_first_row_of_a_day_is_found_beyond_any_number_of_another(path: Pa
 async def test_last_row_that_is_deleted_is_still_the_last_of_its_day(path: Path) -> None:
     make_store(path, received_at(50, 60, 10))
 
-    async with writing(path) as connection:
-        await delete_batch(connection, Surplus(END_OF_TIME, 1), None)
+    async with writing(path) as worker:
+        await delete(worker, Surplus(END_OF_TIME, 1))
 
     assert rows(path, "SELECT first_seq, last_seq FROM reception_days") == [(1, 3)]
 
@@ -261,16 +265,17 @@ async def test_batch_that_is_killed_is_all_there_or_not_at_all(path: Path, tmp_p
     make_store(path, received_at(*range(20)))
     copies: list[Path] = []
 
-    async with writing(path) as connection:
-        await connection.set_trace_callback(
-            lambda _: copies.append(copy_as_on_disk(path, tmp_path / f"killed at {len(copies)}"))
-        )
-        await delete_batch(connection, Surplus(END_OF_TIME, 5), None)
-        await connection.set_trace_callback(None)  # type: ignore[arg-type]
+    def copy(_: str) -> None:
+        copies.append(copy_as_on_disk(path, tmp_path / f"killed at {len(copies)}"))
 
-    for copy in copies:
-        assert len(stored(copy)) in (15, 20)
-        assert_counts_are_right(copy)
+    async with writing(path) as worker:
+        await worker.run(lambda connection: connection.set_trace_callback(copy))
+        await delete(worker, Surplus(END_OF_TIME, 5))
+        await worker.run(lambda connection: connection.set_trace_callback(None))
+
+    for copied in copies:
+        assert len(stored(copied)) in (15, 20)
+        assert_counts_are_right(copied)
     assert len(copies) > 5
 
 
@@ -278,15 +283,15 @@ async def test_batch_that_fails_deletes_nothing_and_the_next_goes_on(path: Path)
     make_store(path, received_at(*range(20)))
     change(path, "CREATE TRIGGER fail BEFORE UPDATE ON days BEGIN SELECT RAISE(ABORT, 'no'); END")
 
-    async with writing(path) as connection:
+    async with writing(path) as worker:
         with pytest.raises(sqlite3.IntegrityError, match="no"):
-            await delete_batch(connection, ALL, None)
-        assert not connection.in_transaction
+            await delete(worker, ALL)
+        assert not await worker.run(lambda connection: connection.in_transaction)
         assert_counts_are_right(path)
         assert len(stored(path)) == 20
 
-        await connection.execute_fetchall("DROP TRIGGER fail")
-        assert await delete_batch(connection, Surplus(END_OF_TIME, 5), None) == Deleted(5, 200)
+        await worker.run(lambda connection: connection.execute("DROP TRIGGER fail"))
+        assert await delete(worker, Surplus(END_OF_TIME, 5)) == Deleted(5, 200)
 
     assert_counts_are_right(path)
 
@@ -300,12 +305,12 @@ async def test_no_statement_looks_at_the_whole_table(path: Path) -> None:
         steps[0] += 1
         return 0
 
-    async with writing(path) as connection:
-        await delete_batch(connection, Surplus(END_OF_TIME, 1), None)
-        await connection.set_progress_handler(count, 1)
-        await delete_batch(connection, Surplus(END_OF_TIME, 10), None)
+    async with writing(path) as worker:
+        await delete(worker, Surplus(END_OF_TIME, 1))
+        await worker.run(lambda connection: connection.set_progress_handler(count, 1))
+        await delete(worker, Surplus(END_OF_TIME, 10))
         ten = steps[0]
-        await connection.set_progress_handler(None, 1)  # type: ignore[arg-type]
+        await worker.run(lambda connection: connection.set_progress_handler(None, 1))
 
     assert 0 < ten < 2500
 
@@ -327,11 +332,11 @@ async def test_pages_beyond_the_reserve_are_given_back_a_few_at_once(
     await delete_all(path, Surplus(END_OF_TIME, 10**9))
 
     given_back = []
-    async with writing(path) as connection:
-        ((free,),) = await connection.execute_fetchall("PRAGMA freelist_count")
-        while count := await give_back_pages(connection):
+    async with writing(path) as worker:
+        free = await worker.run(lambda connection: pragma(connection, "freelist_count"))
+        while count := await worker.run(give_back_pages):
             given_back.append(count)
-        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        await worker.run(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     assert sum(given_back) == free - 10
     assert max(given_back) == deletion.VACUUM_PAGES
@@ -343,8 +348,8 @@ async def test_reserve_is_kept_for_what_comes_next(path: Path) -> None:
     make_store(path, new_envelopes(4000, size=1000))
     await delete_all(path)
 
-    async with writing(path) as connection:
-        assert await give_back_pages(connection) == 0
+    async with writing(path) as worker:
+        assert await worker.run(give_back_pages) == 0
 
 
 async def test_file_that_cannot_shrink_is_left_as_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,5 +358,5 @@ async def test_file_that_cannot_shrink_is_left_as_it_is(path: Path, monkeypatch:
     change(path, "PRAGMA auto_vacuum = NONE", "VACUUM")
     await delete_all(path)
 
-    async with writing(path) as connection:
-        assert await asyncio.wait_for(give_back_pages(connection), 15) == 0
+    async with writing(path) as worker:
+        assert await asyncio.wait_for(worker.run(give_back_pages), 15) == 0

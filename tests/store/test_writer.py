@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import aiosqlite
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
 from mailserver.store import writer as writer_module
-from mailserver.store.connections import open_writer
+from mailserver.store.connections import open_writer, pragma
 from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.trouble import Trouble
+from mailserver.store.worker import Worker
 from mailserver.store.writer import MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import EnvelopeHash
@@ -41,16 +41,17 @@ from tests.store.samples import (
 )
 
 FOREVER = 3600.0
+LIMIT_S = 15.0
 
 
 class Running(NamedTuple):
-    """A writer that runs, and its connection; `statements` are those that it has begun, as SQLite says them.
+    """A writer that runs, and its worker; `statements` are those that it has begun, as SQLite says them.
 
     `begun` is set whenever a transaction begins.
     """
 
     writer: StoreWriter
-    connection: aiosqlite.Connection
+    worker: Worker
     statements: list[str]
     begun: asyncio.Event
 
@@ -61,21 +62,21 @@ class Running(NamedTuple):
 @contextlib.asynccontextmanager
 async def connected(path: Path) -> AsyncIterator[Running]:
     """A writer that does not run yet."""
-    connection = await open_writer(path)
+    worker = await open_writer(path)
     loop = asyncio.get_running_loop()
     statements: list[str] = []
     begun = asyncio.Event()
 
-    def trace(statement: str) -> None:  # in the connection's thread
+    def trace(statement: str) -> None:  # in the worker's thread
         statements.append(statement)
         if statement == "BEGIN IMMEDIATE":
             loop.call_soon_threadsafe(begun.set)
 
-    await connection.set_trace_callback(trace)
+    await worker.run(lambda connection: connection.set_trace_callback(trace))
     try:
-        yield Running(StoreWriter(connection, path, Trouble(path)), connection, statements, begun)
+        yield Running(StoreWriter(worker, path, Trouble(path)), worker, statements, begun)
     finally:
-        await connection.close()
+        await worker.close()
 
 
 @contextlib.asynccontextmanager
@@ -99,10 +100,10 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def round_trips(connection: aiosqlite.Connection) -> None:
-    """Take part in the writer's queue of statements for longer than a commit takes."""
-    for _ in range(20):
-        await connection.execute_fetchall("SELECT 1")
+async def work_is_done(worker: Worker) -> None:
+    """Wait until the worker has done what was begun, and whoever waited for it has gone on."""
+    await worker.run(lambda connection: None)
+    await turns()
 
 
 def put_each(writer: StoreWriter, envelopes: Sequence[NewEnvelope]) -> list[asyncio.Task[None]]:
@@ -304,19 +305,20 @@ async def test_transaction_that_is_killed_leaves_all_of_it_or_nothing(path: Path
     first, second = new_envelopes(5), new_envelopes(120, first=3, size=2000)
     copies: list[Path] = []
 
-    async with running(path) as (writer, connection, *_):
+    def copy(_: str) -> None:
+        copies.append(copy_as_on_disk(path, tmp_path / f"killed at {len(copies)}"))
+
+    async with running(path) as (writer, worker, *_):
         await writer.put(first)
-        await connection.set_trace_callback(
-            lambda _: copies.append(copy_as_on_disk(path, tmp_path / f"killed at {len(copies)}"))
-        )
+        await worker.run(lambda connection: connection.set_trace_callback(copy))
         await writer.put(second)
-        await connection.set_trace_callback(lambda _: None)
+        await worker.run(lambda connection: connection.set_trace_callback(None))
 
     assert len(copies) > 5
-    for copy in copies:
-        assert raws(stored(copy)) == raws(first)
-        assert_counts_are_right(copy)
-        assert rows(copy, "PRAGMA integrity_check") == [("ok",)]
+    for copied in copies:
+        assert raws(stored(copied)) == raws(first)
+        assert_counts_are_right(copied)
+        assert rows(copied, "PRAGMA integrity_check") == [("ok",)]
     assert len(stored(path)) == 123
 
 
@@ -377,7 +379,7 @@ async def test_second_put_waits_until_the_interval_is_over(path: Path, monkeypat
         await opened.writer.put([new_envelope(1)])
         second = asyncio.create_task(opened.writer.put([new_envelope(2)]))
         await turns()
-        await round_trips(opened.connection)
+        await work_is_done(opened.worker)
         assert not second.done()
         assert opened.commits() == 1
         third = asyncio.create_task(opened.writer.put([new_envelope(3)]))
@@ -413,7 +415,7 @@ async def test_full_group_waits_for_no_interval(path: Path, monkeypatch: pytest.
         assert opened.commits() == 3
         lone = asyncio.create_task(opened.writer.put([new_envelope(5000)]))
         await turns()
-        await round_trips(opened.connection)
+        await work_is_done(opened.worker)
         assert opened.commits() == 3  # it waits again
     await lone
 
@@ -592,13 +594,13 @@ async def test_put_that_is_cancelled_while_it_is_committed_is_stored(path: Path)
 
 async def test_cancelled_put_that_fails_is_not_reported_to_anyone(path: Path) -> None:
     async with running(path) as opened:
-        await fill(opened.connection)
+        await fill(opened.worker)
         put = asyncio.create_task(opened.writer.put([new_envelope(1, size=50_000)]))
         await opened.begun.wait()
         put.cancel()
         with pytest.raises(StoreError):  # behind the first one, which has failed then
             await opened.writer.put([new_envelope(2, size=50_000)])
-        await make_room(opened.connection)
+        await make_room(opened.worker)
         await opened.writer.put([new_envelope(3)])
 
         assert put.cancelled()
@@ -650,7 +652,8 @@ async def test_writer_that_is_cancelled_leaves_no_one_waiting(path: Path) -> Non
         assert [put.done() and type(put.exception()) for put in (committing, queued)] == [StoreError] * 2
         with pytest.raises(StoreError):
             await opened.writer.put([new_envelope(3)])
-    assert stored(path) == []
+        await work_is_done(opened.worker)
+        assert raws(stored(path)) == raws([new_envelope(1)])  # it had begun, and goes on to its end
 
 
 async def test_writer_that_fails_by_a_fault_of_ours_leaves_no_one_waiting(path: Path) -> None:
@@ -673,14 +676,17 @@ async def test_writer_that_fails_by_a_fault_of_ours_leaves_no_one_waiting(path: 
 # Disks that fail
 
 
-async def fill(connection: aiosqlite.Connection) -> None:
+async def fill(worker: Worker) -> None:
     """Let the file grow no more: SQLite answers as it does on a full disk."""
-    ((pages,),) = await connection.execute_fetchall("PRAGMA page_count")
-    await connection.execute_fetchall(f"PRAGMA max_page_count = {pages}")
+    await set_max_pages(worker, await worker.run(lambda connection: pragma(connection, "page_count")))
 
 
-async def make_room(connection: aiosqlite.Connection) -> None:
-    await connection.execute_fetchall("PRAGMA max_page_count = 1000000")
+async def make_room(worker: Worker) -> None:
+    await set_max_pages(worker, 1_000_000)
+
+
+async def set_max_pages(worker: Worker, pages: int) -> None:
+    await worker.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}"))
 
 
 async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(path: Path) -> None:
@@ -688,7 +694,7 @@ async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(p
 
     async with running(path) as opened:
         await opened.writer.put(first)
-        await fill(opened.connection)
+        await fill(opened.worker)
         small = opened.writer.put([new_envelope(20)])
         outcomes = await asyncio.gather(small, *put_each(opened.writer, later), return_exceptions=True)
 
@@ -696,7 +702,7 @@ async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(p
         assert "database or disk is full" in str(outcomes[0])
         assert raws(stored(path)) == raws(first)  # and reads go on
         assert_counts_are_right(path)
-        await make_room(opened.connection)
+        await make_room(opened.worker)
         await opened.writer.put(later)
 
     assert raws(stored(path)) == raws([*first, *later])
@@ -723,11 +729,11 @@ async def test_put_fails_if_only_a_part_of_it_could_be_stored(path: Path) -> Non
     envelopes = [*new_envelopes(MAX_GROUP_ROWS), new_envelope(5000, size=1_000_000)]
 
     async with running(path) as opened:
-        await opened.connection.execute_fetchall("PRAGMA max_page_count = 50")
+        await set_max_pages(opened.worker, 50)
         with pytest.raises(StoreError):
             await opened.writer.put(envelopes)
         assert raws(stored(path)) == raws(envelopes[:-1])
-        await make_room(opened.connection)
+        await make_room(opened.worker)
         await opened.writer.put(envelopes)
 
     assert raws(stored(path)) == raws(envelopes)
@@ -736,7 +742,7 @@ async def test_put_fails_if_only_a_part_of_it_could_be_stored(path: Path) -> Non
 
 async def test_failure_is_logged_once_with_its_cause(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(path) as opened:
-        await fill(opened.connection)
+        await fill(opened.worker)
         outcomes = await asyncio.gather(*put_each(opened.writer, new_envelopes(3, size=50_000)), return_exceptions=True)
 
     (record,) = [record for record in caplog.records if record.name.startswith("mailserver")]
@@ -752,10 +758,10 @@ async def test_failed_put_makes_room_for_those_that_wait(path: Path, monkeypatch
     monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 50_000)
 
     async with running(path) as opened:
-        await fill(opened.connection)
+        await fill(opened.worker)
         outcomes = await asyncio.gather(*put_each(opened.writer, new_envelopes(4, size=50_000)), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
-        await make_room(opened.connection)
+        await make_room(opened.worker)
         await asyncio.gather(*put_each(opened.writer, new_envelopes(4, size=50_000)))
 
     assert len(stored(path)) == 4
@@ -811,23 +817,23 @@ async def test_lock_of_another_process_fails_the_put(path: Path, monkeypatch: py
 # Jobs between the commits
 
 
-async def count_rows(connection: aiosqlite.Connection) -> int:
-    ((count,),) = await connection.execute_fetchall("SELECT count(*) FROM envelopes")
+def count_rows(connection: sqlite3.Connection) -> int:
+    ((count,),) = connection.execute("SELECT count(*) FROM envelopes")
     return int(count)
 
 
-async def fail(connection: aiosqlite.Connection) -> None:
-    await connection.execute_fetchall("SELECT * FROM nowhere")
+def fail(connection: sqlite3.Connection) -> None:
+    connection.execute("SELECT * FROM nowhere")
 
 
 async def test_job_has_the_connection_to_itself(path: Path) -> None:
-    async with running(path) as (writer, connection, statements, _):
+    async with running(path) as (writer, _, statements, _):
         puts = put_each(writer, new_envelopes(50))
 
-        async def job(ours: aiosqlite.Connection) -> bool:
-            await turns()
+        def job(connection: sqlite3.Connection) -> bool:
             before = len(statements)
-            await round_trips(ours)
+            for _ in range(20):
+                connection.execute("SELECT 1")
             return statements[before:] == ["SELECT 1"] * 20 and not connection.in_transaction
 
         answers = await asyncio.gather(*(writer.between_commits(job) for _ in range(5)))
@@ -857,17 +863,19 @@ async def test_job_that_fails_is_the_error_of_whoever_waits_for_it(path: Path) -
 
 async def test_job_goes_on_to_its_end_when_nobody_waits_any_more(path: Path) -> None:
     events: list[str] = []
-    begun = asyncio.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
-    async def job(connection: aiosqlite.Connection) -> None:
+    def job(connection: sqlite3.Connection) -> None:
         begun.set()
-        await round_trips(connection)
+        assert cancelled.wait(LIMIT_S)
         events.append("done")
 
     async with running(path) as (writer, *_):
         waiting = asyncio.create_task(writer.between_commits(job))
-        await begun.wait()
+        assert await asyncio.to_thread(begun.wait, LIMIT_S)
         waiting.cancel()
+        await turns()
+        cancelled.set()
         assert await writer.between_commits(count_rows) == 0
 
     assert events == ["done"]

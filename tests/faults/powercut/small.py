@@ -4,11 +4,9 @@ POWER_SYNCHRONOUS, OFF or NORMAL, is what SQLite is told in place of FULL: a mai
 """
 
 import os
+import sqlite3
 import sys
-from collections.abc import Iterable
-from typing import Any
-
-import aiosqlite
+from pathlib import Path
 
 from mailserver.cli import main
 from mailserver.services import pruning
@@ -31,16 +29,14 @@ def shrink() -> None:
     vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES)
     vars(deletion).update(RESERVE_PAGES=RESERVE_PAGES, VACUUM_PAGES=VACUUM_PAGES)
     vars(pruning).update(FIRST_ROUND_S=PRUNING_S, ROUND_INTERVAL_S=PRUNING_S)
-    execute = aiosqlite.Connection.execute_fetchall
-    synchronous = os.environ.get("POWER_SYNCHRONOUS", "FULL")
+    prepare, synchronous = vars(connections)["_prepare"], os.environ.get("POWER_SYNCHRONOUS", "FULL")
 
-    async def execute_fetchall(connection: aiosqlite.Connection, sql: str, *rest: Any) -> Iterable[Any]:
-        if sql == "PRAGMA synchronous = FULL":
-            await execute(connection, f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            sql = f"PRAGMA synchronous = {synchronous}"
-        return await execute(connection, sql, *rest)
+    def prepare_small(connection: sqlite3.Connection, path: Path) -> None:
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        prepare(connection, path)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
 
-    setattr(aiosqlite.Connection, "execute_fetchall", execute_fetchall)  # noqa: B010 - mypy knows no other way
+    vars(connections)["_prepare"] = prepare_small
 
 
 if __name__ == "__main__":
