@@ -23,6 +23,7 @@ from mailserver.net.turns import Share, Turns
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
+from mailserver.waku.bloom import mask_of
 from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode, PeerSettings
 
@@ -68,7 +69,7 @@ pool by then, and different ones for every peer. Beyond it the oldest are droppe
 class Bundle:
     """Envelopes, at least one, that go out together. `bytes` is how long they are, `memory` what they take."""
 
-    __slots__ = ("bytes", "envelopes", "last_expiry", "memory", "number", "topics")
+    __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
 
     def __init__(self, envelopes: Sequence[LiveEnvelope], number: int = 0) -> None:
         self.number = number
@@ -76,7 +77,7 @@ class Bundle:
         self.bytes = sum(len(live.envelope.raw) for live in envelopes)
         self.memory = sum(map(_memory, envelopes))
         self.last_expiry = max(live.envelope.expiry for live in envelopes)
-        self.topics = frozenset(live.envelope.topic for live in envelopes)
+        self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in envelopes}}
 
     def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
         """What a peer wants of it and does not have.
@@ -86,7 +87,9 @@ class Bundle:
             now: Unix seconds; nothing expired is relayed.
         """
         interest, min_pow = settings.interest, settings.pow_requirement
-        wanted = {topic for topic in self.topics if interest.wants(topic)}  # once for all envelopes of a topic
+        wanted = interest.wanted(self._masks)
+        if not wanted:
+            return []
         return [
             live
             for live in self.envelopes
@@ -276,9 +279,12 @@ class PeerRelay:
     async def _next(self) -> list[LiveEnvelope]:
         """Wait for a bundle, or until something held back may go; return what is to be sent."""
         bundle = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BUNDLE_INTERVAL_S if self._held else None):
-                bundle, self._position = await self._relay.next(self._position)
+        if not self._held:
+            bundle, self._position = await self._relay.next(self._position)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BUNDLE_INTERVAL_S):
+                    bundle, self._position = await self._relay.next(self._position)
         if self._pace.limits_topics:  # to look at each takes ten times as long
             await self._relay.turn()
         now, settings = self._clock(), self._connection.settings

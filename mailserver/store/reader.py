@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
-from mailserver.waku.bloom import BLOOM_BYTES, FULL_BLOOM, Interest, matches
+from mailserver.waku.bloom import BLOOM_BYTES, FULL_BLOOM, Interest, as_integer, mask_of
 
 _SLOTS = (1, 8, 64, 256)
 """How many (day, topic) pairs a statement looks up at once. Few sizes, so that few statements are prepared."""
@@ -62,7 +62,7 @@ class Page:
     @property
     def seqs(self) -> "array[int]":
         """The rows of what was found: 8 bytes each, where a key takes 200. Who reads slowly has us keep them."""
-        return array("q", (key.seq for key in self.keys))
+        return array("q", [key[2] for key in self.keys])
 
 
 class _Range(NamedTuple):
@@ -108,7 +108,7 @@ def _admitted_topics(slots: int) -> str:
 
 
 # Only topics whose bytes the bloom filter admits, each by itself: for a filter of few topics few more than those.
-# The third byte leads, because `waku.bloom.matches` asks for its bit whatever the others are: so most of a day's
+# The third byte leads, because `waku.bloom.mask_of` asks for its bit whatever the others are: so most of a day's
 # topics are not even looked at.
 _ADMITTED_TOPICS = {slots: _admitted_topics(slots) for slots in _SLOTS}
 
@@ -149,7 +149,7 @@ class Finder:
         wanted = limit + 1  # one more tells whether there are more
         if query.interest.topics is None and query.interest.bloom == FULL_BLOOM:
             rows = await self._run(_KEYS_BY_TIME, (*bounds, wanted))
-            keys, looked_up = [Key(*row) for row in rows], 0
+            keys, looked_up = [*map(Key._make, rows)], 0
         else:
             keys, looked_up = await self._find_by_day(query.interest, bounds, wanted)
         return Page(keys[:limit], len(keys) > limit, looked_up)
@@ -219,7 +219,8 @@ class Finder:
         topics = list(await self._run(_ADMITTED_TOPICS[slots], parameters))
         if len(topics) >= _MAX_TOPICS:
             return None
-        return [(day, topic) for day, topic in topics if matches(interest.bloom, topic)]
+        bits = as_integer(interest.bloom)
+        return [(day, topic) for day, topic in topics if bits & (mask := mask_of(topic)) == mask]
 
     async def _look_up(self, pairs: Sequence[tuple[int, bytes]], bounds: _Range, wanted: int) -> list[Key]:
         """The first `wanted` envelopes of these topics on these days."""
@@ -230,7 +231,7 @@ class Finder:
             parameters: list[object] = [value for pair in part for value in pair]
             parameters += [None] * (2 * slots - len(parameters))  # pairs that match nothing
             rows = await self._run(_BY_TOPIC[slots], (*parameters, *bounds, wanted))
-            found += [Key(*row) for row in rows]
+            found += map(Key._make, rows)
             if at:
                 found.sort(reverse=True)
                 del found[wanted:]

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from mailserver.errors import DecodeError
@@ -32,20 +32,32 @@ def bloom_of(topics: Iterable[bytes]) -> bytes:
     return bytes(bloom)
 
 
-def matches(bloom: bytes, topic: bytes) -> bool:
-    """Whether (filter AND topic's bloom) == topic's bloom, as deployed Go clients make a topic's bloom.
+def mask_of(topic: bytes) -> int:
+    """The bits that a filter must have to match a topic: bit n as 1 << n.
 
-    They write each of the three bits over the whole byte in which it lies: where two share a byte, only the later
-    one is set. That befalls 1 topic in 21; a filter of theirs for such a topic lacks a bit. So a bit counts here
-    only if no later one shares its byte. Filters with all three bits match as ever.
+    A filter matches where (filter AND topic's bloom) == topic's bloom, as deployed Go clients make a topic's bloom.
+    They write each of the three bits over the whole byte in which it lies: where two share a byte, only the later one
+    is set. That befalls 1 topic in 21; a filter of theirs for such a topic lacks a bit. So a bit counts here only if
+    no later one shares its byte. Filters with all three bits match as ever.
     """
     a, b, c = bits_of(topic)
-    a_byte, b_byte, c_byte = a >> 3, b >> 3, c >> 3
-    return bool(
-        bloom[c_byte] >> (c & 7) & 1
-        and (b_byte == c_byte or bloom[b_byte] >> (b & 7) & 1)
-        and (a_byte in (b_byte, c_byte) or bloom[a_byte] >> (a & 7) & 1)
-    )
+    mask = 1 << c
+    if b >> 3 != c >> 3:
+        mask |= 1 << b
+    if a >> 3 not in (b >> 3, c >> 3):
+        mask |= 1 << a
+    return mask
+
+
+def as_integer(bloom: bytes) -> int:
+    """A filter as `mask_of` has its bits."""
+    return int.from_bytes(bloom, "little")
+
+
+def matches(bloom: bytes, topic: bytes) -> bool:
+    """Whether a filter matches a topic, see `mask_of`."""
+    mask = mask_of(topic)
+    return as_integer(bloom) & mask == mask
 
 
 class PackedTopics(Set[Topic]):
@@ -94,6 +106,16 @@ class Interest:
         if self.topics is not None:
             return topic in self.topics
         return self.bloom == FULL_BLOOM or matches(self.bloom, topic)
+
+    def wanted(self, masks: Mapping[Topic, int]) -> Collection[Topic]:
+        """Which of many topics are wanted, given what `mask_of` says of each."""
+        topics = self.topics
+        if topics is not None:
+            return {topic for topic in masks if topic in topics}
+        if self.bloom == FULL_BLOOM:
+            return masks
+        bits = as_integer(self.bloom)
+        return {topic for topic, mask in masks.items() if bits & mask == mask}
 
 
 FULL_INTEREST = Interest()
