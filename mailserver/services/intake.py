@@ -12,9 +12,9 @@ from mailserver.net.turns import Turns
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
 
-MAX_INTAKE_BYTES = 32 * 1024 * 1024
-"""Memory for live envelopes of all peers that wait for the disk: a second's worth, at full speed. Beyond it, packets
-wait undecoded, in the order in which they came."""
+MAX_INTAKE_BYTES = 16 * 1024 * 1024
+"""Memory for live envelopes of all peers that wait for the disk: half a second's worth, at full speed. Beyond it,
+packets wait undecoded, in the order in which they came."""
 
 MAX_REQUESTS_BYTES = 8 * 1024 * 1024
 """Memory for history requests of all peers that wait for their turn: 8,000 of deployed clients. Beyond it, only who

@@ -1,7 +1,6 @@
 """Which live envelopes we have had, from whom, and whether they are stored: so that each is relayed and stored once."""
 
-from collections import OrderedDict
-from itertools import islice
+from collections import deque
 
 from mailserver.waku.envelope import EnvelopeHash
 
@@ -12,7 +11,7 @@ it would take as many unexpired envelopes in the network for one of them to go r
 MAX_SENDERS = 16
 """Most connections of which one envelope remembers that they have it, so that it does not go back to them; at the
 bound the first is forgotten. Hardly more neighbours send us the same before we relay it. MAX_SEEN of them, each sent
-by 500 peers, would take half a gigabyte; by 16 each, 70 MB."""
+by 500 peers, would take half a gigabyte; by 16 each, 50 MB."""
 
 _LOOKED_AT = 2  # for each new envelope: more go than come, so that it shrinks again after a burst
 
@@ -38,7 +37,8 @@ class Seen:
 
     def __init__(self, *, max_seen: int = MAX_SEEN) -> None:
         self._max_seen = max_seen
-        self._sightings: OrderedDict[EnvelopeHash, Sighting] = OrderedDict()
+        self._sightings: dict[EnvelopeHash, Sighting] = {}
+        self._order: deque[EnvelopeHash] = deque()  # the one first seen first; with it a third of an OrderedDict
 
     def __len__(self) -> int:
         return len(self._sightings)
@@ -52,9 +52,11 @@ class Seen:
 
         Whoever judges envelopes takes them up to the end of the second in which they expire.
         """
-        for oldest in list(islice(self._sightings, _LOOKED_AT)):
+        for _ in range(min(_LOOKED_AT, len(self._order))):
+            oldest = self._order[0]
             if len(self._sightings) < self._max_seen and self._sightings[oldest].expiry >= int(now):
                 break
-            del self._sightings[oldest]
+            del self._sightings[self._order.popleft()]
         sighting = self._sightings[envelope_hash] = Sighting(expiry)
+        self._order.append(envelope_hash)
         return sighting
