@@ -63,6 +63,7 @@ class Wire(asyncio.Protocol):
         self._ready: asyncio.Future[PeerSettings] = loop.create_future()
         self.on_packet: OnPacket = lambda code, payload: None
         self.on_lost: Callable[[ConnectionLost], None] = lambda error: None
+        self._lost: ConnectionLost | None = None
 
     async def ready(self) -> PeerSettings:
         """Wait for the node's Status.
@@ -73,7 +74,13 @@ class Wire(asyncio.Protocol):
         return await self._ready
 
     def send(self, code: PacketCode, payload: bytes) -> None:
-        """Queue a packet; `flush` sends it. Packets queued from within `on_packet` are sent after it returned."""
+        """Queue a packet; `flush` sends it. Packets queued from within `on_packet` are sent after it returned.
+
+        Raises:
+            ConnectionLost: the connection has ended, perhaps before `on_lost` was set.
+        """
+        if self._lost is not None:
+            raise self._lost
         self._session.send(WAKU, code, payload)
 
     @property
@@ -121,6 +128,7 @@ class Wire(asyncio.Protocol):
         self._lose(ConnectionLost(None, str(exc or "the node closed the connection")))
 
     def _lose(self, error: ConnectionLost) -> None:
+        self._lost = error
         if not self._ready.done():
             self._ready.set_exception(error)
         self.on_lost(error)

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ UNKNOWN_GROUPS = AddressGroups(b"", b"")
 """Of what is no IP address: a peer that was gone before we asked for its address. All these count together."""
 
 
+@lru_cache(maxsize=4096)
 def groups_of(address: str) -> AddressGroups:
     """Tell what an address is counted by; IPv4 mapped into IPv6 counts as IPv4."""
     ip = _parse(address)

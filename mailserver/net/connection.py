@@ -253,11 +253,12 @@ class Connection:
             ConnectionLost: it did not within WRITE_TIMEOUT_S, or the connection has ended.
         """
         self._flush()
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._pipe.drain()
-        except TimeoutError:
-            self.abort(f"peer read nothing for {WRITE_TIMEOUT_S:g} s")
+        if self._pipe.is_full:
+            try:
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await self._pipe.drain()
+            except TimeoutError:
+                self.abort(f"peer read nothing for {WRITE_TIMEOUT_S:g} s")
         if not self.is_open:
             raise self._lost()
 
