@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import sys
 from dataclasses import fields
 
 import uvloop
@@ -15,6 +16,11 @@ GC_THRESHOLDS = (5_000, 5, 16)
 """When the daemon's cyclic garbage is collected. A pool full of envelopes is 200,000 objects, none of them garbage,
 which take 55 ms to look through: CPython's own 700, 10, 10 did that so often that it took 40 % of the CPU in a flood of
 small packets. The garbage that there is, some 80 objects of each connection that ended, goes after 5,000 of them."""
+
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread waits for Python's lock before it is handed over. SQLite's threads take it some times for each
+statement; with CPython's own 5 ms they waited so long, while the event loop was busy, that a request took half a second
+beside hundreds of peers who do not read their answers, and 0.15 s with this."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,4 +38,5 @@ def _run(arguments: argparse.Namespace) -> None:
     set_up_logging(config.log_level, LogFormat(config.log_format))
     gc.freeze()  # what has been imported stays: it is never looked through
     gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop.run(run_daemon(config, lambda: config_of(arguments)))

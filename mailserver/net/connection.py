@@ -17,7 +17,7 @@ from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolEr
 from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
-from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, Share, Turns
+from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Share, Turns
 from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
 from mailserver.rlpx.session import Session, SessionState
@@ -287,7 +287,7 @@ class Connection:
                 session.receive_eof()
             return
         opened, self._counted_frames = session.opened_frames - self._counted_frames, session.opened_frames
-        await self._opening.take(opened)
+        await self._opening.take(HANDSHAKE_FRAMES if session.state is SessionState.HANDSHAKE else opened)
         session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
         self._room.leave_unless(session.frame)
 

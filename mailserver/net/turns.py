@@ -15,6 +15,10 @@ FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
 
 FREE_FRAMES = 8
+HANDSHAKE_FRAMES = 10
+"""A handshake takes us as long as so many frames: whoever comes waits for a turn with it, or hundreds that come at once
+would have all others wait at each step of an answer."""
+
 INTERVAL_S = 1.0
 """Who has sent fewer frames in this time waits for no turn: a client asks a few times a second. If 500 peers make use
 of it, at once, all others wait for a quarter of a second."""

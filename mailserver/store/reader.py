@@ -5,10 +5,12 @@ import sqlite3
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, compress, pairwise
 from typing import NamedTuple
 
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_BLOOM, Interest, as_integer, mask_of
+from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
 _SLOTS = (1, 8, 64, 256)
 """How many (day, topic) pairs a statement looks up at once. Few sizes, so that few statements are prepared."""
@@ -74,36 +76,63 @@ class _Range(NamedTuple):
     below_hash: bytes
 
 
+# Each statement packs all its rows into one. To fetch a row takes Python's lock, for which a thread waits up to 5 ms
+# while the event loop is busy: a page of 1,000 rows would wait for seconds. Numbers are packed as text, with commas
+# between them; bytes one after the other. (SQLite puts them together as they are, though it takes them for text.) What
+# is packed keeps the order of a subquery that has a LIMIT; -1 is none.
+
+
+def _packed_numbers(column: str) -> str:
+    return f"group_concat({column})"
+
+
+def _packed_bytes(column: str) -> str:
+    return f"CAST(group_concat({column}, '') AS BLOB)"
+
+
+_KEYS = f"{_packed_numbers('created')}, {_packed_bytes('hash')}, {_packed_numbers('seq')}"
+
+
 def _by_topic(slots: int) -> str:
     return f"""
         WITH wanted (day, topic) AS (VALUES {", ".join(["(?, ?)"] * slots)})
-        SELECT e.created, e.hash, e.seq
-        FROM wanted AS w CROSS JOIN envelopes AS e INDEXED BY envelopes_by_topic
-        WHERE e.created / 86400 = w.day AND e.topic = w.topic
-            AND e.created BETWEEN ? AND ? AND (e.created, e.hash) < (?, ?)
-        ORDER BY e.created DESC, e.hash DESC LIMIT ?
+        SELECT {_KEYS} FROM (
+            SELECT e.created, e.hash, e.seq
+            FROM wanted AS w CROSS JOIN envelopes AS e INDEXED BY envelopes_by_topic
+            WHERE e.created / 86400 = w.day AND e.topic = w.topic
+                AND e.created BETWEEN ? AND ? AND (e.created, e.hash) < (?, ?)
+            ORDER BY e.created DESC, e.hash DESC LIMIT ?
+        )
     """
 
 
 _BY_TOPIC = {slots: _by_topic(slots) for slots in _SLOTS}
 _BY_TIME = """
-    SELECT created, hash, seq{topic} FROM envelopes INDEXED BY envelopes_by_time
-    WHERE created BETWEEN ? AND ? AND (created, hash) < (?, ?)
-    ORDER BY created DESC, hash DESC LIMIT ?
+    SELECT {packed} FROM (
+        SELECT created, hash, seq{topic} FROM envelopes INDEXED BY envelopes_by_time
+        WHERE created BETWEEN ? AND ? AND (created, hash) < (?, ?)
+        ORDER BY created DESC, hash DESC LIMIT ?
+    )
 """
-_KEYS_BY_TIME = _BY_TIME.format(topic="")
-_KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(topic=", topic")
-_DAYS = "SELECT day FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC"
+_KEYS_BY_TIME = _BY_TIME.format(packed=_KEYS, topic="")
+_KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(packed=f"{_KEYS}, {_packed_bytes('topic')}", topic=", topic")
+_DAYS = f"""
+    SELECT {_packed_numbers("day")} FROM (
+        SELECT day FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC LIMIT -1
+    )
+"""
 
 
 def _admitted_topics(slots: int) -> str:
     return f"""
         WITH third (byte) AS (VALUES {", ".join(["(?)"] * slots)})
-        SELECT t.day, t.topic
-        FROM days AS d CROSS JOIN third CROSS JOIN day_topics AS t INDEXED BY day_topics_by_third_byte
-        WHERE d.day BETWEEN ? AND ? AND t.day = d.day AND substr(t.topic, 3, 1) = third.byte
-            AND instr(?, substr(t.topic, 1, 1)) AND instr(?, substr(t.topic, 2, 1))
-        LIMIT ?
+        SELECT {_packed_numbers("day")}, {_packed_bytes("topic")} FROM (
+            SELECT t.day, t.topic
+            FROM days AS d CROSS JOIN third CROSS JOIN day_topics AS t INDEXED BY day_topics_by_third_byte
+            WHERE d.day BETWEEN ? AND ? AND t.day = d.day AND substr(t.topic, 3, 1) = third.byte
+                AND instr(?, substr(t.topic, 1, 1)) AND instr(?, substr(t.topic, 2, 1))
+            LIMIT ?
+        )
     """
 
 
@@ -116,15 +145,27 @@ _ADMITTED_TOPICS = {slots: _admitted_topics(slots) for slots in _SLOTS}
 def _present(slots: int) -> str:
     return f"""
         WITH asked (created, hash) AS (VALUES {", ".join(["(?, ?)"] * slots)})
-        SELECT e.created, e.hash
-        FROM asked AS a CROSS JOIN envelopes AS e INDEXED BY envelopes_by_time
-        WHERE e.created = a.created AND e.hash = a.hash
+        SELECT {_packed_numbers("created")}, {_packed_bytes("hash")} FROM (
+            SELECT e.created, e.hash
+            FROM asked AS a CROSS JOIN envelopes AS e INDEXED BY envelopes_by_time
+            WHERE e.created = a.created AND e.hash = a.hash
+            LIMIT -1
+        )
     """
 
 
 _PRESENT = {slots: _present(slots) for slots in _SLOTS}
-_SIZES = "SELECT j.key, length(e.raw) FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
-_RAWS = "SELECT j.key, e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value"
+_SIZES = f"""
+    SELECT {_packed_numbers("size")} FROM (
+        SELECT coalesce(length(e.raw), 0) AS size
+        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
+    )
+"""
+_RAWS = f"""
+    SELECT {_packed_numbers("length(raw)")}, {_packed_bytes("raw")} FROM (
+        SELECT e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value LIMIT -1
+    )
+"""
 
 
 Statement = Callable[[str, Sequence[object]], Awaitable[Iterable[sqlite3.Row]]]
@@ -148,25 +189,21 @@ class Finder:
         )
         wanted = limit + 1  # one more tells whether there are more
         if query.interest.topics is None and query.interest.bloom == FULL_BLOOM:
-            rows = await self._run(_KEYS_BY_TIME, (*bounds, wanted))
-            keys, looked_up = [*map(Key._make, rows)], 0
+            keys, looked_up = _keys(*await self._run_packed(_KEYS_BY_TIME, (*bounds, wanted))), 0
         else:
             keys, looked_up = await self._find_by_day(query.interest, bounds, wanted)
         return Page(keys[:limit], len(keys) > limit, looked_up)
 
     async def sizes(self, seqs: Sequence[int]) -> list[int]:
         """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
-        sizes = [0] * len(seqs)
-        for index, size in await self._run(_SIZES, (json.dumps([*seqs]),)):
-            sizes[index] = size
-        return sizes
+        (sizes,) = await self._run_packed(_SIZES, (json.dumps([*seqs]),))
+        return _numbers(sizes)
 
     async def read(self, seqs: Sequence[int]) -> list[bytes]:
         """These rows' envelopes, in this order; a row that is gone is left out."""
-        raws: list[bytes] = [b""] * len(seqs)
-        for index, raw in await self._run(_RAWS, (json.dumps([*seqs]),)):
-            raws[index] = raw
-        return [raw for raw in raws if raw]
+        sizes, raws = await self._run_packed(_RAWS, (json.dumps([*seqs]),))
+        ends = [*accumulate(_numbers(sizes), initial=0)]
+        return [raws[start:end] for start, end in pairwise(ends)]
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """Which of these places (created, prefix of the hash) an envelope stands at."""
@@ -176,13 +213,20 @@ class Finder:
             slots = _slots(len(part))
             parameters: list[object] = [value for place in part for value in place]
             parameters += [None] * (2 * slots - len(parameters))  # places that match nothing
-            found.update((created, key) for created, key in await self._run(_PRESENT[slots], parameters))
+            created, hashes = await self._run_packed(_PRESENT[slots], parameters)
+            found.update(zip(_numbers(created), _pieces(hashes, HASH_PREFIX_BYTES), strict=True))
         return found
+
+    async def _run_packed(self, sql: str, parameters: Sequence[object]) -> sqlite3.Row:
+        """Run a statement that packs its rows; return the one it makes of them. Its columns are NULL for none."""
+        (row,) = await self._run(sql, parameters)
+        return row
 
     async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> tuple[list[Key], int]:
         """The first `wanted` envelopes, and how many pairs (day, topic) were looked up."""
         first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY
-        days = [day for (day,) in await self._run(_DAYS, (first, last))]
+        (packed,) = await self._run_packed(_DAYS, (first, last))
+        days = _numbers(packed)
         found: list[Key] = []
         looked_up = 0
         span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // max(1, len(interest.topics))))
@@ -216,11 +260,12 @@ class Finder:
         others = _admitted_other_bytes(interest.bloom)
         padding = [None] * (slots - len(thirds))
         parameters = (*(bytes([byte]) for byte in thirds), *padding, days[-1], days[0], others, others, _MAX_TOPICS)
-        topics = list(await self._run(_ADMITTED_TOPICS[slots], parameters))
-        if len(topics) >= _MAX_TOPICS:
+        of_days, topics = await self._run_packed(_ADMITTED_TOPICS[slots], parameters)
+        pairs = [*zip(_numbers(of_days), _pieces(topics, TOPIC_BYTES), strict=True)]
+        if len(pairs) >= _MAX_TOPICS:
             return None
         bits = as_integer(interest.bloom)
-        return [(day, topic) for day, topic in topics if bits & (mask := mask_of(topic)) == mask]
+        return [(day, topic) for day, topic in pairs if bits & (mask := mask_of(topic)) == mask]
 
     async def _look_up(self, pairs: Sequence[tuple[int, bytes]], bounds: _Range, wanted: int) -> list[Key]:
         """The first `wanted` envelopes of these topics on these days."""
@@ -230,8 +275,7 @@ class Finder:
             slots = _slots(len(part))
             parameters: list[object] = [value for pair in part for value in pair]
             parameters += [None] * (2 * slots - len(parameters))  # pairs that match nothing
-            rows = await self._run(_BY_TOPIC[slots], (*parameters, *bounds, wanted))
-            found += map(Key._make, rows)
+            found += _keys(*await self._run_packed(_BY_TOPIC[slots], (*parameters, *bounds, wanted)))
             if at:
                 found.sort(reverse=True)
                 del found[wanted:]
@@ -243,13 +287,27 @@ class Finder:
         """The first `wanted` envelopes of the interest, by reading all in order of time."""
         found: list[Key] = []
         while len(found) < wanted:
-            rows = list(await self._run(_KEYS_AND_TOPICS_BY_TIME, (*bounds, _SCAN_ROWS)))
-            found += [Key(created, key, seq) for created, key, seq, topic in rows if interest.wants(topic)]
-            if len(rows) < _SCAN_ROWS:
+            *packed, topics = await self._run_packed(_KEYS_AND_TOPICS_BY_TIME, (*bounds, _SCAN_ROWS))
+            keys = _keys(*packed)
+            wants = [interest.wants(Topic(topic)) for topic in _pieces(topics, TOPIC_BYTES)]
+            found += compress(keys, wants)
+            if len(keys) < _SCAN_ROWS:
                 break
-            created, key = rows[-1][:2]
+            created, key, _ = keys[-1]
             bounds = bounds._replace(upper=created, below_created=created, below_hash=key)
         return found[:wanted]
+
+
+def _numbers(packed: str | None) -> list[int]:
+    return [] if packed is None else [*map(int, packed.split(","))]
+
+
+def _pieces(packed: bytes | None, size: int) -> list[bytes]:
+    return [] if packed is None else [packed[at : at + size] for at in range(0, len(packed), size)]
+
+
+def _keys(created: str | None, hashes: bytes | None, seqs: str | None) -> list[Key]:
+    return [*map(Key, _numbers(created), _pieces(hashes, HASH_PREFIX_BYTES), _numbers(seqs))]
 
 
 def _admitted_third_bytes(bloom: bytes) -> bytes:

@@ -17,6 +17,7 @@ from mailserver.waku.bloom import (
     bits_of,
     bloom_of,
     check_bloom,
+    mask_of,
     matches,
 )
 from mailserver.waku.envelope import Topic
@@ -195,6 +196,17 @@ def test_bloom_of_another_length_is_refused(length: int) -> None:
 
 
 # Many topics
+
+
+@given(st.lists(topics, max_size=30, unique=True), st.lists(topics, max_size=5), st.integers(0, 30))
+def test_what_is_wanted_of_many_is_what_is_wanted_of_each(there: list[Topic], others: list[Topic], some: int) -> None:
+    masks = {topic: mask_of(topic) for topic in there}
+    mine = [*there[:some], *others]
+    interests = [Interest(topics=frozenset(mine)), Interest(bloom=bloom_of(mine)), Interest(topics=PackedTopics(mine))]
+
+    for interest in (*interests, FULL_INTEREST):
+        assert set(interest.wanted(masks)) == {topic for topic in there if interest.wants(topic)}
+        assert set(interest.wanted(masks)) >= set(there[:some])
 
 
 @given(st.sets(st.binary(min_size=4, max_size=4).map(Topic), max_size=50), st.binary(min_size=4, max_size=4))
