@@ -326,7 +326,8 @@ class Source:
             self._on_change()
         passage.refusals = 0
         self._patience.on_page()
-        self._problem = ""
+        if not self.is_dismissed:  # it may have been while this was stored
+            self._problem = ""
         self._has_answered = True
 
     def _count_wrong(self, wrong: Wrong, judge: Judge, announced_pow: float) -> None:

@@ -5,12 +5,13 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import StoreError
-from mailserver.store.envelopes import open_store
+from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
 from mailserver.sync import ledger as ledger_module
@@ -515,6 +516,42 @@ async def test_new_source_is_asked_for_nothing_where_days_are_none(tmp_path: Pat
         (progress,) = await settled(catchup)
 
     assert progress.ranges == 0
+
+
+async def test_source_that_is_left_while_a_page_is_stored_says_so_throughout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storing, go_on, watched = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    problems: list[str] = []
+    put = EnvelopeStore.put
+
+    async def put_slowly(store: EnvelopeStore, *rows: Any, **more: Any) -> None:
+        storing.set()
+        await go_on.wait()
+        await put(store, *rows, **more)
+        asyncio.get_running_loop().call_soon(watch)
+
+    def watch() -> None:
+        problems.extend(progress.problem for progress in catchup.snapshot([server.enode]))
+        if len(problems) < 30:
+            asyncio.get_running_loop().call_soon(watch)
+        else:
+            watched.set()
+
+    archive = Archive(THREE_DAYS, max_limit=SMALL)
+
+    async def answer(asked: Asked) -> None:
+        if asked.number == 1:  # what is asked next is waited for while this is stored
+            await archive(asked)
+
+    async with serving(answer) as server, catching_up(tmp_path, server.enode) as catchup:
+        monkeypatch.setattr(EnvelopeStore, "put", put_slowly)
+        await asyncio.wait_for(storing.wait(), DEADLINE_S)
+        catchup.follow([])
+        go_on.set()
+        await asyncio.wait_for(watched.wait(), DEADLINE_S)
+
+    assert set(problems) == {"no trusted peer any more"}
 
 
 async def test_source_that_is_none_any_more_is_left_at_once_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
