@@ -196,7 +196,9 @@ class Connection:
             for timer in (self._timer, self._stuck_timer):
                 if timer is not None:
                     timer.cancel()
-            self._room.leave()
+            # What refers to this connection goes, or it would stay until cycles are looked for: after thousands of it.
+            self._timer = self._stuck_timer = self._throttle = self._before = None
+            self._room.end()
             self._session.receive_eof()
             self._take_events()
             self._ready.set()

@@ -120,9 +120,18 @@ class FrameRoom:
             self._memory.give_back(self._share)
             self._share = None
 
+    def end(self) -> None:
+        """The connection has ended: there will be no frame any more, and nobody to call."""
+        self.leave()
+        self._on_granted = self._on_late = _nobody
+
     def _grant(self) -> None:
         self._start_timer()
         self._on_granted()
 
     def _start_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(FRAME_TIMEOUT_S, self._on_late)
+
+
+def _nobody() -> None:
+    """Called where there is nobody any more."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -657,6 +659,22 @@ async def test_who_asks_without_a_pause_goes_behind_others_in_the_store(
             await hear_answer(raw)
 
     assert [rank - ranks[0] for rank in ranks] == [0, 1000, 2000, 0]
+
+
+async def test_peer_that_has_left_is_gone_without_a_search_for_cycles(mailserver: Mailserver) -> None:
+    gc.disable()
+    try:
+        raw = await mailserver.dial()
+        await until(lambda: bool(mailserver.peers))
+        gone: list[weakref.ref[object]] = [weakref.ref(mailserver.peers[0]), weakref.ref(mailserver.connections[0])]
+        await raw.close()
+        await until(mailserver.tasks[0].done)
+        for kept in (mailserver.peers, mailserver.connections, mailserver.tasks):
+            kept.clear()
+
+        await until(lambda: not any(reference() for reference in gone))
+    finally:
+        gc.enable()
 
 
 async def test_waiting_requests_of_all_peers_are_bounded_and_who_has_none_is_heard(tmp_path: Path) -> None:
