@@ -15,7 +15,7 @@ from mailserver.logs import LogFormat, set_up_logging
 GC_THRESHOLDS = (5_000, 5, 16)
 """When the daemon's cyclic garbage is collected. A pool full of envelopes is 200,000 objects, none of them garbage,
 which take 55 ms to look through: CPython's own 700, 10, 10 did that so often that it took 40 % of the CPU in a flood of
-small packets. The garbage that there is, some 80 objects of each connection that ended, goes after 5,000 of them."""
+small packets. There is next to no such garbage: some 10 objects of each connection that ended."""
 
 SWITCH_INTERVAL_S = 0.001
 """How long a thread waits for Python's lock before it is handed over. SQLite's threads take it some times for each
