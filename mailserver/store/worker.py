@@ -5,6 +5,7 @@ milliseconds, a dozen times in a transaction, in which neither SQLite nor the di
 """
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +25,11 @@ class Worker:
     async def start(cls, connect: Callable[[], sqlite3.Connection]) -> "Worker":
         """Start the thread, and have it connect; what that raises ends it."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        try:
-            return cls(await asyncio.get_running_loop().run_in_executor(thread, connect), thread)
-        except BaseException:
-            thread.shutdown(wait=False)
-            raise
+        with contextlib.ExitStack() as unless_connected:
+            unless_connected.callback(thread.shutdown, wait=False)
+            connection = await asyncio.get_running_loop().run_in_executor(thread, connect)
+            unless_connected.pop_all()
+        return cls(connection, thread)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do some work; return what it returns. Once begun it goes on to its end, whether or not it is waited for."""
