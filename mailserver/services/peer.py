@@ -304,7 +304,7 @@ class ServedPeer:
                 self.number,
                 self._pace,
                 services.clock,
-                self._sealing,
+                self.turn,
                 is_limited=not self._known_meter.is_allowed,
             ).run()
 

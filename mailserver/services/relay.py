@@ -10,7 +10,7 @@ import contextlib
 import logging
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from mailserver.buckets import Buckets
 from mailserver.errors import ConnectionLost
@@ -19,7 +19,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
-from mailserver.net.turns import Share, Turns
+from mailserver.net.turns import Turns
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
@@ -239,7 +239,7 @@ class PeerRelay:
         number: int,
         pace: Pace,
         clock: Clock,
-        sealing: Share,
+        turn: Callable[[int], Awaitable[None]],
         *,
         is_limited: bool = True,
     ) -> None:
@@ -247,8 +247,8 @@ class PeerRelay:
 
         Args:
             number: of the connection.
-            pace: follows what the peer announces; others who send to it share it.
-            sealing: what is sent to it, bytes; others who send to it share it.
+            pace: follows what the peer announces.
+            turn: waits until a packet of so many bytes may be sent.
             is_limited: whether there is a limit to how much of what was there before it is sent.
         """
         self._relay = relay
@@ -256,7 +256,7 @@ class PeerRelay:
         self._number = number
         self._pace = pace
         self._clock = clock
-        self._sealing = sealing
+        self._turn = turn
         self._is_limited = is_limited
         self._joined_at = relay.end
         self._position = 0
@@ -324,15 +324,12 @@ class PeerRelay:
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
-        await self._pace.take(size)
-        await self._sealing.take(size)
-        await self._connection.drain()  # others may have sent meanwhile
+        await self._turn(size)
         now = self._clock()  # it may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:
             self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
             self._relay.metrics.relayed.inc(len(due))
-            await self._connection.drain()
 
 
 def _memory(live: LiveEnvelope) -> int:

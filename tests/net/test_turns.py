@@ -12,6 +12,7 @@ from mailserver.waku.peer import P2PRequestReceived
 from tests.net.test_connection import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.waiting import DEADLINE_S, until
+from tests.waiting import turns as rounds_of_the_loop
 
 
 async def test_one_of_those_who_wait_has_its_turn_at_a_time_in_their_order() -> None:
@@ -43,7 +44,7 @@ async def test_who_has_little_to_do_goes_before_those_who_have_much() -> None:
     async with asyncio.TaskGroup() as tasks:
         for number in range(5):
             tasks.create_task(wait(f"much {number}", 100))
-        await asyncio.sleep(0)
+        await rounds_of_the_loop(1)
         tasks.create_task(wait("little", 10))
 
     assert had.index("little") <= 2  # one has its turn, one was given it
@@ -60,8 +61,7 @@ async def test_who_is_gone_keeps_nobody_from_its_turn(moment: int) -> None:
         had.append(name)
 
     tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
-    for _ in range(moment):
-        await asyncio.sleep(0)
+    await rounds_of_the_loop(moment)
     for gone in (0, 2):
         tasks[gone].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -73,6 +73,11 @@ async def test_who_is_gone_keeps_nobody_from_its_turn(moment: int) -> None:
 def requests(running: Running) -> int:
     """How many frames have come."""
     return sum(isinstance(event, P2PRequestReceived) for event in running.events)
+
+
+async def heard(running: Running, count: int) -> None:
+    """Wait until so many frames have come."""
+    await until(lambda: requests(running) == count)
 
 
 def flood(raw: RawPeer, count: int) -> None:
@@ -212,7 +217,7 @@ async def test_who_sends_few_frames_waits_for_no_turn_but_with_its_handshake() -
     running, raw = await wires.open(turns=Counted())
     for count in range(1, FREE_FRAMES - 1):  # Hello and Status came before
         raw.say(PacketCode.P2P_REQUEST, b"")
-        await until(lambda count=count: requests(running) == count)  # type: ignore[misc]
+        await heard(running, count)
     assert waited == 1
 
     flood(raw, 100)

@@ -508,7 +508,9 @@ async def test_answer_longer_than_one_look_at_the_lengths_is_whole_and_in_order(
     assert large.envelopes == envelopes
 
 
-async def test_next_packet_is_read_only_when_the_one_before_has_gone(desk: Desk) -> None:
+async def test_next_packet_is_read_only_when_the_one_before_has_gone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
     gate = asyncio.Event()
     read: list[int] = []
@@ -524,7 +526,7 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(desk: Desk)
         read.append(len(seqs))
         return await read_all(seqs, rank=rank)
 
-    desk.store.read = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(desk.store, "read", counted)
     slow = Slow()
     answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, slow, desk.requester))
     await until(lambda: len(slow.turns) == 2)

@@ -23,10 +23,8 @@ from mailserver.net.connection import Connection
 from mailserver.net.pace import BURST_S, SHARE, Pace
 from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import session_config
-from mailserver.net.turns import Share, Turns
 from mailserver.services import relay as relay_module
 from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
-from mailserver.services.peer import SEALED_BYTES
 from mailserver.services.relay import (
     BUNDLE_INTERVAL_S,
     ENVELOPE_OVERHEAD_BYTES,
@@ -139,9 +137,12 @@ class Hub:
         raw = await RawPeer.dial(theirs, KEY.public_key, name=f"peer {number}")
         await raw.greet(status=status.encode())
         await connection.ready()
-        sending = PeerRelay(
-            self.relay, connection, number, pace, self.clock, Share(Turns(), SEALED_BYTES), is_limited=is_limited
-        )
+
+        async def turn(size: int) -> None:
+            await pace.take(size)
+            await connection.drain()
+
+        sending = PeerRelay(self.relay, connection, number, pace, self.clock, turn, is_limited=is_limited)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)
         self.neighbours.append(neighbour)
