@@ -100,7 +100,7 @@ def test_all_of_a_json_log_is_json(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--log-format", "json") as daemon:
         assert daemon.stop() == 0
 
-    events = [json.loads(line) for line in daemon.lines]
+    events = [json.loads(line) for line in daemon.told]
     assert [event["event"] for event in events] == ["starting", "listening", "stopping", "stopped"]
     assert events[1]["enode"] == str(daemon.enode)
 
@@ -130,8 +130,8 @@ async def test_level_and_format_follow_the_settings(tmp_path: Path, peers: Peers
         daemon.wait_for_line("peer connected")
         assert daemon.stop() == 0
 
-    text = [line for line in daemon.lines if not line.startswith("{")]
-    events = [json.loads(line) for line in daemon.lines[len(text) :]]
+    text = [line for line in daemon.told if not line.startswith("{")]
+    events = [json.loads(line) for line in daemon.told[len(text) :]]
     assert [line.split(maxsplit=2)[2].split()[0] for line in text] == ["starting", "listening", "setting"]
     assert {event["event"] for event in events} > {"peer connected"}
     ours = [event for event in events if event["logger"] == "mailserver.server"]
