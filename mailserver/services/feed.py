@@ -17,9 +17,9 @@ MAX_FEED_BYTES = 16 * 1024 * 1024
 
 
 class LiveEnvelope:
-    """An accepted envelope on its way to whoever wants it."""
+    """An accepted envelope on its way to whoever wants it. `source`: the number of the connection that brought it."""
 
-    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting")
+    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "source")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class LiveEnvelope:
         self.envelope = envelope
         self.hash = envelope_hash
         self.sighting = Sighting() if sighting is None else sighting
+        self.source = self.sighting.peers[0] if self.sighting.peers else None
         self.is_own = is_own
         self.is_p2p = is_p2p
         self._ahead = ahead

@@ -1,20 +1,18 @@
 """Live envelopes -> the peers that want them (6/WAKU1 "Gossip based routing").
 
 What the feed brings is put into bundles. Each peer goes through the bundles at its own pace and gets of each what it
-wants and does not have; peers that want the same of a bundle share the encoded packet. A bundle stays until all of it
-has expired, or the pool is full and it is the oldest; who is too slow for that misses it.
+wants and does not have; peers that want the same of a bundle share the encoded packet. Who is too slow misses what has
+left the pool by then.
 """
 
 import asyncio
 import contextlib
 import logging
-from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from mailserver.buckets import Buckets
 from mailserver.errors import ConnectionLost
-from mailserver.mail.pages import cut
 from mailserver.metrics import Metrics
 from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
@@ -23,7 +21,15 @@ from mailserver.net.turns import Turns
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.services.archive import Clock
 from mailserver.services.feed import Feed, LiveEnvelope
-from mailserver.waku.bloom import mask_of
+from mailserver.services.pool import (
+    ENVELOPE_OVERHEAD_BYTES,
+    MAX_BUNDLE_BYTES,
+    POOL_BYTES,
+    Bundle,
+    Pool,
+    cut_envelopes,
+    memory_of,
+)
 from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode, PeerSettings
 
@@ -31,15 +37,6 @@ log = logging.getLogger(__name__)
 
 BUNDLE_INTERVAL_S = 0.3
 """How long envelopes are collected after a bundle, as by deployed nodes. The first after a pause goes at once."""
-
-MAX_BUNDLE_BYTES = 64 * 1024
-"""A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
-
-POOL_BYTES = 32 * 1024 * 1024
-"""Memory for envelopes that are kept for peers that are slow or come later."""
-
-ENVELOPE_OVERHEAD_BYTES = 600
-"""What Python takes for an envelope beside its bytes. It counts, or the tiniest would take 30 times as much memory."""
 
 COLLECT_INTERVAL_S = 0.03
 """How often to look into the feed meanwhile: at full speed it brings 1,000 envelopes in that time, and holds 16,000."""
@@ -66,42 +63,8 @@ MAX_HELD_BYTES = 64 * 1024
 pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
 
 
-class Bundle:
-    """Envelopes, at least one, that go out together. `bytes` is how long they are, `memory` what they take."""
-
-    __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
-
-    def __init__(self, envelopes: Sequence[LiveEnvelope], number: int = 0) -> None:
-        self.number = number
-        self.envelopes = tuple(envelopes)
-        self.bytes = sum(len(live.envelope.raw) for live in envelopes)
-        self.memory = sum(map(_memory, envelopes))
-        self.last_expiry = max(live.envelope.expiry for live in envelopes)
-        self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in envelopes}}
-
-    def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
-        """What a peer wants of it and does not have.
-
-        Args:
-            peer: the number of its connection: an envelope never goes back to where it came from.
-            now: Unix seconds; nothing expired is relayed.
-        """
-        interest, min_pow = settings.interest, settings.pow_requirement
-        wanted = interest.wanted(self._masks)
-        if not wanted:
-            return []
-        return [
-            live
-            for live in self.envelopes
-            if live.envelope.topic in wanted
-            and peer not in live.sighting.peers
-            and live.envelope.expiry >= now
-            and (not min_pow or live.pow >= min_pow)
-        ]
-
-
 class Relay:
-    """The pool of bundles. Bundles are numbered from the first one made."""
+    """Makes bundles of what the feed brings, and has them ready for every peer."""
 
     def __init__(
         self, feed: Feed, clock: Clock, *, metrics: Metrics, light_node: bool = False, pool_bytes: int = POOL_BYTES
@@ -115,9 +78,7 @@ class Relay:
         self._reader = feed.reader()
         self._clock = clock
         self._light_node = light_node
-        self._pool_bytes = pool_bytes
-        self._pool: list[Bundle] = []  # in the order of their numbers, some of which are missing
-        self._next_number = 0
+        self._pool = Pool(pool_bytes)
         self._bundled = asyncio.Event()
         self._shared: OrderedDict[tuple[LiveEnvelope, ...], SharedPayload] = OrderedDict()
         self._shared_bytes = 0
@@ -130,7 +91,7 @@ class Relay:
     @property
     def usage(self) -> tuple[int, int]:
         """How many envelopes float here, and their bytes."""
-        return sum(len(bundle.envelopes) for bundle in self._pool), sum(bundle.bytes for bundle in self._pool)
+        return self._pool.usage
 
     async def run(self) -> None:
         """Make bundles of what the feed brings, for ever."""
@@ -139,7 +100,7 @@ class Relay:
                 async with asyncio.timeout(PURGE_INTERVAL_S):
                     envelopes = await self._reader.read()
             except TimeoutError:
-                self._purge(self._clock())
+                self._purge()
                 continue
             self._bundle(envelopes)
             while collected := await self._collect():
@@ -162,9 +123,8 @@ class Relay:
     async def next(self, position: int) -> tuple[Bundle, int]:
         """Wait for the first bundle from `position` on; return it and the position behind it."""
         while True:
-            at = bisect_left(self._pool, position, key=lambda bundle: bundle.number)
-            if at < len(self._pool):
-                bundle = self._pool[at]
+            bundle = self._pool.first(position)
+            if bundle is not None:
                 return bundle, bundle.number + 1
             if self._bundled.is_set():  # it has woken those who waited
                 self._bundled = asyncio.Event()
@@ -173,7 +133,7 @@ class Relay:
     @property
     def end(self) -> int:
         """The number of the next bundle."""
-        return self._next_number
+        return self._pool.end
 
     async def turn(self) -> None:
         """Wait for one's turn at what takes long: those who come together do it one by one."""
@@ -208,23 +168,13 @@ class Relay:
             for live in envelopes
             if live.envelope.expiry >= now and not live.is_p2p and (live.is_own or not self._light_node)
         ]
-        for part in _cut(due, MAX_BUNDLE_BYTES):
-            bundle = Bundle(part, self._next_number)
-            self._next_number += 1
-            self._pool.append(bundle)
-        self._purge(now)
+        self._pool.add(due, now)
         self._bundled.set()
 
-    def _purge(self, now: float) -> None:
-        """Drop what has expired, whatever is still good before it, then the oldest until the pool is not too large."""
-        pool = [bundle for bundle in self._pool if bundle.last_expiry >= now]
-        memory = sum(bundle.memory for bundle in pool)
-        dropped = 0
-        while memory > self._pool_bytes:
-            memory -= pool[dropped].memory
-            dropped += 1
-        self._pool = pool[dropped:]
-        if not self._pool:
+    def _purge(self) -> None:
+        """Forget what has expired while nothing came."""
+        self._pool.purge(self._clock())
+        if not len(self._pool):
             self._shared.clear()
             self._shared_bytes = 0
 
@@ -273,7 +223,7 @@ class PeerRelay:
                 else:
                     await asyncio.sleep(0)  # others' turn
                 envelopes = await self._next()
-                for packet in _cut(envelopes, min(MAX_BUNDLE_BYTES, self._pace.max_packet_bytes)):
+                for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._pace.max_packet_bytes)):
                     await self._send(packet)
 
     async def _next(self) -> list[LiveEnvelope]:
@@ -318,9 +268,9 @@ class PeerRelay:
 
     def _hold(self, live: LiveEnvelope) -> None:
         self._held.append(live)
-        self._held_bytes += _memory(live)
+        self._held_bytes += memory_of(live)
         while self._held_bytes > MAX_HELD_BYTES and len(self._held) > 1:
-            self._held_bytes -= _memory(self._held.popleft())
+            self._held_bytes -= memory_of(self._held.popleft())
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
@@ -332,15 +282,6 @@ class PeerRelay:
             self._relay.metrics.relayed.inc(len(due))
 
 
-def _memory(live: LiveEnvelope) -> int:
-    return len(live.envelope.raw) + ENVELOPE_OVERHEAD_BYTES
-
-
 def _shared_memory(envelopes: Sequence[LiveEnvelope], payload: SharedPayload) -> int:
     # As it is and compressed: what is sealed gets no shorter by that. The envelopes may have left the pool.
     return 2 * len(payload.raw) + ENVELOPE_OVERHEAD_BYTES * len(envelopes)
-
-
-def _cut(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
-    for packet in cut([len(live.envelope.raw) for live in envelopes], target=max_bytes):
-        yield envelopes[packet.start : packet.stop]
