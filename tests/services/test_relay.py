@@ -25,15 +25,13 @@ from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import session_config
 from mailserver.services import relay as relay_module
 from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
+from mailserver.services.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, POOL_BYTES, Bundle
 from mailserver.services.relay import (
     BUNDLE_INTERVAL_S,
-    ENVELOPE_OVERHEAD_BYTES,
     LOOKED_AT_BYTES,
-    MAX_BUNDLE_BYTES,
     MAX_HELD_BYTES,
     MAX_SHARED_BYTES,
     PURGE_INTERVAL_S,
-    Bundle,
     PeerRelay,
     Relay,
 )
@@ -174,7 +172,7 @@ class Hub:
 
 @contextlib.asynccontextmanager
 async def running_hub(
-    *, light_node: bool = False, pool_bytes: int = relay_module.POOL_BYTES, feed: Feed | None = None
+    *, light_node: bool = False, pool_bytes: int = POOL_BYTES, feed: Feed | None = None
 ) -> AsyncIterator[Hub]:
     """Relay as long as the context is entered."""
     hub = Hub(light_node=light_node, pool_bytes=pool_bytes, feed=feed or Feed())
