@@ -71,7 +71,7 @@ class Envelope(NamedTuple):
                 `ttl + ahead + 1` then; 0 where it was not.
         """
         body = self.raw[self.body_at : self.nonce_at]
-        body = _list_header(len(body)) + body
+        body = rlp.list_prefix(len(body)) + body
         digest = keccak256(body + self.nonce.to_bytes(NONCE_BYTES, "big"))
         return pow_of(digest, len(body), self.ttl + ahead + 1 if ahead > 0 else self.ttl)
 
@@ -162,19 +162,12 @@ def count_envelopes(payload: bytes) -> int:
 def encode_envelopes(raws: list[bytes]) -> bytes:
     """Encode the payload of Messages or P2P Message from envelopes' bytes, which go in untouched."""
     body = b"".join(raws)
-    return _list_header(len(body)) + body
+    return rlp.list_prefix(len(body)) + body
 
 
 def packet_bytes(body_bytes: int) -> int:
     """How long a packet's payload is whose envelopes take `body_bytes`."""
-    return len(_list_header(body_bytes)) + body_bytes
-
-
-def _list_header(length: int) -> bytes:
-    if length < 56:
-        return bytes([0xC0 + length])
-    size = rlp.encode_uint(length)
-    return bytes([0xF7 + len(size)]) + size
+    return len(rlp.list_prefix(body_bytes)) + body_bytes
 
 
 def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:

@@ -84,6 +84,7 @@ def test_every_truncation_of_published_bytes_is_refused(name: str) -> None:
 def test_decode_gives_back_what_was_encoded(item: rlp.Item) -> None:
     data = rlp.encode(item)
 
+    assert data == library.encode(item)
     assert rlp.decode(data) == item
     assert rlp.decode_first(data) == item
 
