@@ -34,7 +34,7 @@ from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.reader import Key, Query
 from mailserver.waku.bloom import Interest
-from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_envelopes, packet_bytes
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, decode_envelope, encode_body, packet_bytes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
@@ -226,13 +226,14 @@ class Delivery:
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
         record.found_at = _now()
-        seqs, last_key, more, looked_up = page.seqs, page.keys[-1:], page.more, page.looked_up
+        seqs, last_key = page.keys.seqs, page.keys.last if page.keys else None
+        more, looked_up = page.more, page.looked_up
         del page  # whoever does not read its answer has us keep what is left of it
         cursor = None
         try:
             last = await self._send_all(seqs, request, client, max_packet_bytes, record, rank)
             last_hash = NO_ENVELOPE if last is None else decode_envelope(last).hash()
-            cursor = _cursor(last_key[0], last_hash) if more else None
+            cursor = _cursor(last_key, last_hash) if more and last_key is not None else None
         finally:  # who reads it all and is gone before the completion has had it, too
             requester.delivered(len(seqs), cursor, _now(), looked_up=looked_up)
         return Completion(request.request_id, last_hash, cursor)
@@ -255,10 +256,10 @@ class Delivery:
                 # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
                 await client.turn(packet_bytes(sum(sizes[packet.start : packet.stop])))
                 raws = await self._store.read(rows[packet.start : packet.stop], rank=rank + at + packet.stop)
-                if raws:
-                    last, size = raws[-1], packet_bytes(sum(map(len, raws)))
-                    client.send(PacketCode.P2P_MESSAGE, encode_envelopes(raws))
-                    record.sent(len(raws), size, _now())
+                if raws.sizes:
+                    last, size = raws.last, packet_bytes(len(raws.body))
+                    client.send(PacketCode.P2P_MESSAGE, encode_body(raws.body))
+                    record.sent(len(raws.sizes), size, _now())
                     self._metrics.batch_size.observe(size)
                 del raws
         return last

@@ -15,7 +15,7 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.connections import open_reader, open_writer, transaction
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
-from mailserver.store.reader import Finder, Page, Query
+from mailserver.store.reader import Finder, Page, Query, Raws
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
@@ -108,7 +108,7 @@ class EnvelopeStore:
         """
         return await self._ranked(rank).sizes(seqs)
 
-    async def read(self, seqs: Sequence[int], *, rank: int = 0) -> list[bytes]:
+    async def read(self, seqs: Sequence[int], *, rank: int = 0) -> Raws:
         """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
 
         Args:

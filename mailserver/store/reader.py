@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, compress, pairwise
 from typing import NamedTuple
@@ -51,20 +51,48 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys in order, in columns: a thousand of them as tuples would take 200 kB, and a millisecond to make."""
+
+    created: "array[int]" = field(default_factory=lambda: array("q"))
+    hashes: bytes = b""
+    seqs: "array[int]" = field(default_factory=lambda: array("q"))
+
+    @classmethod
+    def of(cls, keys: Sequence[Key]) -> "Keys":
+        """The same in columns."""
+        created, seqs = array("q", [key.created for key in keys]), array("q", [key.seq for key in keys])
+        return cls(created, b"".join(key.hash for key in keys), seqs)
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def __iter__(self) -> Iterator[Key]:
+        return map(Key, self.created, _pieces(self.hashes, HASH_PREFIX_BYTES), self.seqs)
+
+    def __add__(self, others: "Keys") -> "Keys":
+        return Keys(self.created + others.created, self.hashes + others.hashes, self.seqs + others.seqs)
+
+    @property
+    def last(self) -> Key:
+        """The last of them; there is one."""
+        return Key(self.created[-1], self.hashes[-HASH_PREFIX_BYTES:], self.seqs[-1])
+
+    def first(self, count: int) -> "Keys":
+        """The first `count` of them, or all."""
+        return Keys(self.created[:count], self.hashes[: count * HASH_PREFIX_BYTES], self.seqs[:count])
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """The first `limit` matches, newest first, and whether there are more.
 
     `looked_up`: how many pairs (day, topic) it took, 2 us each.
     """
 
-    keys: list[Key]
+    keys: Keys
     more: bool
     looked_up: int = field(default=0, compare=False)
-
-    @property
-    def seqs(self) -> "array[int]":
-        """The rows of what was found: 8 bytes each, where a key takes 200. Who reads slowly has us keep them."""
-        return array("q", [key[2] for key in self.keys])
 
 
 class _Range(NamedTuple):
@@ -168,6 +196,22 @@ _RAWS = f"""
 """
 
 
+class Raws(NamedTuple):
+    """Envelopes one after the other, as a packet holds them, and the length of each."""
+
+    body: bytes
+    sizes: Sequence[int]
+
+    @property
+    def last(self) -> bytes:
+        """The last of them; there is one."""
+        return self.body[len(self.body) - self.sizes[-1] :]
+
+    def split(self) -> list[bytes]:
+        """Each by itself."""
+        return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
+
+
 Statement = Callable[[str, Sequence[object]], Awaitable[Iterable[sqlite3.Row]]]
 """Runs one statement on some read-only connection and returns its rows. Each runs in a read transaction of its
 own: none stays open while a client takes its time, or the WAL could not be reset."""
@@ -192,18 +236,17 @@ class Finder:
             keys, looked_up = _keys(*await self._run_packed(_KEYS_BY_TIME, (*bounds, wanted))), 0
         else:
             keys, looked_up = await self._find_by_day(query.interest, bounds, wanted)
-        return Page(keys[:limit], len(keys) > limit, looked_up)
+        return Page(keys.first(limit), len(keys) > limit, looked_up)
 
     async def sizes(self, seqs: Sequence[int]) -> list[int]:
         """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
         (sizes,) = await self._run_packed(_SIZES, (json.dumps([*seqs]),))
         return _numbers(sizes)
 
-    async def read(self, seqs: Sequence[int]) -> list[bytes]:
+    async def read(self, seqs: Sequence[int]) -> Raws:
         """These rows' envelopes, in this order; a row that is gone is left out."""
         sizes, raws = await self._run_packed(_RAWS, (json.dumps([*seqs]),))
-        ends = [*accumulate(_numbers(sizes), initial=0)]
-        return [raws[start:end] for start, end in pairwise(ends)]
+        return Raws(raws or b"", _numbers(sizes))
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """Which of these places (created, prefix of the hash) an envelope stands at."""
@@ -222,12 +265,12 @@ class Finder:
         (row,) = await self._run(sql, parameters)
         return row
 
-    async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> tuple[list[Key], int]:
+    async def _find_by_day(self, interest: Interest, bounds: _Range, wanted: int) -> tuple[Keys, int]:
         """The first `wanted` envelopes, and how many pairs (day, topic) were looked up."""
         first, last = bounds.lower // SECONDS_PER_DAY, bounds.upper // SECONDS_PER_DAY
         (packed,) = await self._run_packed(_DAYS, (first, last))
         days = _numbers(packed)
-        found: list[Key] = []
+        found = Keys()
         looked_up = 0
         span = 1 if interest.topics is None else max(1, min(_MAX_DAYS, _SLOTS[-1] // max(1, len(interest.topics))))
         at = 0
@@ -267,9 +310,9 @@ class Finder:
         bits = as_integer(interest.bloom)
         return [(day, topic) for day, topic in pairs if bits & (mask := mask_of(topic)) == mask]
 
-    async def _look_up(self, pairs: Sequence[tuple[int, bytes]], bounds: _Range, wanted: int) -> list[Key]:
+    async def _look_up(self, pairs: Sequence[tuple[int, bytes]], bounds: _Range, wanted: int) -> Keys:
         """The first `wanted` envelopes of these topics on these days."""
-        found: list[Key] = []
+        found = Keys()
         for at in range(0, len(pairs), _SLOTS[-1]):
             part = pairs[at : at + _SLOTS[-1]]
             slots = _slots(len(part))
@@ -277,13 +320,12 @@ class Finder:
             parameters += [None] * (2 * slots - len(parameters))  # pairs that match nothing
             found += _keys(*await self._run_packed(_BY_TOPIC[slots], (*parameters, *bounds, wanted)))
             if at:
-                found.sort(reverse=True)
-                del found[wanted:]
+                found = Keys.of(sorted(found, reverse=True)[:wanted])
             if len(found) >= wanted:  # what is older than the last of these is not wanted any more
-                bounds = bounds._replace(lower=found[-1].created)
+                bounds = bounds._replace(lower=found.last.created)
         return found
 
-    async def _scan(self, interest: Interest, bounds: _Range, wanted: int) -> list[Key]:
+    async def _scan(self, interest: Interest, bounds: _Range, wanted: int) -> Keys:
         """The first `wanted` envelopes of the interest, by reading all in order of time."""
         found: list[Key] = []
         while len(found) < wanted:
@@ -293,21 +335,22 @@ class Finder:
             found += compress(keys, wants)
             if len(keys) < _SCAN_ROWS:
                 break
-            created, key, _ = keys[-1]
+            created, key, _ = keys.last
             bounds = bounds._replace(upper=created, below_created=created, below_hash=key)
-        return found[:wanted]
+        return Keys.of(found[:wanted])
 
 
 def _numbers(packed: str | None) -> list[int]:
-    return [] if packed is None else [*map(int, packed.split(","))]
+    numbers: list[int] = [] if packed is None else json.loads(f"[{packed}]")
+    return numbers
 
 
 def _pieces(packed: bytes | None, size: int) -> list[bytes]:
     return [] if packed is None else [packed[at : at + size] for at in range(0, len(packed), size)]
 
 
-def _keys(created: str | None, hashes: bytes | None, seqs: str | None) -> list[Key]:
-    return [*map(Key, _numbers(created), _pieces(hashes, HASH_PREFIX_BYTES), _numbers(seqs))]
+def _keys(created: str | None, hashes: bytes | None, seqs: str | None) -> Keys:
+    return Keys(array("q", _numbers(created)), hashes or b"", array("q", _numbers(seqs)))
 
 
 def _admitted_third_bytes(bloom: bytes) -> bytes:

@@ -161,7 +161,11 @@ def count_envelopes(payload: bytes) -> int:
 
 def encode_envelopes(raws: list[bytes]) -> bytes:
     """Encode the payload of Messages or P2P Message from envelopes' bytes, which go in untouched."""
-    body = b"".join(raws)
+    return encode_body(b"".join(raws))
+
+
+def encode_body(body: bytes) -> bytes:
+    """Encode the same payload from envelopes that stand one after the other."""
     return rlp.list_prefix(len(body)) + body
 
 

@@ -33,6 +33,7 @@ from mailserver.services.quotas import (
     RequestLimits,
 )
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.reader import Raws
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
 from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
@@ -522,7 +523,7 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
             if self.sent:
                 await gate.wait()
 
-    async def counted(seqs: Sequence[int], *, rank: int = 0) -> list[bytes]:
+    async def counted(seqs: Sequence[int], *, rank: int = 0) -> Raws:
         read.append(len(seqs))
         return await read_all(seqs, rank=rank)
 

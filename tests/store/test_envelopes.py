@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mailserver.errors import StoreError
 from mailserver.store import envelopes as envelopes_module
 from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
-from mailserver.store.reader import Page, Query
+from mailserver.store.reader import Keys, Page, Query
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.wal import wal_file
@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 
 async def found(store: EnvelopeStore, query: Query, limit: int = 1000) -> list[bytes]:
     page = await store.find(query, limit)
-    return await store.read(page.seqs)
+    return (await store.read(page.keys.seqs)).split()
 
 
 # Put, find, read
@@ -89,7 +89,7 @@ async def test_page_says_whether_there_is_more(path: Path) -> None:
 
         assert (await store.find(EVERYTHING, 2)).more
         assert not (await store.find(EVERYTHING, 3)).more
-        assert await store.find(Query(0, START - 1, FULL), 3) == Page([], more=False)
+        assert await store.find(Query(0, START - 1, FULL), 3) == Page(Keys(), more=False)
 
 
 async def test_lengths_and_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Path) -> None:
@@ -98,14 +98,14 @@ async def test_lengths_and_bytes_of_what_was_found_leave_out_what_was_deleted_si
     async with open_store(path) as store:
         await store.put(envelopes)
         page = await store.find(EVERYTHING, 10)
-        assert await store.sizes(page.seqs) == [22, 21, 20]
+        assert await store.sizes(page.keys.seqs) == [22, 21, 20]
         change(path, f"DELETE FROM envelopes WHERE created = {START + 1}")
 
-        assert await store.sizes(page.seqs) == [22, 0, 20]
-        assert await store.read(page.seqs) == raws([envelopes[2], envelopes[0]])
+        assert await store.sizes(page.keys.seqs) == [22, 0, 20]
+        assert (await store.read(page.keys.seqs)).split() == raws([envelopes[2], envelopes[0]])
         assert await store.sizes([]) == []
-        assert await store.read([]) == []
-        assert await store.read([99]) == []
+        assert (await store.read([])).split() == []
+        assert (await store.read([99])).split() == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 1000])
@@ -178,7 +178,7 @@ async def test_reading_does_not_keep_the_log_from_being_cut(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(100))
         page = await store.find(EVERYTHING, 10)
-        await store.read(page.seqs)
+        await store.read(page.keys.seqs)
         await store.stats()
 
         with plain(path, write=True) as other:
@@ -244,8 +244,8 @@ async def assert_pages_are_those_of_the_model(
     for at in range(0, max(1, len(expected)), limit):
         page = await store.find(Query(*EVER, interest, below), limit)
         pages.append(page)
-        assert await store.read(page.seqs) == raws(expected[at : at + limit])
-        assert await store.sizes(page.seqs) == [len(raw) for raw in raws(expected[at : at + limit])]
+        assert (await store.read(page.keys.seqs)).split() == raws(expected[at : at + limit])
+        assert await store.sizes(page.keys.seqs) == [len(raw) for raw in raws(expected[at : at + limit])]
         if page.keys:
             below = place(expected[at + len(page.keys) - 1])
     assert [page.more for page in pages] == [True] * (len(pages) - 1) + [False]
@@ -377,7 +377,8 @@ async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -
 
         assert all(task.cancelled() or task.exception() is None for task in waiting)
         assert not any(task.cancelled() for task in waiting[1::2])
-        assert await asyncio.gather(*(store.read([1]) for _ in range(2 * READERS))) == [raws(new_envelopes(1))] * 6
+        read = await asyncio.gather(*(store.read([1]) for _ in range(2 * READERS)))
+        assert [each.split() for each in read] == [raws(new_envelopes(1))] * 6
 
 
 async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
@@ -393,8 +394,8 @@ async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
         waiting[0].cancel()  # both in one moment: the connection is given back before the other knows that it is gone
         await asyncio.wait([first, *waiting])
 
-        assert waiting[1].result() == raws(new_envelopes(3))
-        assert await store.read([1]) == raws(new_envelopes(1))
+        assert waiting[1].result().split() == raws(new_envelopes(3))
+        assert (await store.read([1])).split() == raws(new_envelopes(1))
 
 
 def damage(path: Path) -> None:
@@ -413,9 +414,9 @@ async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
         with pytest.raises(StoreError):
             await store.find(NEWS_ONLY, 1)
         with pytest.raises(StoreError):
-            await store.sizes(page.seqs)
+            await store.sizes(page.keys.seqs)
         with pytest.raises(StoreError):
-            await store.read(page.seqs)
+            await store.read(page.keys.seqs)
         with pytest.raises(StoreError):
             await store.missing(new_envelopes(1))
         with pytest.raises(StoreError):
@@ -432,7 +433,7 @@ async def test_damage_is_reported_where_it_is_met(path: Path) -> None:
         page = await store.find(NEWS_ONLY, 100)
         assert len(page.keys) == 10  # the indexes are whole
         with pytest.raises(StoreError, match="cannot read the store"):
-            await store.read(page.seqs)
+            await store.read(page.keys.seqs)
         with pytest.raises(StoreError, match="cannot store 1 envelopes"):
             await store.put(new_envelopes(1, first=10))
 
@@ -637,8 +638,8 @@ async def test_pruned_envelope_is_found_no_more(path: Path) -> None:
         deleted = await store.prune(Surplus(END_OF_TIME, 2))
 
         assert deleted == (2, 80)
-        assert await store.read(page.seqs) == [envelopes[2].raw]
-        assert await store.sizes(page.seqs) == [40, 0, 0]
+        assert (await store.read(page.keys.seqs)).split() == [envelopes[2].raw]
+        assert await store.sizes(page.keys.seqs) == [40, 0, 0]
         assert [key.seq for key in (await store.find(EVERYTHING, 10)).keys] == [3]
         assert (await store.stats()).envelopes == 1
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailserver.store.reader import Finder, Key, Page, Query
+from mailserver.store.reader import Finder, Key, Keys, Page, Query
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
@@ -111,7 +111,7 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
     pages = [await finder.find(query, limit)]
     while pages[-1].more and len(pages) <= len(envelopes):
-        last = pages[-1].keys[-1]
+        last = pages[-1].keys.last
         pages.append(await finder.find(Query(*EVER, query.interest, below=(last.created, whole[last.hash])), limit))
     return pages
 
@@ -123,7 +123,7 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
 async def test_empty_store_has_nothing(made: Made, interest: Interest) -> None:
     page = await made([]).finder.find(Query(*EVER, interest), 10)
 
-    assert page == Page([], more=False)
+    assert page == Page(Keys(), more=False)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ async def test_key_names_place_and_row(made: Made) -> None:
 
     page = await made(envelopes).finder.find(Query(*EVER, FULL), 10)
 
-    assert page.keys == [
+    assert [*page.keys] == [
         Key(envelopes[1].created, envelopes[1].hash[:16], 2),
         Key(envelopes[0].created, envelopes[0].hash[:16], 1),
     ]
@@ -248,7 +248,7 @@ async def test_bounds_hold_beside_a_cursor(made: Made, interest: Interest) -> No
 
     assert [key.created - START for key in within.keys] == [5, 4, 3, 2]
     assert [key.created - START for key in above.keys] == [8, 7, 6, 5, 4, 3, 2]
-    assert beneath == Page([], more=False)
+    assert beneath == Page(Keys(), more=False)
 
 
 # Topics and bloom filters
@@ -275,13 +275,13 @@ async def test_bloom_of_an_interest_in_topics_is_not_looked_at(made: Made) -> No
 async def test_interest_in_no_topics_finds_nothing(made: Made) -> None:
     page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(topics=frozenset())), 20)
 
-    assert page == Page([], more=False)
+    assert page == Page(Keys(), more=False)
 
 
 async def test_empty_bloom_finds_nothing(made: Made) -> None:
     page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(bloom=EMPTY_BLOOM)), 20)
 
-    assert page == Page([], more=False)
+    assert page == Page(Keys(), more=False)
 
 
 def topics_around(rng: random.Random, count: int) -> list[Topic]:
@@ -486,7 +486,7 @@ async def test_lengths_and_bytes_come_in_the_order_asked_for(made: Made) -> None
     finder = made(envelopes).finder
 
     assert await finder.sizes([4, 1, 5, 2]) == [13, 10, 14, 11]
-    assert await finder.read([4, 1, 5, 2]) == [envelopes[number].raw for number in (3, 0, 4, 1)]
+    assert (await finder.read([4, 1, 5, 2])).split() == [envelopes[number].raw for number in (3, 0, 4, 1)]
 
 
 @given(raws=st.lists(st.binary(min_size=1, max_size=40), max_size=8))
@@ -499,7 +499,7 @@ def test_any_bytes_are_read_as_they_were_stored(tmp_path_factory: pytest.TempPat
 
     with closing(statements.connection):
         seqs = [*range(len(raws), 0, -1)]
-        assert asyncio.run(statements.finder.read(seqs)) == raws[::-1]
+        assert asyncio.run(statements.finder.read(seqs)).split() == raws[::-1]
         assert asyncio.run(statements.finder.sizes(seqs)) == [len(raw) for raw in raws[::-1]]
 
 
@@ -507,7 +507,7 @@ async def test_lengths_and_bytes_of_nothing_are_nothing(made: Made) -> None:
     finder = made(new_envelopes(1)).finder
 
     assert await finder.sizes([]) == []
-    assert await finder.read([]) == []
+    assert (await finder.read([])).split() == []
 
 
 async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) -> None:
@@ -520,20 +520,20 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
         change(path, "DELETE FROM envelopes WHERE seq IN (1, 3)")
 
         assert await statements.finder.sizes([1, 2, 3, 4, 99]) == [0, 30, 0, 30, 0]
-        assert await statements.finder.read([4, 3, 2, 1, 99]) == [envelopes[3].raw, envelopes[1].raw]
+        assert (await statements.finder.read([4, 3, 2, 1, 99])).split() == [envelopes[3].raw, envelopes[1].raw]
 
 
 async def test_envelope_that_is_asked_for_twice_is_read_twice(made: Made) -> None:
     envelopes = new_envelopes(1)
 
-    assert await made(envelopes).finder.read([1, 1]) == [envelopes[0].raw] * 2
+    assert (await made(envelopes).finder.read([1, 1])).split() == [envelopes[0].raw] * 2
 
 
 async def test_a_thousand_envelopes_are_read_at_once(made: Made) -> None:
     envelopes = new_envelopes(1000)
     finder = made(envelopes).finder
 
-    assert await finder.read(list(range(1, 1001))) == [envelope.raw for envelope in envelopes]
+    assert (await finder.read(list(range(1, 1001)))).split() == [envelope.raw for envelope in envelopes]
 
 
 # What it costs
@@ -642,7 +642,7 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
     for below in (START + 5000, START + 50):
         statements.steps = 0
         page = await statements.finder.find(Query(*EVER, interest, below=(below, bytes(32))), 10)
-        assert page.keys[0].created == below - 1
+        assert next(iter(page.keys)).created == below - 1
         steps.append(statements.steps)
 
     assert steps[1] <= 1.1 * steps[0]
@@ -655,7 +655,7 @@ async def test_hash_of_a_cursor_is_compared_by_its_stored_prefix(made: Made) -> 
     same_prefix = await finder.find(Query(*EVER, FULL, below=(START, b"\x80" * 16 + bytes(16))), 5)
     above = await finder.find(Query(*EVER, FULL, below=(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
 
-    assert same_prefix.keys == []  # after a deletion a cursor has only the prefix, filled up with zeros
+    assert len(same_prefix.keys) == 0  # after a deletion a cursor has only the prefix, filled up with zeros
     assert len(above.keys) == 1
 
 

@@ -171,8 +171,8 @@ class Stored(RuleBasedStateMachine):
                 (envelope.created, envelope.hash[:HASH_PREFIX_BYTES])
                 for envelope in expected[len(found) : len(found) + limit]
             ]
-            read = self.runner.run(self.store.read(page.seqs))
-            assert self.runner.run(self.store.sizes(page.seqs)) == [len(raw) for raw in read]
+            read = self.runner.run(self.store.read(page.keys.seqs)).split()
+            assert self.runner.run(self.store.sizes(page.keys.seqs)) == [len(raw) for raw in read]
             found += read
             more = page.more
             assert len(page.keys) == limit or not more

@@ -81,7 +81,7 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
 async def served(store: EnvelopeStore) -> list[bytes]:
     """Everything that a client could get."""
     page = await store.find(EVERYTHING, NO_LIMIT)
-    return await store.read(page.seqs)
+    return (await store.read(page.keys.seqs)).split()
 
 
 def _check_served(served: Sequence[bytes], expected: Expected) -> None:
