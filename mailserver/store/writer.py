@@ -49,7 +49,7 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
 
-_ROW_COUNTS = (100, 10, 1)
+_ROW_COUNTS = (1000, 100, 10, 1)
 _COLUMNS = "(received, created, topic, hash, raw)"
 # Many rows in one statement, not `executemany`: SQLite then runs over them without taking Python's lock for each,
 # which a busy event loop would give up only every 5 ms.
@@ -149,7 +149,12 @@ class StoreWriter:
             await self._room.wait()
         if self._closing:
             raise StoreError(_CLOSING)
-        # A packet of more than MAX_GROUP_ROWS goes into several transactions, one after the other.
+        if not envelopes:
+            return
+        if len(envelopes) <= MAX_GROUP_ROWS:
+            await self._enqueue(envelopes, source)
+            return
+        # A packet of more goes into several transactions, one after the other.
         parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
         await asyncio.gather(*(self._enqueue(part, source) for part in parts))
 
