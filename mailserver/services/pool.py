@@ -6,17 +6,18 @@ oldest of it: a peer that floods the pool drives out its own envelopes, and nobo
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from mailserver.mail.pages import cut
 from mailserver.services.feed import LiveEnvelope
-from mailserver.waku.bloom import mask_of
+from mailserver.waku.bloom import FULL_INTEREST, mask_of
+from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PeerSettings
 
 MAX_BUNDLE_BYTES = 64 * 1024
 """A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
 
-POOL_BYTES = 32 * 1024 * 1024
+POOL_BYTES = 16 * 1024 * 1024
 """Memory for all bundles."""
 
 ENVELOPE_OVERHEAD_BYTES = 600
@@ -36,7 +37,7 @@ class Bundle:
         self.memory: Counter[int | None] = Counter()
         for live in envelopes:
             self.memory[live.source] += memory_of(live)
-        self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in envelopes}}
+        self._masks: dict[Topic, int] | None = None
 
     def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
         """What a peer wants of it and does not have.
@@ -46,14 +47,16 @@ class Bundle:
             now: Unix seconds; nothing expired is relayed.
         """
         interest, min_pow = settings.interest, settings.pow_requirement
-        wanted = interest.wanted(self._masks)
-        if not wanted:
-            return []
+        envelopes: Iterable[LiveEnvelope] = self.envelopes
+        if interest != FULL_INTEREST:
+            wanted = interest.wanted(self._masks_of_topics())
+            if not wanted:
+                return []
+            envelopes = (live for live in envelopes if live.envelope.topic in wanted)
         return [
             live
-            for live in self.envelopes
-            if live.envelope.topic in wanted
-            and peer not in live.sighting.peers
+            for live in envelopes
+            if peer not in live.sighting.peers
             and live.envelope.expiry >= now
             and (not min_pow or live.pow >= min_pow)
         ]
@@ -62,6 +65,12 @@ class Bundle:
         """The same, less what these have brought; None if that is all."""
         left = [live for live in self.envelopes if live.source not in sources]
         return Bundle(left, self.number) if left else None
+
+    def _masks_of_topics(self) -> dict[Topic, int]:
+        """What bloom filters are held against: made for the first peer that wants less than all, and once."""
+        if self._masks is None:
+            self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in self.envelopes}}
+        return self._masks
 
 
 class Pool:

@@ -47,7 +47,7 @@ PURGE_INTERVAL_S = 10.0
 BACKLOG_BYTES_PER_MINUTE = POOL_BYTES
 BACKLOG_BURST_BYTES = 2 * POOL_BYTES
 """What the connections of one address (of IPv6: a /64) are sent of what was there before them; beyond it, they get only
-what is new. The whole pool takes 0.4 s to encrypt. Phones behind one address take what little they want of it."""
+what is new. Phones behind one address take what little they want of it."""
 
 LOOKED_AT_BYTES = 32
 """What it counts to look whether a connection wants an envelope: in that time, so much is encrypted."""

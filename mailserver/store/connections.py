@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for a lock that another process holds, such as a backup's."""
 
-WRITER_CACHE_KIB = 16 * 1024
+WRITER_CACHE_KIB = 8 * 1024
 READER_CACHE_KIB = 8 * 1024
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """The WAL file is cut back to this when it is started anew."""

@@ -4,6 +4,7 @@ An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and ser
 is its bytes, the numbers read from them, and where the parts stand.
 """
 
+import struct
 from typing import NamedTuple, NewType
 
 from mailserver.codec import rlp
@@ -174,11 +175,38 @@ def packet_bytes(body_bytes: int) -> int:
     return len(rlp.list_prefix(body_bytes)) + body_bytes
 
 
-def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
-    """Read the envelope at `at`; return it and where it ends.
+_USUAL = struct.Struct(">B H B I B B 4s B H")
+_USUAL_HEADS = 0xF9, 0x84, 0x84, 0xB9
+"""How nearly all envelopes begin: list header, expiry, ttl, topic, and the header of 256 bytes of data or more."""
 
-    It runs for every envelope that is taken in: one flat pass, nothing built but the result.
+
+def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
+    """Read the envelope at `at`; return it and where it ends. It runs for every envelope that is taken in.
+
+    What has the usual form is read at a stroke, in half the time. Whatever else there is, `_read` knows what to say.
     """
+    if end - at <= _USUAL.size:
+        return _read(data, at, end)
+    lists, length, expiries, expiry, ttl, topics, topic, datas, size = _USUAL.unpack_from(data, at)
+    nonce_at = at + _USUAL.size + size
+    stop = at + 3 + length
+    if (
+        (lists, expiries, topics, datas) != _USUAL_HEADS
+        or not (length > 0xFF and size > 0xFF and expiry > 0xFF_FFFF and 0 < ttl < 0x80)
+        or not nonce_at < stop <= end
+        or data[nonce_at] != 0x80 + stop - nonce_at - 1
+        or stop - nonce_at - 1 > NONCE_BYTES
+    ):
+        return _read(data, at, end)
+    nonce = data[nonce_at + 1 : stop]
+    if not nonce or nonce[0] == 0 or (len(nonce) == 1 and nonce[0] < 0x80):
+        return _read(data, at, end)
+    offsets = 3, _USUAL.size, nonce_at - at
+    return Envelope(data[at:stop], expiry, ttl, topic, int.from_bytes(nonce, "big"), *offsets), stop
+
+
+def _read(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
+    """Read an envelope of any form, field by field."""
     header = rlp.header
     is_list, body_at, stop = header(data, at, end)
     if not is_list:
