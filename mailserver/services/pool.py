@@ -56,9 +56,7 @@ class Bundle:
         return [
             live
             for live in envelopes
-            if peer not in live.sighting.peers
-            and live.envelope.expiry >= now
-            and (not min_pow or live.pow >= min_pow)
+            if peer not in live.sighting.peers and live.envelope.expiry >= now and (not min_pow or live.pow >= min_pow)
         ]
 
     def without(self, sources: Container[int | None]) -> "Bundle | None":

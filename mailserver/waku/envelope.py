@@ -192,7 +192,7 @@ def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
     stop = at + 3 + length
     if (
         (lists, expiries, topics, datas) != _USUAL_HEADS
-        or not (length > 0xFF and size > 0xFF and expiry > 0xFF_FFFF and 0 < ttl < 0x80)
+        or not (size > 0xFF and expiry > 0xFF_FFFF and 0 < ttl < 0x80)
         or not nonce_at < stop <= end
         or data[nonce_at] != 0x80 + stop - nonce_at - 1
         or stop - nonce_at - 1 > NONCE_BYTES

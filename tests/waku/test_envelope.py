@@ -41,6 +41,9 @@ SMALL = rlp.encode([b"\x6b\x01\x20\xe3", b"\x32", TOPIC, b"data", b"\x01\x00"])
 LONG = rlp.encode([b"\x6b\x01\x20\xe3", b"\x32", TOPIC, bytes(60), b"\x07"])
 """The same with lengths that have a byte of their own."""
 
+USUAL = rlp.encode([b"\x6b\x01\x20\xe3", b"\x32", TOPIC, bytes(256), b"\x81\x00"])
+"""The shortest of the form that nearly all have, which is read at a stroke."""
+
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 topics = st.binary(min_size=4, max_size=4)
@@ -204,7 +207,7 @@ def test_creation_before_1970_shows_as_below_zero() -> None:
 # What is not an envelope
 
 
-@pytest.mark.parametrize("raw", [SMALL, LONG, RECORDED_RAWS[0]], ids=["small", "long", "recorded"])
+@pytest.mark.parametrize("raw", [SMALL, LONG, USUAL, RECORDED_RAWS[0]], ids=["small", "long", "usual", "recorded"])
 def test_every_changed_byte_is_judged_as_the_rlp_package_judges_it(raw: bytes) -> None:
     for at in {*range(24), *range(len(raw) - 4, len(raw))}:
         for value in range(256):
@@ -212,7 +215,7 @@ def test_every_changed_byte_is_judged_as_the_rlp_package_judges_it(raw: bytes) -
             assert decoded_fields(changed) == expected_fields(changed), changed.hex()
 
 
-@pytest.mark.parametrize("raw", [SMALL, LONG, RECORDED_RAWS[27]], ids=["small", "long", "recorded"])
+@pytest.mark.parametrize("raw", [SMALL, LONG, USUAL, RECORDED_RAWS[27]], ids=["small", "long", "usual", "recorded"])
 def test_every_missing_or_additional_byte_is_judged_as_the_rlp_package_judges_it(raw: bytes) -> None:
     for at in range(len(raw)):
         removed = raw[:at] + raw[at + 1 :]
@@ -222,10 +225,31 @@ def test_every_missing_or_additional_byte_is_judged_as_the_rlp_package_judges_it
             assert decoded_fields(added) == expected_fields(added), added.hex()
 
 
+@pytest.mark.parametrize(
+    ("size", "nonce"),
+    [
+        pytest.param(256, b"\x89" + b"\x01" * 9, id="nonce of 9 bytes"),
+        pytest.param(256, b"\x88" + b"\x01" * 8, id="nonce of 8 bytes"),
+        pytest.param(256, b"\x81\x7f", id="nonce of one byte with a header"),
+        pytest.param(256, b"\x81\x80", id="nonce of one byte that has to have one"),
+        pytest.param(256, b"\x7f", id="nonce that is its own encoding"),
+        pytest.param(256, b"\x80", id="nonce of 0"),
+        pytest.param(256, b"\x82\x00\x80", id="nonce with leading zeros"),
+        pytest.param(255, b"\x82\x01\x00", id="length of data with leading zeros"),
+        pytest.param(65_000, b"\x82\x01\x00", id="long data"),
+    ],
+)
+def test_usual_envelope_is_judged_as_the_rlp_package_judges_it(size: int, nonce: bytes) -> None:
+    body = USUAL[3:14] + b"\xb9" + size.to_bytes(2, "big") + bytes(size) + nonce
+    raw = b"\xf9" + len(body).to_bytes(2, "big") + body
+
+    assert decoded_fields(raw) == expected_fields(raw)
+
+
 @st.composite
 def mutated_envelopes(draw: st.DrawFn) -> bytes:
     """A valid envelope with one to four bytes changed, inserted or removed, mostly near its start or end."""
-    raw = bytearray(draw(st.sampled_from([SMALL, LONG, *RECORDED_RAWS])))
+    raw = bytearray(draw(st.sampled_from([SMALL, LONG, USUAL, *RECORDED_RAWS])))
     for _ in range(draw(st.integers(1, 4))):
         near = min(24, len(raw) - 1)
         at = draw(st.one_of(st.integers(0, near), st.integers(-near, -1), st.integers(0, len(raw) - 1)))
