@@ -1,0 +1,210 @@
+"""What the hot paths do, counted: it is the same on every machine, so a change of it is a change of ours.
+
+Bounds lie a tenth above what was counted. Whoever makes more work of an envelope says here why.
+"""
+
+import random
+import sqlite3
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_hash.backends import pysha3
+
+from bench.data import Distribution, Topics, history, live_envelopes, packets
+from bench.history import DAY_S, QUESTIONS, Question
+from mailserver.codec import rlp
+from mailserver.metrics import Metrics
+from mailserver.net.admission import NOBODY_ALLOWED
+from mailserver.services.archive import Archive
+from mailserver.services.delivery import Delivery, DeliverySettings
+from mailserver.services.feed import Feed
+from mailserver.services.quotas import RequestLimiter
+from mailserver.services.rates import RateLimiter, RateLimitSettings
+from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.waku.acceptance import Acceptance, Requirements
+from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import decode_envelopes
+from mailserver.waku.packets import PacketCode
+from mailserver.waku.peer import MessagesReceived, WakuPeer
+from tests.mailservers import NO_REQUEST_LIMITS, Clock
+from tests.pairs import private_key
+from tests.services.answered import Client
+
+NOW = Clock().now
+SEED = 7
+DAYS = 30
+PER_PACKET = 100
+TOPICS = Topics(500, Distribution.UNIFORM)
+MIN_POW = 0.002
+
+
+@dataclass
+class Work:
+    """What was done since `begin`: statements of SQLite and steps of its machine, hashes and the bytes they were of."""
+
+    statements: int = 0
+    steps: int = 0
+    hashes: int = 0
+    hashed_bytes: int = 0
+
+    def begin(self) -> None:
+        self.statements = self.steps = self.hashes = self.hashed_bytes = 0
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Counts on every connection of SQLite that is opened from now on, and every whole hash."""
+    counted = Work()
+    connect, keccak = sqlite3.connect, pysha3.keccak256
+
+    def on_step() -> int:
+        counted.steps += 1
+        return 0
+
+    def on_statement(_: str) -> None:
+        counted.statements += 1
+
+    def connect_counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_progress_handler(on_step, 1)
+        connection.set_trace_callback(on_statement)
+        return connection
+
+    def keccak_counted(data: bytes) -> bytes:
+        counted.hashes += 1
+        counted.hashed_bytes += len(data)
+        return keccak(data)
+
+    monkeypatch.setattr(sqlite3, "connect", connect_counted)
+    monkeypatch.setattr(pysha3, "keccak256", keccak_counted)
+    return counted
+
+
+async def fill(store: EnvelopeStore, count: int, *, days: int = DAYS) -> None:
+    """Store so many envelopes, created evenly over the last days."""
+    rng = random.Random(SEED)
+    for rows in history(count, TOPICS, end=int(NOW), span_s=days * DAY_S, rng=rng):
+        await store.put(rows)
+
+
+# Taken in
+
+
+def take_of(payload: bytes) -> MessagesReceived:
+    """A Messages packet as it comes out of the protocol."""
+    peer = WakuPeer(light_node=False)
+    peer.receive_packet(PacketCode.STATUS, rlp.encode([]))
+    event = peer.receive_packet(PacketCode.MESSAGES, payload)
+    assert isinstance(event, MessagesReceived)
+    return event
+
+
+def archive_of(store: EnvelopeStore) -> Archive:
+    return Archive(
+        store,
+        Acceptance(Requirements(MIN_POW)),
+        Clock(),
+        feed=Feed(),
+        limiter=RateLimiter(RateLimitSettings()),
+        metrics=Metrics(),
+    )
+
+
+def new_packets(count: int) -> list[bytes]:
+    """Packets of envelopes that are new and acceptable."""
+    raws = live_envelopes(count * PER_PACKET, TOPICS, int(NOW), min_pow=MIN_POW, rng=random.Random(SEED))
+    return packets(raws, PER_PACKET)
+
+
+async def test_envelope_is_hashed_twice_and_its_packet_once(tmp_path: Path, work: Work) -> None:
+    (payload,) = new_packets(1)
+    async with open_store(tmp_path / "store") as store:
+        archive = archive_of(store)
+        work.begin()
+
+        event = take_of(payload)
+        response = await archive.take(event.envelopes, event.batch_hash, peer=1)
+
+    assert response.errors == ()
+    assert work.hashes == 2 * PER_PACKET + 1  # its hash and its proof of work
+    assert work.hashed_bytes <= 3 * len(payload)
+
+
+@pytest.mark.parametrize("stored", [0, 20_000])
+async def test_envelope_costs_as_much_to_store_however_many_there_are(tmp_path: Path, work: Work, stored: int) -> None:
+    (payload,) = new_packets(1)
+    async with open_store(tmp_path / "store") as store:
+        await fill(store, stored)
+        archive = archive_of(store)
+        event = take_of(payload)
+        work.begin()
+
+        await archive.take(event.envelopes, event.batch_hash, peer=1)
+
+        assert work.statements <= 8  # all of the one transaction
+        assert work.steps / PER_PACKET < 100
+
+
+async def test_packet_takes_three_times_its_length_in_memory_until_it_is_stored(tmp_path: Path) -> None:
+    first, payload = new_packets(2)
+    async with open_store(tmp_path / "store") as store:
+        archive = archive_of(store)
+        await archive.take(take_of(first).envelopes, b"", peer=1)  # fills caches
+
+        tracemalloc.start()
+        event = take_of(payload)
+        await archive.take(event.envelopes, event.batch_hash, peer=1)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert peak < 3.2 * len(payload)
+
+
+# Served
+
+
+def request_of(interest: Interest, lower: float) -> bytes:
+    """A request in the clear for a first page."""
+    bloom = b"" if interest.topics is not None else interest.bloom
+    fields: list[rlp.Encodable] = [b"7" * 32, rlp.encode_uint(int(lower)), rlp.encode_uint(int(NOW)), b"", b"", bloom]
+    return rlp.encode([*fields, sorted(interest.topics or ())])
+
+
+ALONE = [question for question in QUESTIONS if question.clients == 1]
+
+
+MOST = {
+    "one topic, 24 h": (280, 4),
+    "one topic, 30 days": (195, 4),
+    "100 topics, 7 days": (125, 11),
+    "bloom of 3 topics, 30 days": (510, 12),
+    "full bloom, 24 h": (55, 4),
+}
+"""By question: steps for each envelope that is served, and statements for the page."""
+
+
+@pytest.mark.parametrize("days", [DAYS, 3 * DAYS])  # what lies outside of the time asked for costs nothing
+@pytest.mark.parametrize("question", ALONE, ids=lambda question: question.name)
+async def test_envelope_costs_as_much_to_serve_however_many_there_are(
+    tmp_path: Path, work: Work, question: Question, days: int
+) -> None:
+    interest = question.interest(TOPICS, random.Random(SEED))
+    requester = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED).requester(
+        "192.0.2.1", private_key("client").public_key
+    )
+    async with open_store(tmp_path / "store") as store:
+        await fill(store, 200 * days, days=days)
+        delivery = Delivery(store, DeliverySettings(b"", private_key("node")), Clock(), metrics=Metrics())
+        client = Client()
+        work.begin()
+
+        await delivery.answer(request_of(interest, NOW - question.span_s), client, requester)
+
+    served = sum(len(decode_envelopes(payload)) for _, payload in client.sent[:-1])
+    most_steps, most_statements = MOST[question.name]
+    assert work.steps / served < most_steps
+    assert work.statements <= most_statements
+    assert work.hashes <= 2  # the last envelope's, for the completion
