@@ -29,6 +29,7 @@ from bench.flood import FloodFailed, flood_specs, measure_flood
 from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
 from bench.ingest import IngestFailed, measure_ingest
+from bench.plot import draw_growth
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
 from bench.results import (
@@ -41,6 +42,7 @@ from bench.results import (
     Relay,
     Results,
     StoreFacts,
+    StoreHistory,
 )
 from bench.store import StoreSpec, StoreUnusable, prepare_store
 from mailserver.codec.keys import Enode
@@ -59,9 +61,9 @@ OTHERWISE_BY = ("topic-prefix",)
 
 WARM_UP_ENVELOPES = 5000
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "runs": 1,
-    "envelopes": 2000,
+    "envelopes": [2000],
     "ingest_envelopes": 400,
     "relay_envelopes": 400,
     "late_envelopes": 5,
@@ -73,9 +75,9 @@ QUICK = {
 }
 """What --quick sets, where it is not given."""
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "runs": 3,
-    "envelopes": 1_000_000,
+    "envelopes": [1_000_000],
     "ingest_envelopes": 100_000,
     "relay_envelopes": 20_000,
     "late_envelopes": 40,
@@ -129,13 +131,15 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     load_before = os.getloadavg()[0]
     topics = Topics(arguments.topics, Distribution(arguments.distribution))
     ingest = tuple(_measure_ingest(arguments, topics)) if "ingest" in arguments.parts else ()
-    history: tuple[History, ...] = ()
-    store = None
+    histories: tuple[StoreHistory, ...] = ()
     if "history" in arguments.parts and arguments.enode is None:
-        history, store = _measure_store(arguments, topics)
+        histories = tuple(_measure_store(arguments, topics, count) for count in arguments.envelopes)
     elif "history" in arguments.parts:
         target = Target(arguments.enode, arguments.pid)
-        history = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
+        questions = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
+        histories = (StoreHistory(None, questions),)
+    if arguments.plot is not None and histories:
+        draw_growth(histories, arguments.plot)
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     floods: tuple[Flood, ...] = ()
     if "flood" in arguments.parts and arguments.enode is None:
@@ -152,7 +156,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, history, store, compactions, plain_exports, relays, floods)
+    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -192,11 +196,12 @@ def _fresh_target(arguments: argparse.Namespace, envelopes: int) -> Iterator[Tar
             raise IngestFailed(f"{envelopes} envelopes were confirmed, {stored} are stored")
 
 
-def _measure_store(arguments: argparse.Namespace, topics: Topics) -> tuple[tuple[History, ...], StoreFacts]:
+def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int) -> StoreHistory:
     """Fill a store, start our daemon on it several times, ask the last one."""
-    spec = StoreSpec(arguments.envelopes, arguments.topics, HISTORY_DAYS, arguments.distribution)
+    spec = StoreSpec(envelopes, arguments.topics, HISTORY_DAYS, arguments.distribution)
     with contextlib.ExitStack() as stack:
-        data_dir = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
+        folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
+        data_dir = folder / str(envelopes)
         _progress(f"history: preparing {spec.envelopes:,} envelopes in {data_dir}")
         store = prepare_store(data_dir, spec)
         disk_bytes = store.disk_bytes()
@@ -206,8 +211,8 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics) -> tuple[tuple
                 start_s.append(daemon.start_s)
         with Daemon(data_dir, arguments.password) as daemon:
             start_s.append(daemon.start_s)
-            history = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
-        return history, StoreFacts(spec.envelopes, disk_bytes, store.fill_s, tuple(start_s))
+            questions = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
+        return StoreHistory(StoreFacts(envelopes, disk_bytes, store.fill_s, tuple(start_s)), questions)
 
 
 def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topics, end: int) -> tuple[History, ...]:
@@ -268,7 +273,7 @@ def _measure_compactions(
     with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
         small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
         for days in arguments.days:
-            spec = StoreSpec(arguments.envelopes, arguments.topics, days, arguments.distribution)
+            spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution)
             _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
             store = prepare_store(Path(folder, f"{days}-days"), spec)
             for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
@@ -295,7 +300,15 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
     _add_number(parser, "runs", "runs of each measurement")
-    _add_number(parser, "envelopes", "envelopes in the store that is asked")
+    parser.add_argument(
+        "--envelopes",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help="envelopes in the store that is asked; several: in one after the other, the last one is compacted "
+        f"(default: {DEFAULTS['envelopes'][0]:,})",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
     _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
     _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
     _add_number(parser, "late-envelopes", "single envelopes sent after these, for the time that one takes")
@@ -313,7 +326,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--days", type=_positive, nargs="+", default=COMPACTION_DAYS, metavar="N", help="days in the compacted stores"
     )
     parser.add_argument(
-        "--store", type=Path, metavar="DIR", help="keep the store there; used again if it is what is asked for"
+        "--store", type=Path, metavar="DIR", help="keep stores there; used again if they are what is asked for"
     )
     parser.add_argument("--enode", type=_enode, help="measure this mailserver, with whatever it holds, instead of ours")
     parser.add_argument("--pid", type=_positive, help="its process, if it runs here: reports CPU and memory")
@@ -323,7 +336,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         if part not in PARTS:
             parser.error(f"{part!r} is none of {', '.join(PARTS)}")
     arguments.parts = arguments.parts or PARTS
-    defaults: dict[str, Any] = QUICK if arguments.quick else DEFAULTS
+    defaults = QUICK if arguments.quick else DEFAULTS
     for name, value in defaults.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)

@@ -14,6 +14,7 @@ from bench.results import (
     Relay,
     Results,
     StoreFacts,
+    StoreHistory,
     median_of,
     percentile,
 )
@@ -38,10 +39,12 @@ def as_text(results: Results) -> str:
     if results.ingest:
         parts.append("Ingest, every packet confirmed (medians; in brackets the slowest and the fastest run)\n")
         parts[-1] += ingest_table(results.ingest)
-    if results.store is not None:
-        parts.append(store_line(results.store))
-    if results.history:
-        parts.append("History, all pages (medians)\n" + history_table(results.history))
+    for history in results.histories:
+        if history.store is not None:
+            parts.append(store_line(history.store))
+        parts.append("History, all pages (medians)\n" + history_table(history.questions))
+    if len(results.histories) > 1:
+        parts.append("Completion by envelopes in the store, ms (medians)\n" + growth_table(results.histories))
     if results.relays:
         parts.append("Relay, every peer got each once (medians; latency: of single envelopes, all runs together)\n")
         parts[-1] += relay_table(results.relays)
@@ -62,6 +65,16 @@ def history_table(rows: Iterable[History]) -> str:
     """One line for each question."""
     header = ["request", "found", "pages", "first packet ms", "completion ms", "(slowest)", "daemon CPU ms", "peak MB"]
     return table(header, [_history_cells(row) for row in rows])
+
+
+def growth_table(histories: Sequence[StoreHistory]) -> str:
+    """One line for each question, one column for each store."""
+    sizes = [UNKNOWN if each.store is None else f"{each.store.envelopes:,}" for each in histories]
+    rows = [
+        [row[0].question, *(_number(median_of(run.done_s for run in each.runs), 1e3) for each in row)]
+        for row in zip(*(each.questions for each in histories), strict=True)
+    ]
+    return table(["request", *sizes], rows)
 
 
 def relay_table(rows: Iterable[Relay]) -> str:

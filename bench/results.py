@@ -144,6 +144,14 @@ class StoreFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreHistory:
+    """What was asked of one store. `store` is None if it is not ours to look at."""
+
+    store: StoreFacts | None
+    questions: tuple[History, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionRun:
     """One compaction in `local[2]`. `start_s`: Spark, and a store of few rows to warm it up; `seconds`: after that.
 
@@ -202,8 +210,7 @@ class Results:
 
     environment: Environment
     ingest: tuple[Ingest, ...]
-    history: tuple[History, ...]
-    store: StoreFacts | None
+    histories: tuple[StoreHistory, ...] = ()
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
     relays: tuple[Relay, ...] = ()

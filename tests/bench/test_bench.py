@@ -22,6 +22,7 @@ from bench.data import (
     packets,
 )
 from bench.flood import flood_specs
+from bench.plot import draw_growth
 from bench.receivers import Receivers, interest_of
 from bench.relay import RelayFailed, check_receivers
 from bench.report import as_json, as_text, table
@@ -37,6 +38,7 @@ from bench.results import (
     RelayRun,
     Results,
     StoreFacts,
+    StoreHistory,
     median_of,
     percentile,
 )
@@ -254,16 +256,30 @@ def test_table_aligns_names_left_and_numbers_right() -> None:
     )
 
 
+def history_of(envelopes: int, *done_s: float) -> StoreHistory:
+    """What was asked of a store, and how long it took each time."""
+    runs = tuple(HistoryRun(0.0012, seconds, 13, 1, 0.001, 50_000_000) for seconds in done_s)
+    facts = StoreFacts(envelopes, 680 * envelopes, envelopes / 50_000, (0.25, 0.31, 0.3))
+    return StoreHistory(facts, (History("one topic", 1, runs),))
+
+
+def test_growth_with_the_store_is_a_table_and_a_picture(tmp_path: Path) -> None:
+    histories = (history_of(10_000, 0.001), history_of(1_000_000, 0.002, 0.0041, 0.1))
+
+    text = as_text(Results(ENVIRONMENT, (), histories))
+    draw_growth(histories, tmp_path / "growth.svg")
+
+    assert ["request", "10,000", "1,000,000"] in [line.split() for line in text.splitlines()]
+    assert ["one", "topic", "1", "4.1"] in [line.split() for line in text.splitlines()]
+    assert "one topic" not in as_text(Results(ENVIRONMENT, (), ()))
+    assert (tmp_path / "growth.svg").read_text().startswith("<?xml")
+
+
 def test_report_shows_medians_in_people_s_units() -> None:
     results = Results(
         ENVIRONMENT,
         (Ingest(4, 100, 1000, tuple(IngestRun(s, 0.01, 0.02, 90_000_000) for s in (0.1, 0.05, 0.2))),),
-        (
-            History(
-                "one topic", 1, tuple(HistoryRun(0.0012, s, 13, 1, 0.001, 50_000_000) for s in (0.25, 0.0151, 0.01))
-            ),
-        ),
-        StoreFacts(1_000_000, 680_000_000, 20.0, (0.25, 0.31, 0.3)),
+        (history_of(1_000_000, 0.25, 0.0151, 0.01),),
     )
 
     text = as_text(results)
@@ -276,18 +292,18 @@ def test_report_shows_medians_in_people_s_units() -> None:
 
 
 def test_report_of_a_mailserver_elsewhere_leaves_its_cpu_and_memory_open() -> None:
-    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),)),), (), None)
+    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),)),))
 
     assert as_text(results).splitlines()[-1].split()[-3:] == ["-", "100", "-"]
 
 
 def test_json_holds_every_run() -> None:
-    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),) * 3),), (), None)
+    results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),) * 3),))
 
     parsed = json.loads(as_json(results))
 
     assert [run["seconds"] for run in parsed["ingest"][0]["runs"]] == [0.1, 0.1, 0.1]
-    assert parsed["store"] is None
+    assert parsed["histories"] == []
 
 
 def test_report_shows_what_relay_and_a_flood_did() -> None:
@@ -296,8 +312,6 @@ def test_report_shows_what_relay_and_a_flood_did() -> None:
     results = Results(
         ENVIRONMENT,
         (),
-        (),
-        None,
         relays=(Relay(None, 50, 200, (run, run)), Relay(500, 50, 200, (run,))),
         floods=(Flood(5, 100, 93_450.0, 9345.0, None, (phase,)), Flood(5, 1, 25_000.0, 2500.0, 60.0, ())),
     )
@@ -370,8 +384,9 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     assert [(row["connections"], row["per_packet"]) for row in parsed["ingest"]] == [
         (connections, per_packet) for connections in (1, 4) for per_packet in (1, 10, 100)
     ]
-    assert [row["runs"][0]["found"] > 0 for row in parsed["history"][1:]] == [True] * 5  # the first may find none
-    assert parsed["store"]["envelopes"] == 2000
+    (history,) = parsed["histories"]
+    assert [row["runs"][0]["found"] > 0 for row in history["questions"][1:]] == [True] * 5  # the first may find none
+    assert history["store"]["envelopes"] == 2000
     assert "envelopes/s" in done.stdout
 
 
