@@ -54,6 +54,9 @@ from mailserver.waku.payload import key_from_password
 
 PARTS = ("ingest", "history", "relay", "flood", "compaction")
 HISTORY_DAYS = 30
+HISTORY_ENVELOPES = 1_000_000
+"""A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
+
 COMPACTION_DAYS = (1, 30)
 PARTITIONED_BY = {1: ("topic-prefix", "topic")}
 OTHERWISE_BY = ("topic-prefix",)
@@ -198,7 +201,8 @@ def _fresh_target(arguments: argparse.Namespace, envelopes: int) -> Iterator[Tar
 
 def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int) -> StoreHistory:
     """Fill a store, start our daemon on it several times, ask the last one."""
-    spec = StoreSpec(envelopes, arguments.topics, HISTORY_DAYS, arguments.distribution)
+    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES), 1)
+    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution)
     with contextlib.ExitStack() as stack:
         folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
         data_dir = folder / str(envelopes)
@@ -305,8 +309,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         type=_positive,
         nargs="+",
         metavar="N",
-        help="envelopes in the store that is asked; several: in one after the other, the last one is compacted "
-        f"(default: {DEFAULTS['envelopes'][0]:,})",
+        help=f"envelopes in the store that is asked, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: in "
+        f"one after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
     _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")

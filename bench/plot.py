@@ -1,4 +1,7 @@
-"""How times grow with the store, as a picture: a line for each question, both axes logarithmic."""
+"""How times grow with the store, as a picture: a line for each question, both axes logarithmic.
+
+From 30 days of history on, the questions find as much in every store.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
