@@ -3,9 +3,13 @@
 Bounds lie a tenth above what was counted. Whoever makes more work of an envelope says here why.
 """
 
+import asyncio
 import random
 import sqlite3
+import time
 import tracemalloc
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,11 @@ import pytest
 from eth_hash.backends import pysha3
 
 from bench.data import Distribution, Topics, history, live_envelopes, packets
+from bench.flood import Poster
 from bench.history import DAY_S, QUESTIONS, Question
+from bench.wire import connect
 from mailserver.codec import rlp
+from mailserver.codec.keys import Enode
 from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED
 from mailserver.services.archive import Archive
@@ -24,11 +31,13 @@ from mailserver.services.feed import Feed
 from mailserver.services.quotas import RequestLimiter
 from mailserver.services.rates import RateLimiter, RateLimitSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.schema import STORE_FILE
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import decode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import MessagesReceived, WakuPeer
+from tests.faults.tracing import read_trace, traced_daemon
 from tests.mailservers import NO_REQUEST_LIMITS, Clock
 from tests.pairs import private_key
 from tests.services.answered import Client
@@ -161,6 +170,39 @@ async def test_packet_takes_three_times_its_length_in_memory_until_it_is_stored(
         tracemalloc.stop()
 
     assert peak < 3.2 * len(payload)
+
+
+async def post(enode: Enode, raws: Sequence[bytes]) -> None:
+    """Post envelopes one by one, each when the one before is confirmed."""
+    async with connect(enode) as (wire, _):
+        poster = Poster(wire)
+        for raw in raws:
+            await poster.post(raw)
+
+
+@pytest.mark.integration
+def test_packet_costs_one_send_one_sync_and_few_writes(tmp_path: Path) -> None:
+    # What it costs is what more packets cost: less the handshake and the first pages of a store.
+    counts: list[Counter[str]] = []
+    for number in (20, 120):
+        rng, trace = random.Random(SEED), tmp_path / f"trace {number}"
+        raws = live_envelopes(number, TOPICS, int(time.time()), min_pow=MIN_POW, rng=rng)
+        with traced_daemon(tmp_path / str(number), trace) as daemon:
+            asyncio.run(post(daemon.enode, raws))
+        log = f"{STORE_FILE}-wal"
+        kinds: Counter[str] = Counter()
+        for call in read_trace(trace):
+            kinds["sends"] += call.is_send
+            kinds["receives"] += call.is_receive
+            kinds["syncs"] += call.is_sync and call.on.endswith(log)
+            kinds["writes"] += call.name == "pwrite64" and call.on.endswith(log)
+        counts.append(kinds)
+
+    each = {kind: (counts[1][kind] - counts[0][kind]) / 100 for kind in counts[1]}
+    assert each["sends"] <= 1.05
+    assert each["receives"] <= 1.05
+    assert 1 <= each["syncs"] <= 1.05
+    assert each["writes"] <= 20  # a header and a page each: nine pages change
 
 
 # Served
