@@ -1,8 +1,8 @@
 """RLP, strict: every length, depth and count is checked before anything is built from it.
 
 One walk over the item headers refuses what is not canonical, nests too deep or holds too many items. The `rlp` package
-would take four times as long, another walk for these bounds, since it recurses once per level, and 17 MB of memory;
-tests hold this against it.
+would take two to four times as long, another walk for these bounds, since it recurses once per level, and 17 MB of
+memory; tests hold this against it.
 Spec: Ethereum Yellow Paper, appendix B; the vectors are in `tests/vectors/rlptest.json`.
 """
 
