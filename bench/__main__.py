@@ -141,7 +141,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         target = Target(arguments.enode, arguments.pid)
         questions = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
         histories = (StoreHistory(None, questions),)
-    if arguments.plot is not None and histories:
+    if arguments.plot is not None:
         draw_growth(histories, arguments.plot)
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     floods: tuple[Flood, ...] = ()
@@ -340,6 +340,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         if part not in PARTS:
             parser.error(f"{part!r} is none of {', '.join(PARTS)}")
     arguments.parts = arguments.parts or PARTS
+    if arguments.plot is not None and ("history" not in arguments.parts or arguments.enode is not None):
+        parser.error("--plot draws the history part, of our own stores: what another mailserver has is not known")
     defaults = QUICK if arguments.quick else DEFAULTS
     for name, value in defaults.items():
         if getattr(arguments, name) is None:

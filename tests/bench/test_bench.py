@@ -406,13 +406,24 @@ def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> Non
     assert "rows/s" in done.stdout
 
 
+NOBODY = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
+NOBODY += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("arguments", [("ingest",), ("history", "--enode", NOBODY)], ids=["not asked", "not ours"])
+def test_growth_of_what_is_not_asked_or_not_ours_is_not_drawn(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run_bench(*arguments, "--quick", "--plot", str(tmp_path / "growth.svg"))
+
+    assert done.returncode == 2
+    assert "--plot draws the history part" in done.stderr
+    assert not (tmp_path / "growth.svg").exists()
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("part", ["ingest", "relay"])
 def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
-    enode = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
-    enode += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
-
-    done = run_bench(part, "--quick", "--enode", enode, timeout_s=60)
+    done = run_bench(part, "--quick", "--enode", NOBODY, timeout_s=60)
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("bench: ")
