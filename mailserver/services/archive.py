@@ -76,12 +76,19 @@ class Archive:
         self._turns = Turns()
 
     async def take(
-        self, envelopes: Sequence[Envelope], batch_hash: bytes, *, peer: int, is_limited: bool = True
+        self,
+        envelopes: Sequence[Envelope],
+        batch_hash: bytes,
+        *,
+        peer: int,
+        subnet: bytes = b"",
+        is_limited: bool = True,
     ) -> MessageResponse:
         """Take what is acceptable of a Messages packet; return its confirmation once all of that is on disk.
 
         Args:
             peer: the number of the connection that it came by.
+            subnet: where that comes from (`net.admission.groups_of`).
             is_limited: whether the limits of topics hold for this peer.
         Raises:
             StoreError: it is not on disk, or not all: the packet must not be confirmed.
@@ -94,7 +101,7 @@ class Archive:
                 await self._turns.wait()  # one long packet in each round of the loop, however many there are
             now, taken = self._clock(), _Taken()
             for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
-                verdict = self._judge(envelope, now, taken, peer=peer, is_limited=is_limited)
+                verdict = self._judge(envelope, now, taken, peer=peer, subnet=subnet, is_limited=is_limited)
                 if verdict.code is not None:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
             self._count(taken)
@@ -110,7 +117,7 @@ class Archive:
             StoreError: it is not on disk; it is relayed all the same.
         """
         taken = _Taken()
-        verdict = self._judge(envelope, self._clock(), taken, peer=None, is_limited=False)
+        verdict = self._judge(envelope, self._clock(), taken, peer=None, subnet=None, is_limited=False)
         if verdict is not Verdict.ACCEPTED:
             raise EnvelopeRefused(verdict)
         self._count(taken)
@@ -123,6 +130,7 @@ class Archive:
         taken: _Taken,
         *,
         peer: int | None,
+        subnet: bytes | None,
         is_limited: bool,
     ) -> Verdict:
         verdict = self._acceptance.judge(envelope, now)
@@ -145,7 +153,8 @@ class Archive:
                 sighting.add_peer(peer)
                 taken.timely += now - envelope.created <= TIMELY_S
             ahead = max(envelope.created - int(now), 0)
-            self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, ahead=ahead, is_own=peer is None))
+            live = LiveEnvelope(envelope, envelope_hash, sighting, source=subnet, ahead=ahead, is_own=peer is None)
+            self._feed.publish(live)
         else:
             taken.known += 1
             if peer is not None:

@@ -17,7 +17,7 @@ MAX_FEED_BYTES = 16 * 1024 * 1024
 
 
 class LiveEnvelope:
-    """An accepted envelope on its way to whoever wants it. `source`: the number of the connection that brought it."""
+    """An accepted envelope on its way to whoever wants it."""
 
     __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "source")
 
@@ -27,6 +27,7 @@ class LiveEnvelope:
         envelope_hash: EnvelopeHash,
         sighting: Sighting | None = None,
         *,
+        source: bytes | None = None,
         ahead: int = 0,
         is_own: bool = False,
         is_p2p: bool = False,
@@ -35,6 +36,7 @@ class LiveEnvelope:
 
         Args:
             sighting: which peers have it; a new one, that says none, if not given.
+            source: the subnet that it came from first; None if it was made here.
             ahead: seconds by which it was created after our now, as `Envelope.pow` counts them.
             is_own: it was made here.
             is_p2p: it came outside gossip, from a trusted peer: for filters that allow it, and never relayed.
@@ -42,7 +44,7 @@ class LiveEnvelope:
         self.envelope = envelope
         self.hash = envelope_hash
         self.sighting = Sighting() if sighting is None else sighting
-        self.source = self.sighting.peers[0] if self.sighting.peers else None
+        self.source = source
         self.is_own = is_own
         self.is_p2p = is_p2p
         self._ahead = ahead

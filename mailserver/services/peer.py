@@ -16,6 +16,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.metrics import Metrics
+from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
 from mailserver.net.turns import Share, Turns
@@ -213,7 +214,11 @@ class ServedPeer:
     async def _archive_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
         try:
             response = await self._services.archive.take(
-                event.envelopes, event.batch_hash, peer=self.number, is_limited=not self._known_meter.is_allowed
+                event.envelopes,
+                event.batch_hash,
+                peer=self.number,
+                subnet=groups_of(self.connection.host).subnet,
+                is_limited=not self._known_meter.is_allowed,
             )
             if response.errors:
                 log.debug(

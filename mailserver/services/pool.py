@@ -1,7 +1,7 @@
 """Live envelopes in bundles, kept for peers that are slow or come later.
 
-A bundle stays until all of it has expired. If there are too many, whoever has brought most of what is there loses the
-oldest of it: a peer that floods the pool drives out its own envelopes, and nobody else's.
+A bundle stays until all of it has expired. If there are too many, the subnet that most of what is there came from loses
+the oldest of it: who floods the pool drives out nothing of those that have less in it, however many connections it has.
 """
 
 from bisect import bisect_left
@@ -25,7 +25,10 @@ ENVELOPE_OVERHEAD_BYTES = 600
 
 
 class Bundle:
-    """Envelopes, at least one, that go out together. `bytes` is how long they are, `memory` what each source's take."""
+    """Envelopes, at least one, that go out together.
+
+    `bytes` is how long they are, `memory` what those of each source take.
+    """
 
     __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
 
@@ -34,7 +37,7 @@ class Bundle:
         self.envelopes = tuple(envelopes)
         self.bytes = sum(len(live.envelope.raw) for live in envelopes)
         self.last_expiry = max(live.envelope.expiry for live in envelopes)
-        self.memory: Counter[int | None] = Counter()
+        self.memory: Counter[bytes | None] = Counter()
         for live in envelopes:
             self.memory[live.source] += memory_of(live)
         self._masks: dict[Topic, int] | None = None
@@ -59,7 +62,7 @@ class Bundle:
             if peer not in live.sighting.peers and live.envelope.expiry >= now and (not min_pow or live.pow >= min_pow)
         ]
 
-    def without(self, sources: Container[int | None]) -> "Bundle | None":
+    def without(self, sources: Container[bytes | None]) -> "Bundle | None":
         """The same, less what these have brought; None if that is all."""
         left = [live for live in self.envelopes if live.source not in sources]
         return Bundle(left, self.number) if left else None
@@ -105,14 +108,14 @@ class Pool:
     def purge(self, now: float) -> None:
         """Drop what has expired, whatever is still good before it, and what is too much."""
         self._bundles = [bundle for bundle in self._bundles if bundle.last_expiry >= now]
-        memory: Counter[int | None] = Counter()
+        memory: Counter[bytes | None] = Counter()
         for bundle in self._bundles:
             memory.update(bundle.memory)
         excess = memory.total() - self._max_bytes
         if excess > 0:
             self._shed(_fair_losses(memory, excess))
 
-    def _shed(self, losses: dict[int | None, int]) -> None:
+    def _shed(self, losses: dict[bytes | None, int]) -> None:
         """Drop the oldest of what these sources have brought, of each at least so many bytes."""
         kept: list[Bundle] = []
         for bundle in self._bundles:
@@ -138,7 +141,7 @@ def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator
         yield envelopes[packet.start : packet.stop]
 
 
-def _fair_losses(memory: Counter[int | None], excess: int) -> dict[int | None, int]:
+def _fair_losses(memory: Counter[bytes | None], excess: int) -> dict[bytes | None, int]:
     """What each source has to lose for all to lose `excess` bytes, and none that has less than another that loses."""
     largest = memory.most_common()
     rest = excess  # how much the `count` largest lose, were they all brought down to the next one

@@ -1018,6 +1018,20 @@ async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_
         assert mailserver.node.live_usage() == (0, 0)
 
 
+async def test_what_is_relayed_is_counted_by_the_subnet_that_it_came_from(mailserver: Mailserver) -> None:
+    feed = mailserver.services.feed.reader()
+    subnets: list[bytes | None] = []
+
+    for number, host in enumerate(["192.0.2.1", "192.0.2.99", "198.51.100.1"]):
+        raw = await mailserver.dial()
+        mailserver.connections[-1]._pipe.host = host  # noqa: SLF001 - a socket pair has no address
+        raw.say(PacketCode.MESSAGES, messages(make_envelope(number)))
+        await raw.hear_confirmation()
+        subnets += [live.source for live in feed.read_nowait()]
+
+    assert subnets == [b"\xc0\x00\x02", b"\xc0\x00\x02", b"\xc6\x33\x64"]
+
+
 async def test_trust_may_come_and_go_while_a_peer_is_connected(mailserver: Mailserver) -> None:
     feed = mailserver.services.feed.reader()
     friend = await mailserver.dial(name="friend")

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mailserver.services.feed import LiveEnvelope
 from mailserver.services.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, Pool, memory_of
-from mailserver.services.seen import Sighting
 from tests.mailservers import NOW, make_envelope
 
 ROOM = 60 * (600 + ENVELOPE_OVERHEAD_BYTES)
@@ -16,12 +15,13 @@ ROOM = 60 * (600 + ENVELOPE_OVERHEAD_BYTES)
 
 
 def live(number: int, source: int | None, data_bytes: int = 500) -> LiveEnvelope:
-    """An envelope that came by this connection."""
-    sighting = Sighting()
-    if source is not None:
-        sighting.add_peer(source)
+    """An envelope that came from this subnet, by its number; None: it was made here."""
     envelope = make_envelope(number, data_bytes=data_bytes)
-    return LiveEnvelope(envelope, envelope.hash(), sighting)
+    return LiveEnvelope(envelope, envelope.hash(), source=None if source is None else subnet(source))
+
+
+def subnet(number: int) -> bytes:
+    return bytes([192, 0, number])
 
 
 def in_pool(pool: Pool) -> list[LiveEnvelope]:
@@ -33,8 +33,8 @@ def in_pool(pool: Pool) -> list[LiveEnvelope]:
     return found
 
 
-def memory_by_source(lives: Iterable[LiveEnvelope]) -> Counter[int | None]:
-    memory: Counter[int | None] = Counter()
+def memory_by_source(lives: Iterable[LiveEnvelope]) -> Counter[bytes | None]:
+    memory: Counter[bytes | None] = Counter()
     for one in lives:
         memory[one.source] += memory_of(one)
     return memory
@@ -51,7 +51,7 @@ def test_who_floods_the_pool_drives_out_nothing_of_others() -> None:
 
     left = in_pool(pool)
     assert left[:2] == early
-    assert [one.source for one in left[2:]] == [8] * (len(left) - 2)
+    assert [one.source for one in left[2:]] == [subnet(8)] * (len(left) - 2)
     assert len(left) > 30
 
 
@@ -62,7 +62,7 @@ def test_of_a_bundle_that_several_have_brought_only_what_is_too_much_goes() -> N
 
     pool.add([live(number, source=8) for number in range(50, 90)], NOW)
 
-    assert [one.source for one in in_pool(pool)[:5]] == [7] * 5
+    assert [one.source for one in in_pool(pool)[:5]] == [subnet(7)] * 5
     assert in_pool(pool)[5:] == in_pool(pool)[-40:]
 
 
