@@ -113,7 +113,9 @@ async def run_once(command: Sequence[str], stop: asyncio.Event) -> int:
     ended, stopped = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
-        child.terminate()
+        # Not `child.terminate()`, which reaps a child that has just ended: asyncio then takes 255 for its exit code.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
         await asyncio.wait({ended}, timeout=STOP_LIMIT_S)
     if not ended.done():
         log.error("run killed, it does not end limit_s=%g", STOP_LIMIT_S)

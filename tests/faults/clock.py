@@ -41,8 +41,9 @@ SUMMARY = "clocks that step, are wrong at the start, or were off for a year"
 HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
+# A leap second is told as a step back by one: Unix time has the second before it twice.
 STEPS = (1, -1, 5, -5, HOUR, -HOUR, DAY, -DAY, YEAR, -YEAR)
-QUICK_STEPS = (-5, HOUR, -DAY, YEAR)
+QUICK_STEPS = (-1, HOUR, -DAY, YEAR)
 QUICK = {"steps": QUICK_STEPS, "archive": False}
 
 RETENTION_DAYS = 30

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,10 +217,35 @@ async def test_run_that_does_not_end_is_killed_with_its_jvm(
     await until(lambda: not alive(pid))
 
 
+async def test_run_that_ends_as_it_is_interrupted_is_no_error(
+    stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, runs = asyncio.create_subprocess_exec, []
+
+    async def made(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        runs.append(await make(*command, **options))
+        return runs[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", made)
+    for turns in [*range(10)] * 20:  # asyncio takes a few turns of its loop to tell that a child has ended
+        stop.clear()
+        task = asyncio.create_task(run_once(["true"], stop))
+        await until(lambda: bool(runs))
+        child = runs.pop()
+        while alive(child.pid):  # noqa: ASYNC110 - the very next turn matters
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+        stop.set()
+
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
