@@ -1,7 +1,7 @@
 """Received envelope -> judged -> handed to the feed, stored -> reported: the archive side of a mailserver."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
@@ -37,13 +37,19 @@ class EnvelopeRefused(MailserverError):
 
 
 @dataclass(slots=True)
-class _Taken:
-    """What was taken of some envelopes: those that are not on disk, and how many are new and known.
+class _Batch:
+    """Some envelopes that are judged together: how they came, and what was taken of them.
 
-    They are counted together, for there may be 20,000 envelopes a second. `timely`: of the new ones.
+    `sightings` are those of `to_store`, one for one. How many are new and known is counted together, for there may be
+    50,000 envelopes a second. `timely`: of the new ones.
     """
 
-    to_store: list[tuple[NewEnvelope, Sighting]] = field(default_factory=list)
+    now: float
+    peer: int | None = None
+    subnet: bytes | None = None
+    is_limited: bool = False
+    to_store: list[NewEnvelope] = field(default_factory=list)
+    sightings: list[Sighting] = field(default_factory=list)
     new: int = 0
     known: int = 0
     timely: int = 0
@@ -93,20 +99,22 @@ class Archive:
         Raises:
             StoreError: it is not on disk, or not all: the packet must not be confirmed.
         """
-        to_store: list[tuple[NewEnvelope, Sighting]] = []
+        to_store: list[NewEnvelope] = []
+        sightings: list[Sighting] = []
         errors: list[EnvelopeError] = []
         self._metrics.received.inc(len(envelopes))
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
             if at:
                 await self._turns.wait()  # one long packet in each round of the loop, however many there are
-            now, taken = self._clock(), _Taken()
+            batch = _Batch(self._clock(), peer, subnet, is_limited)
             for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
-                verdict = self._judge(envelope, now, taken, peer=peer, subnet=subnet, is_limited=is_limited)
-                if verdict.code is not None:
+                verdict = self._judge(envelope, batch)
+                if verdict is not Verdict.ACCEPTED and verdict.code is not None:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
-            self._count(taken)
-            to_store += taken.to_store
-        await self._put(to_store, source=peer)
+            self._count(batch)
+            to_store += batch.to_store
+            sightings += batch.sightings
+        await self._put(to_store, sightings, source=peer)
         return MessageResponse(batch_hash, tuple(errors))
 
     async def take_own(self, envelope: Envelope) -> None:
@@ -116,69 +124,62 @@ class Archive:
             EnvelopeRefused: no node would take it.
             StoreError: it is not on disk; it is relayed all the same.
         """
-        taken = _Taken()
-        verdict = self._judge(envelope, self._clock(), taken, peer=None, subnet=None, is_limited=False)
+        batch = _Batch(self._clock())
+        verdict = self._judge(envelope, batch)
         if verdict is not Verdict.ACCEPTED:
             raise EnvelopeRefused(verdict)
-        self._count(taken)
-        await self._put(taken.to_store, source=None)
+        self._count(batch)
+        await self._put(batch.to_store, batch.sightings, source=None)
 
-    def _judge(
-        self,
-        envelope: Envelope,
-        now: float,
-        taken: _Taken,
-        *,
-        peer: int | None,
-        subnet: bytes | None,
-        is_limited: bool,
-    ) -> Verdict:
+    def _judge(self, envelope: Envelope, batch: _Batch) -> Verdict:
+        now, peer = batch.now, batch.peer
         verdict = self._acceptance.judge(envelope, now)
         if verdict is not Verdict.ACCEPTED:
             self._metrics.rejected[verdict].inc()
             return verdict
+        raw = envelope.raw
         envelope_hash = envelope.hash()
+        created = envelope.expiry - envelope.ttl
         sighting = self._seen.get(envelope_hash)
         if sighting is None:
             # Only what is new counts: every peer that relays an envelope sends it.
-            if is_limited and not self._limiter.take_topic(
-                envelope.topic, len(envelope.raw), asyncio.get_running_loop().time()
+            if batch.is_limited and not self._limiter.take_topic(
+                envelope.topic, len(raw), asyncio.get_running_loop().time()
             ):
                 self._metrics.rejected[Verdict.TOPIC_LIMIT].inc()
                 return Verdict.TOPIC_LIMIT
-            taken.new += 1
-            self._metrics.sizes.observe(len(envelope.raw))
+            batch.new += 1
+            self._metrics.sizes.observe(len(raw))
             sighting = self._seen.add(envelope_hash, envelope.expiry, now)
             if peer is not None:
-                sighting.add_peer(peer)
-                taken.timely += now - envelope.created <= TIMELY_S
-            ahead = max(envelope.created - int(now), 0)
-            live = LiveEnvelope(envelope, envelope_hash, sighting, source=subnet, ahead=ahead, is_own=peer is None)
+                batch.timely += now - created <= TIMELY_S
+            ahead = max(created - int(now), 0)
+            live = LiveEnvelope(
+                envelope, envelope_hash, sighting, source=batch.subnet, ahead=ahead, is_own=peer is None
+            )
             self._feed.publish(live)
         else:
-            taken.known += 1
-            if peer is not None:
-                sighting.add_peer(peer)
+            batch.known += 1
+        if peer is not None:
+            sighting.add_peer(peer)
         if not sighting.is_stored:
-            new = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
-            taken.to_store.append((new, sighting))
+            batch.to_store.append(NewEnvelope(int(now), created, envelope.topic, envelope_hash, raw))
+            batch.sightings.append(sighting)
         return verdict
 
-    def _count(self, taken: _Taken) -> None:
-        if taken.new:
-            self._metrics.new.inc(taken.new)
-            self._metrics.timely.inc(taken.timely)
-        if taken.known:
-            self._metrics.known.inc(taken.known)
+    def _count(self, batch: _Batch) -> None:
+        self._metrics.new.inc(batch.new)
+        self._metrics.timely.inc(batch.timely)
+        self._metrics.known.inc(batch.known)
 
-    async def _put(self, accepted: Sequence[tuple[NewEnvelope, Sighting]], source: int | None) -> None:
-        if not accepted:
+    async def _put(self, to_store: Sequence[NewEnvelope], sightings: Iterable[Sighting], source: int | None) -> None:
+        if not to_store:
             return
         try:
-            await self._store.put([new for new, _ in accepted], source)
+            await self._store.put(to_store, source)
         except StoreError:
-            self._metrics.not_stored.inc(len(accepted))
+            self._metrics.not_stored.inc(len(to_store))
             raise
-        self._metrics.stored.inc(len(accepted))
-        for _, sighting in accepted:
+        self._metrics.stored.inc(len(to_store))
+        for sighting in sightings:
             sighting.is_stored = True

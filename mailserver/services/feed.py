@@ -71,10 +71,11 @@ class Feed:
 
     def publish(self, live: LiveEnvelope) -> None:
         """Hand an envelope to every reader."""
-        self._ring.append(live)
+        ring = self._ring
+        ring.append(live)
         self._bytes += len(live.envelope.raw)
-        while len(self._ring) > self._max_envelopes or (self._bytes > self._max_bytes and len(self._ring) > 1):
-            self._bytes -= len(self._ring.popleft().envelope.raw)
+        while len(ring) > self._max_envelopes or (self._bytes > self._max_bytes and len(ring) > 1):
+            self._bytes -= len(ring.popleft().envelope.raw)
             self._first += 1
         self._published.set()
 
@@ -97,7 +98,10 @@ class Feed:
     def since(self, position: int) -> tuple[list[LiveEnvelope], int]:
         """The envelopes from `position` on, and how many of them are no longer there."""
         missed = max(self._first - position, 0)
-        return list(islice(self._ring, position + missed - self._first, None)), missed
+        # From the end: all that was read before is not gone through each time.
+        envelopes = list(islice(reversed(self._ring), self.end - position - missed))
+        envelopes.reverse()
+        return envelopes, missed
 
 
 class FeedReader:

@@ -93,27 +93,32 @@ class Acceptance:
     def judge(self, envelope: Envelope, now: float) -> Verdict:
         """Decide about one envelope. The cheap rules come first, the proof of work, which takes a hash, last."""
         seconds = int(now)
-        created = envelope.expiry - envelope.ttl
-        ahead = created - seconds
-        if ahead > MAX_AHEAD_S:
+        raw, expiry, ttl, topic = envelope[:4]
+        created = expiry - ttl
+        if created > seconds + MAX_AHEAD_S:
             return Verdict.FROM_THE_FUTURE
-        if envelope.expiry < seconds:
-            return Verdict.VERY_OLD if envelope.expiry < seconds - MAX_EXPIRED_S else Verdict.EXPIRED
+        if expiry < seconds:
+            return Verdict.VERY_OLD if expiry < seconds - MAX_EXPIRED_S else Verdict.EXPIRED
         if created < 0:
             return Verdict.FORGED_TIME
-        current, topic = self._current, envelope.topic
-        if len(envelope.raw) > current.max_envelope_bytes:
+        current = self._current
+        if len(raw) > current.max_envelope_bytes:
             return Verdict.OVERSIZE
         while self._former and abs(now - self._former[0][1]) >= GRACE_PERIOD_S:  # also if the clock was stepped back
             self._former.popleft()
-        if not current.interest.wants(topic) and not any(former.interest.wants(topic) for former, _ in self._former):
+        if (
+            current.interest is not FULL_INTEREST
+            and not current.interest.wants(topic)
+            and not any(former.interest.wants(topic) for former, _ in self._former)
+        ):
             return Verdict.UNWANTED_TOPIC
         min_pow = current.min_pow
         for former, _ in self._former:
             min_pow = min(min_pow, former.min_pow)
-        # Without one leading zero bit the proof of work is 1 / (size * ttl). Where that is enough, and for most
-        # envelopes of a short ttl it is, no hash can fail. This is below it: the whole is longer than its size.
-        least_pow = 1 / len(envelope.raw) / (envelope.ttl + max(ahead, 0) + 1)
-        if least_pow < min_pow and envelope.pow(ahead) < min_pow:
+        # Without one leading zero bit the proof of work is 1 / (size * ttl), and ttl one second more for each that it
+        # is from the future, and one for that. Where so little is enough, and for most envelopes of a short ttl it is,
+        # no hash can fail. This is below it: the whole is longer than its size.
+        least_pow = 1 / len(raw) / (ttl + MAX_AHEAD_S + 1)
+        if least_pow < min_pow and envelope.pow(max(created - seconds, 0)) < min_pow:
             return Verdict.LOW_POW
         return Verdict.ACCEPTED

@@ -145,16 +145,19 @@ def decode_envelopes(payload: bytes) -> list[Envelope]:
 
 
 def count_envelopes(payload: bytes) -> int:
-    """How many envelopes `decode_envelopes` would have to decode, at most; 10 times as fast.
+    """How many envelopes `decode_envelopes` would have to decode, at most; 5 times as fast.
 
-    Never raises: behind what does not decode, nothing is counted.
+    Never raises: nothing is counted behind what ends too early, or is longer than the packet.
     """
     count = 0
     try:
         _, at, end = rlp.header(payload, 0, len(payload))
         while at < end and count <= MAX_ENVELOPES_PER_PACKET:
             count += 1
-            at = rlp.header(payload, at, end)[2]
+            if payload[at] == _USUAL_HEADS[0] and at + 2 < end:
+                at += 3 + (payload[at + 1] << 8 | payload[at + 2])
+            else:
+                at = rlp.header(payload, at, end)[2]
     except DecodeError:
         pass
     return count
@@ -201,8 +204,8 @@ def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
     nonce = data[nonce_at + 1 : stop]
     if not nonce or nonce[0] == 0 or (len(nonce) == 1 and nonce[0] < 0x80):
         return _read(data, at, end)
-    offsets = 3, _USUAL.size, nonce_at - at
-    return Envelope(data[at:stop], expiry, ttl, topic, int.from_bytes(nonce, "big"), *offsets), stop
+    fields = data[at:stop], expiry, ttl, topic, int.from_bytes(nonce, "big"), 3, _USUAL.size, nonce_at - at
+    return tuple.__new__(Envelope, fields), stop  # half the time of a NamedTuple's own
 
 
 def _read(data: bytes, at: int, end: int) -> tuple[Envelope, int]:

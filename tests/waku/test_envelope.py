@@ -13,6 +13,7 @@ from mailserver.errors import DecodeError
 from mailserver.waku.envelope import (
     MAX_ENVELOPES_PER_PACKET,
     Envelope,
+    count_envelopes,
     decode_envelope,
     decode_envelopes,
     encode_envelope,
@@ -446,6 +447,29 @@ def test_packet_of_any_bytes_holds_what_the_rlp_package_finds(payload: bytes) ->
         return
 
     assert payload == rlp.encode([rlp.decode(raw) for raw in raws])
+
+
+@given(st.lists(st.sampled_from([*RECORDED_RAWS, SMALL, LONG, USUAL])))
+def test_envelopes_of_a_packet_are_counted(raws: list[bytes]) -> None:
+    assert count_envelopes(encode_envelopes(raws)) == len(raws)
+
+
+pieces = st.sampled_from([b"\xf9\x00\x01\x00", b"\xf9\x01", b"\xf9", SMALL, b"\xc0"])
+
+
+@given(st.one_of(st.binary(max_size=55), st.lists(pieces).map(lambda parts: b"".join(parts)[:55])))
+def test_no_fewer_are_counted_than_any_bytes_decode_to(body: bytes) -> None:
+    payload = bytes([0xC0 + len(body)]) + body
+    try:
+        found = len(decode_envelopes(payload))
+    except DecodeError:
+        found = 0
+
+    assert found <= count_envelopes(payload) <= len(payload)
+
+
+def test_more_than_may_be_in_a_packet_are_not_counted() -> None:
+    assert count_envelopes(encode_envelopes([b"\xc0"] * 10_000)) == MAX_ENVELOPES_PER_PACKET + 1
 
 
 def test_packet_of_too_many_envelopes_is_refused() -> None:
