@@ -1,0 +1,116 @@
+"""The command line of `python -m bench`: what is measured, how often and how much of it."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.data import Distribution
+from mailserver.codec.keys import Enode
+from mailserver.config import Config
+from mailserver.errors import DecodeError
+
+PARTS = ("ingest", "history", "relay", "flood", "compaction")
+HISTORY_DAYS = 30
+HISTORY_ENVELOPES = 1_000_000
+"""A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
+
+COMPACTION_DAYS = (1, 30)
+
+QUICK: dict[str, Any] = {
+    "runs": 1,
+    "envelopes": [2000],
+    "ingest_envelopes": 400,
+    "relay_envelopes": 400,
+    "late_envelopes": 5,
+    "flood_store": 2000,
+    "flood_seconds": 1,
+    "topics": 200,
+    "peers": 5,
+    "flooders": 2,
+}
+"""What --quick sets, where it is not given."""
+
+DEFAULTS: dict[str, Any] = {
+    "runs": 3,
+    "envelopes": [1_000_000],
+    "ingest_envelopes": 100_000,
+    "relay_envelopes": 20_000,
+    "late_envelopes": 40,
+    "flood_store": 100_000,
+    "flood_seconds": 15,
+    "topics": 5000,
+    "peers": 50,
+    "flooders": 5,
+}
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read it; what is not given has its default. Ends the process where it is not understood."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
+    _add_number(parser, "runs", "runs of each measurement")
+    parser.add_argument(
+        "--envelopes",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help=f"envelopes in the store that is asked, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: in "
+        f"one after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
+    _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
+    _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
+    _add_number(parser, "late-envelopes", "single envelopes sent after these, for the time that one takes")
+    _add_number(parser, "peers", "peers that they are relayed to")
+    _add_number(parser, "flooders", "peers that flood")
+    _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
+    _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")
+    _add_number(parser, "topics", "topics that they are spread over")
+    parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
+    parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")
+    parser.add_argument(
+        "--packets", type=_positive, nargs="+", default=[1, 10, 100], metavar="N", help="envelopes per packet"
+    )
+    parser.add_argument(
+        "--days", type=_positive, nargs="+", default=COMPACTION_DAYS, metavar="N", help="days in the compacted stores"
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="keep stores there; used again if they are what is asked for"
+    )
+    parser.add_argument("--enode", type=_enode, help="measure this mailserver, with whatever it holds, instead of ours")
+    parser.add_argument("--pid", type=_positive, help="its process, if it runs here: reports CPU and memory")
+    parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    for part in arguments.parts:
+        if part not in PARTS:
+            parser.error(f"{part!r} is none of {', '.join(PARTS)}")
+    arguments.parts = arguments.parts or PARTS
+    if arguments.plot is not None and ("history" not in arguments.parts or arguments.enode is not None):
+        parser.error("--plot draws the history part, of our own stores: what another mailserver has is not known")
+    defaults = QUICK if arguments.quick else DEFAULTS
+    for name, value in defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    return arguments
+
+
+def _add_number(parser: argparse.ArgumentParser, name: str, help_text: str) -> None:
+    default = DEFAULTS[name.replace("-", "_")]
+    parser.add_argument(f"--{name}", type=_positive, metavar="N", help=f"{help_text} (default: {default:,})")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def _enode(text: str) -> Enode:
+    try:
+        return Enode.parse(text)
+    except DecodeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
