@@ -41,16 +41,6 @@ class Target:
 Attack = Callable[[Target], Awaitable[Mapping[str, Figure]]]
 
 
-def address(number: int, *, subnet: int | None = None) -> str:
-    """An address of loopback to come from; different numbers (below 50,000) are different subnets (/24).
-
-    Args:
-        subnet: be the neighbours of this number instead, up to 250 of them.
-    """
-    high, low = divmod(number if subnet is None else subnet, 250)
-    return f"127.{10 + high}.{low}.{1 if subnet is None else 2 + number}"
-
-
 @contextlib.asynccontextmanager
 async def attacking(attack: Attack, target: Target) -> AsyncIterator["asyncio.Task[dict[str, Figure]]"]:
     """Run an attack in a process of its own as long as the context is entered; its figures are the task's result."""

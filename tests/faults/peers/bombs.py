@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from bench.addresses import address
 from mailserver.codec import rlp, snappy
 from mailserver.codec.ecies import seal
 from mailserver.codec.rlp import MAX_ITEMS
 from mailserver.rlpx.handshake import MAX_HANDSHAKE_PACKET_BYTES, SIZE_PREFIX_BYTES
 from mailserver.rlpx.p2p import MAX_P2P_MESSAGE_BYTES
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
-from tests.faults.peers.attacker import Target, address
+from tests.faults.peers.attacker import Target
 from tests.faults.peers.harness import Scenario
 from tests.faults.peers.intruder import connected, gone, hang_up, join
 from tests.faults.report import Figure

@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 
+from bench.addresses import address
 from bench.wire import connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.net.admission import BURST_S, KNOWN_AFTER_S, AdmissionLimits
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx.handshake import MAX_HANDSHAKE_PACKET_BYTES
-from tests.faults.peers.attacker import Target, address
+from tests.faults.peers.attacker import Target
 from tests.faults.peers.harness import Scenario
 from tests.faults.peers.intruder import AT_ONCE, connected, crowd, hang_up, join, recorded_auth
 from tests.faults.peers.usage import cpu_s, usage

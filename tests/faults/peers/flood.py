@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from bench.addresses import address
 from bench.wire import CLIENT_STATUS, Wire, connect
 from mailserver.codec.keys import PRIVATE_KEY_BYTES, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.waku.packets import PacketCode, StatusOptions
-from tests.faults.peers.attacker import Target, address
+from tests.faults.peers.attacker import Target
 from tests.faults.report import Figure
 
 MAX_UNSENT_BYTES = 256 * 1024

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 
+from bench.addresses import address
 from bench.history import DAY_S
 from mailserver.client import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec import snappy
@@ -14,7 +15,7 @@ from mailserver.net.sessions import random_key
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
-from tests.faults.peers.attacker import Target, address
+from tests.faults.peers.attacker import Target
 from tests.faults.peers.harness import Scenario
 from tests.faults.peers.intruder import connected, crowd, gone, hang_up, join, recorded_auth
 from tests.faults.peers.usage import usage

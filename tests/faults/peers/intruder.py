@@ -9,12 +9,13 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+from bench.addresses import address
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.handshake import Initiator
 from mailserver.waku.packets import PacketCode
-from tests.faults.peers.attacker import Target, address
+from tests.faults.peers.attacker import Target
 from tests.pairs import entropy, private_key
 from tests.raw_peer import DEPLOYED_STATUS, Hangup, RawPeer
 
