@@ -1,8 +1,8 @@
-"""`python -m bench`: measures ingest, history, relay, a flood and compaction of our mailserver, or by --enode the first
-three of any.
+"""`python -m bench`: measures ingest, history, relay, handshakes, a flood and compaction of our mailserver, or by
+--enode the first four of any.
 
-Ours runs in a process of its own on loopback: for each run of ingest and relay a new one with an empty store; for
-history and the flood one on a store that was filled before. This process is the client.
+Ours runs in a process of its own on loopback: for each run of ingest, relay and handshakes a new one with an empty
+store; for history and the flood one on a store that was filled before. This process is the client.
 """
 
 import argparse
@@ -21,11 +21,13 @@ from statistics import median
 
 import uvloop
 
+from bench.addresses import AS_STRANGERS
 from bench.arguments import HISTORY_DAYS, HISTORY_ENVELOPES, parse_arguments
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Topics
 from bench.flood import FloodFailed, flood_specs, measure_flood
+from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
 from bench.ingest import IngestFailed, measure_ingest
@@ -36,6 +38,7 @@ from bench.results import (
     Compaction,
     Environment,
     Flood,
+    Handshakes,
     History,
     Ingest,
     PlainExport,
@@ -110,6 +113,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     if arguments.plot is not None:
         draw_growth(histories, arguments.plot)
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
+    handshakes = (_measure_handshakes(arguments),) if "handshakes" in arguments.parts else ()
     floods: tuple[Flood, ...] = ()
     if "flood" in arguments.parts and arguments.enode is None:
         floods = _measure_flood(arguments, topics)
@@ -125,7 +129,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods)
+    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -151,14 +155,18 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
 
 
 @contextlib.contextmanager
-def _fresh_target(arguments: argparse.Namespace, envelopes: int) -> Iterator[Target]:
-    """The named mailserver, or ours with an empty store, which must hold so many envelopes at the end."""
+def _fresh_target(arguments: argparse.Namespace, envelopes: int, flags: Sequence[str] = ()) -> Iterator[Target]:
+    """The named mailserver, or ours with an empty store, which must hold so many envelopes at the end.
+
+    Args:
+        flags: what ours is told.
+    """
     if arguments.enode is not None:
         yield Target(arguments.enode, arguments.pid)
         return
     with tempfile.TemporaryDirectory(prefix="bench-ingest-") as folder:
         data_dir = Path(folder)
-        with Daemon(data_dir, arguments.password) as daemon:
+        with Daemon(data_dir, arguments.password, flags) as daemon:
             yield Target(daemon.enode, daemon.pid)
         stored = uvloop.run(read_stats(data_dir / STORE_FILE)).envelopes
         if stored != envelopes:
@@ -218,6 +226,18 @@ def _measure_relay(arguments: argparse.Namespace, topics: Topics) -> Iterator[Re
         relay = Relay(interest, spec.peers, spec.envelopes, tuple(runs))
         _progress(f"relay: median {median(relay.rates()):,.0f} deliveries/s")
         yield relay
+
+
+def _measure_handshakes(arguments: argparse.Namespace) -> Handshakes:
+    spec = HandshakesSpec(arguments.handshakes, arguments.dialers)
+    runs = []
+    for run in range(arguments.runs):
+        _progress(f"handshakes: {spec.handshakes:,} by {spec.dialers} dialers, run {run + 1}")
+        with _fresh_target(arguments, 0, AS_STRANGERS) as target:
+            runs.append(uvloop.run(measure_handshakes(target.enode, target.pid, spec, run=run)))
+    handshakes = Handshakes(spec.handshakes, spec.dialers, spec.processes, tuple(runs))
+    _progress(f"handshakes: median {median(handshakes.rates()):,.0f}/s")
+    return handshakes
 
 
 def _measure_flood(arguments: argparse.Namespace, topics: Topics) -> tuple[Flood, ...]:

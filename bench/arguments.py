@@ -10,7 +10,7 @@ from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "relay", "flood", "compaction")
+PARTS = ("ingest", "history", "relay", "handshakes", "flood", "compaction")
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -23,6 +23,8 @@ QUICK: dict[str, Any] = {
     "ingest_envelopes": 400,
     "relay_envelopes": 400,
     "late_envelopes": 5,
+    "handshakes": 40,
+    "dialers": 4,
     "flood_store": 2000,
     "flood_seconds": 1,
     "topics": 200,
@@ -37,6 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "ingest_envelopes": 100_000,
     "relay_envelopes": 20_000,
     "late_envelopes": 40,
+    "handshakes": 5000,
+    "dialers": 16,
     "flood_store": 100_000,
     "flood_seconds": 15,
     "topics": 5000,
@@ -65,6 +69,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
     _add_number(parser, "late-envelopes", "single envelopes sent after these, for the time that one takes")
     _add_number(parser, "peers", "peers that they are relayed to")
+    _add_number(parser, "handshakes", "handshakes of one run")
+    _add_number(parser, "dialers", "how many of them are under way at a time")
     _add_number(parser, "flooders", "peers that flood")
     _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
     _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")

@@ -8,6 +8,7 @@ from bench.results import (
     Compaction,
     Flood,
     FloodPhase,
+    Handshakes,
     History,
     Ingest,
     PlainExport,
@@ -48,6 +49,11 @@ def as_text(results: Results) -> str:
     if results.relays:
         parts.append("Relay, every peer got each once (medians; latency: of single envelopes, all runs together)\n")
         parts[-1] += relay_table(results.relays)
+    if results.handshakes:
+        parts.append(
+            "Handshakes, Status included, each of another peer (medians; in brackets the slowest and fastest)\n"
+        )
+        parts[-1] += handshakes_table(results.handshakes)
     parts += [flood_line(flood) + "\n" + flood_table(flood.phases) for flood in results.floods]
     if results.compactions:
         parts.append("Compaction in local[2], verified and published\n" + compaction_table(results.compactions))
@@ -82,6 +88,13 @@ def relay_table(rows: Iterable[Relay]) -> str:
     header = ["wanted", "peers", "deliveries/s", "(from - to)", "confirmed/s", "daemon CPU us/delivery", "peers' CPU"]
     header += ["median peer ms p50", "p99", "last peer ms p50", "p99", "peak MB"]
     return table(header, [_relay_cells(row) for row in rows])
+
+
+def handshakes_table(rows: Iterable[Handshakes]) -> str:
+    """One line for each number of dialers."""
+    header = ["dialers", "processes", "handshakes/s", "(from - to)", "seconds", "daemon CPU s"]
+    header += ["daemon CPU us/handshake", "dialers'", "peak MB"]
+    return table(header, [_handshakes_cells(row) for row in rows])
 
 
 def flood_line(flood: Flood) -> str:
@@ -166,6 +179,21 @@ def _relay_cells(row: Relay) -> list[str]:
         _number(percentile(medians_s, 0.99), 1e3),
         _number(percentile(lasts_s, 0.5), 1e3),
         _number(percentile(lasts_s, 0.99), 1e3),
+        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+    ]
+
+
+def _handshakes_cells(row: Handshakes) -> list[str]:
+    rates = row.rates()
+    return [
+        str(row.dialers),
+        str(row.processes),
+        _number(median_of(rates), 1),
+        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
+        _number(median_of(run.seconds for run in row.runs), 1),
+        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        _number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.handshakes),
+        _number(median_of(run.dialers_cpu_s for run in row.runs), 1e6 / row.handshakes),
         _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
 

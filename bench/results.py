@@ -100,6 +100,30 @@ class Relay:
 
 
 @dataclass(frozen=True, slots=True)
+class HandshakesRun:
+    """One run: `seconds` from the first peer that dials until the last has the mailserver's Status."""
+
+    seconds: float
+    dialers_cpu_s: float
+    daemon_cpu_s: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Handshakes:
+    """Several runs, each of so many `handshakes`, as many at a time as there are `dialers`, in so many processes."""
+
+    handshakes: int
+    dialers: int
+    processes: int
+    runs: tuple[HandshakesRun, ...]
+
+    def rates(self) -> list[float]:
+        """Handshakes per second of each run, slowest first."""
+        return sorted(self.handshakes / run.seconds for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
 class FloodPhase:
     """Some time of one daemon. Times of answers and confirmations are all those of the honest client.
 
@@ -215,3 +239,4 @@ class Results:
     plain_exports: tuple[PlainExport, ...] = ()
     relays: tuple[Relay, ...] = ()
     floods: tuple[Flood, ...] = ()
+    handshakes: tuple[Handshakes, ...] = ()

@@ -6,10 +6,12 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
+from bench.addresses import MANY, address, source_to
 from bench.data import (
     ENVELOPE_BYTES,
     ROWS_PER_PUT,
@@ -30,6 +32,8 @@ from bench.results import (
     Environment,
     Flood,
     FloodPhase,
+    Handshakes,
+    HandshakesRun,
     History,
     HistoryRun,
     Ingest,
@@ -43,11 +47,15 @@ from bench.results import (
     percentile,
 )
 from bench.store import StoreSpec, StoreUnusable, prepare_store
+from mailserver.codec.keys import Enode
 from mailserver.config import Config
+from mailserver.net.admission import groups_of
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
 from mailserver.waku.envelope import decode_envelope, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import PacketCode
+from tests.integration.daemons import running_daemon
+from tests.pairs import private_key
 from tests.waiting import DEADLINE_S, turns
 
 ROOT = Path(__file__).parents[2]
@@ -235,6 +243,26 @@ def test_flood_of_small_packets_is_bound_by_their_number_and_of_large_ones_by_by
     assert tolerated.seconds[-1] > tolerated.tolerance_s == Config().rate_limit_tolerance_s
 
 
+def test_addresses_to_come_from_are_of_a_subnet_each_or_neighbours_on_loopback() -> None:
+    addresses = [address(number) for number in range(MANY)]
+    neighbours = [address(number, subnet=7) for number in range(250)]
+
+    assert len({groups_of(each).subnet for each in addresses}) == MANY
+    assert len({groups_of(each).address for each in neighbours}) == 250
+    assert {groups_of(each).subnet for each in neighbours} == {groups_of(address(7)).subnet}
+    assert all(ip_address(each).is_loopback for each in (*addresses, *neighbours))
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [("127.0.0.1", address(3)), ("127.9.9.9", address(3)), ("::1", None), ("192.0.2.1", None), ("localhost", None)],
+)
+def test_many_addresses_dial_only_what_they_reach(host: str, source: str | None) -> None:
+    node = Enode(private_key("node").public_key, host, 30303)
+
+    assert source_to(node, MANY + 3) == source
+
+
 def test_percentile_is_a_value_that_was_measured() -> None:
     values = [float(value) for value in range(1, 101)]
 
@@ -341,6 +369,16 @@ def test_report_shows_what_relay_and_a_flood_did() -> None:
     assert "packets of 1, slowed for 60 s, then disconnected: 25,000 envelopes/s offered" in text
 
 
+def test_report_shows_handshakes_and_what_each_costs() -> None:
+    runs = tuple(HandshakesRun(seconds, 1.5, 2.0, 60_000_000) for seconds in (2.5, 2.0, 4.0))
+    text = as_text(Results(ENVIRONMENT, (), handshakes=(Handshakes(1000, 16, 3, runs),)))
+
+    assert text.splitlines()[-1].split() == [
+        *("16", "3", "400", "(250", "-", "500)"),
+        *("2.5", "2", "2,000", "1,500", "60"),
+    ]
+
+
 def run_bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the benchmark as `make bench` does."""
     return subprocess.run(
@@ -391,6 +429,35 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+def test_quick_run_measures_handshakes(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = run_bench("handshakes", "--quick", "--runs", "2", "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(file.read_text())["handshakes"]
+    assert (row["handshakes"], row["dialers"]) == (40, 4)
+    assert len(row["runs"]) == 2
+    assert all(run["seconds"] > 0 and run["daemon_cpu_s"] > 0 and run["dialers_cpu_s"] > 0 for run in row["runs"])
+    assert "handshakes/s" in done.stdout
+
+
+@pytest.mark.integration
+def test_handshakes_meet_no_limit_of_an_address_or_a_subnet(tmp_path: Path) -> None:
+    limits = (
+        *("--max-peers-per-address", "1", "--max-peers-per-subnet", "1"),
+        *("--connections-per-second", "0", "--connections-per-second-per-address", "0.1"),  # once in 10 s
+    )
+
+    with running_daemon(tmp_path, *limits) as daemon:
+        enode, pid = str(daemon.enode), str(daemon.process.pid)
+        done = run_bench("handshakes", "--quick", "--runs", "2", "--enode", enode, "--pid", pid)
+
+    assert done.returncode == 0, done.stderr
+    assert "handshakes/s" in done.stdout
+
+
+@pytest.mark.integration
 @pytest.mark.spark
 def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
@@ -421,7 +488,7 @@ def test_growth_of_what_is_not_asked_or_not_ours_is_not_drawn(arguments: tuple[s
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("part", ["ingest", "relay"])
+@pytest.mark.parametrize("part", ["ingest", "relay", "handshakes"])
 def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
     done = run_bench(part, "--quick", "--enode", NOBODY, timeout_s=60)
 
