@@ -1,8 +1,8 @@
-"""`python -m bench`: measures ingest, history, relay, handshakes, a flood and compaction of our mailserver, or by
---enode the first four of any.
+"""`python -m bench`: measures ingest, history, relay, handshakes, idle peers, a flood and compaction of our mailserver,
+or by --enode the first four of any.
 
-Ours runs in a process of its own on loopback: for each run of ingest, relay and handshakes a new one with an empty
-store; for history and the flood one on a store that was filled before. This process is the client.
+Ours runs in a process of its own on loopback: for each run of ingest, relay, handshakes and idle peers a new one with
+an empty store; for history and the flood one on a store that was filled before. This process is the client.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from bench.flood import FloodFailed, flood_specs, measure_flood
 from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
+from bench.idle import IdleSpec, measure_idle
 from bench.ingest import IngestFailed, measure_ingest
 from bench.plot import draw_growth
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
@@ -40,6 +41,7 @@ from bench.results import (
     Flood,
     Handshakes,
     History,
+    Idle,
     Ingest,
     PlainExport,
     Relay,
@@ -114,6 +116,9 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         draw_growth(histories, arguments.plot)
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     handshakes = (_measure_handshakes(arguments),) if "handshakes" in arguments.parts else ()
+    idle: tuple[Idle, ...] = ()
+    if "idle" in arguments.parts and arguments.enode is None:
+        idle = (_measure_idle(arguments),)
     floods: tuple[Flood, ...] = ()
     if "flood" in arguments.parts and arguments.enode is None:
         floods = _measure_flood(arguments, topics)
@@ -129,7 +134,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes)
+    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -238,6 +243,22 @@ def _measure_handshakes(arguments: argparse.Namespace) -> Handshakes:
     handshakes = Handshakes(spec.handshakes, spec.dialers, spec.processes, tuple(runs))
     _progress(f"handshakes: median {median(handshakes.rates()):,.0f}/s")
     return handshakes
+
+
+def _measure_idle(arguments: argparse.Namespace) -> Idle:
+    """Connect to a new daemon each time: one that has had peers has kept room for more."""
+    spec = IdleSpec(arguments.idle_connections, arguments.idle_seconds)
+    runs = []
+    for run in range(arguments.runs):
+        _progress(f"idle: {spec.connections} connections, run {run + 1}")
+        with (
+            tempfile.TemporaryDirectory(prefix="bench-idle-") as folder,
+            Daemon(Path(folder), arguments.password, spec.flags) as daemon,
+        ):
+            runs.append(uvloop.run(measure_idle(daemon, spec)))
+    idle = Idle(spec.connections, tuple(runs))
+    _progress(f"idle: median {median(idle.bytes_each()):,.0f} bytes each")
+    return idle
 
 
 def _measure_flood(arguments: argparse.Namespace, topics: Topics) -> tuple[Flood, ...]:

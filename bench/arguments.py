@@ -10,7 +10,7 @@ from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "relay", "handshakes", "flood", "compaction")
+PARTS = ("ingest", "history", "relay", "handshakes", "idle", "flood", "compaction")
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -25,6 +25,8 @@ QUICK: dict[str, Any] = {
     "late_envelopes": 5,
     "handshakes": 40,
     "dialers": 4,
+    "idle_connections": 20,
+    "idle_seconds": 1,
     "flood_store": 2000,
     "flood_seconds": 1,
     "topics": 200,
@@ -41,6 +43,8 @@ DEFAULTS: dict[str, Any] = {
     "late_envelopes": 40,
     "handshakes": 5000,
     "dialers": 16,
+    "idle_connections": 500,
+    "idle_seconds": 20,  # each is pinged once
     "flood_store": 100_000,
     "flood_seconds": 15,
     "topics": 5000,
@@ -71,6 +75,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "peers", "peers that they are relayed to")
     _add_number(parser, "handshakes", "handshakes of one run")
     _add_number(parser, "dialers", "how many of them are under way at a time")
+    _add_number(parser, "idle-connections", "peers that connect and are idle")
+    _add_number(parser, "idle-seconds", "how long they are, until the memory is looked at")
     _add_number(parser, "flooders", "peers that flood")
     _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
     _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")

@@ -24,9 +24,14 @@ class DaemonFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used since it started: seconds of CPU of all its threads, and its highest memory (VmHWM)."""
+    """What a process has used since it started: seconds of CPU of all its threads, and its highest memory (VmHWM).
+
+    `memory_bytes` is what it has now (VmRSS). Not its proportional share of that: what it has in common with the
+    benchmark, whose interpreter is the same one, would count for less the more processes that has.
+    """
 
     cpu_s: float
+    memory_bytes: int
     peak_bytes: int
 
 
@@ -40,10 +45,11 @@ def usage(pid: int) -> Usage:
     # nanoseconds where that counts hundredths of a second, longer than most answers take.
     cpu_s = time.clock_gettime(~pid << 3 | 2)
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    peaks = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    if not peaks:  # it has ended, and nobody has asked how
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    if "VmHWM" not in fields:  # it has ended, and nobody has asked how
         raise ProcessLookupError(f"process {pid} has no memory any more")
-    return Usage(cpu_s, int(peaks[0].split()[1]) * 1024)
+    memory_bytes, peak_bytes = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return Usage(cpu_s, memory_bytes, peak_bytes)
 
 
 class Daemon:

@@ -10,6 +10,7 @@ from bench.results import (
     FloodPhase,
     Handshakes,
     History,
+    Idle,
     Ingest,
     PlainExport,
     Relay,
@@ -54,6 +55,9 @@ def as_text(results: Results) -> str:
             "Handshakes, Status included, each of another peer (medians; in brackets the slowest and fastest)\n"
         )
         parts[-1] += handshakes_table(results.handshakes)
+    if results.idle:
+        parts.append("Idle connections (medians; in brackets the run with the least for each and that with the most)\n")
+        parts[-1] += idle_table(results.idle)
     parts += [flood_line(flood) + "\n" + flood_table(flood.phases) for flood in results.floods]
     if results.compactions:
         parts.append("Compaction in local[2], verified and published\n" + compaction_table(results.compactions))
@@ -95,6 +99,13 @@ def handshakes_table(rows: Iterable[Handshakes]) -> str:
     header = ["dialers", "processes", "handshakes/s", "(from - to)", "seconds", "daemon CPU s"]
     header += ["daemon CPU us/handshake", "dialers'", "peak MB"]
     return table(header, [_handshakes_cells(row) for row in rows])
+
+
+def idle_table(rows: Iterable[Idle]) -> str:
+    """One line for each number of connections."""
+    header = ["connections", "kB each", "(from - to)", "MB without", "MB with", "connected in s", "daemon CPU s"]
+    header += ["idle s", "daemon CPU s"]
+    return table(header, [_idle_cells(row) for row in rows])
 
 
 def flood_line(flood: Flood) -> str:
@@ -195,6 +206,21 @@ def _handshakes_cells(row: Handshakes) -> list[str]:
         _number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.handshakes),
         _number(median_of(run.dialers_cpu_s for run in row.runs), 1e6 / row.handshakes),
         _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+    ]
+
+
+def _idle_cells(row: Idle) -> list[str]:
+    each = row.bytes_each()
+    return [
+        str(row.connections),
+        _number(median_of(each), 1e-3),
+        f"({_number(each[0], 1e-3)} - {_number(each[-1], 1e-3)})",
+        _number(median_of(run.before_bytes for run in row.runs), 1e-6),
+        _number(median_of(run.after_bytes for run in row.runs), 1e-6),
+        _number(median_of(run.seconds for run in row.runs), 1),
+        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        _number(median_of(run.idle_s for run in row.runs), 1),
+        _number(median_of(run.idle_cpu_s for run in row.runs), 1),
     ]
 
 

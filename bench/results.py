@@ -124,6 +124,33 @@ class Handshakes:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleRun:
+    """One run: `seconds` and `daemon_cpu_s` until all were connected, then `idle_s` and `idle_cpu_s`.
+
+    `before_bytes` and `after_bytes`: the daemon's memory with nobody connected, and after they have been idle.
+    """
+
+    seconds: float
+    daemon_cpu_s: float
+    idle_s: float
+    idle_cpu_s: float
+    before_bytes: int
+    after_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Several runs, each of so many idle connections."""
+
+    connections: int
+    runs: tuple[IdleRun, ...]
+
+    def bytes_each(self) -> list[float]:
+        """What one connection takes, by each run, least first."""
+        return sorted((run.after_bytes - run.before_bytes) / self.connections for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
 class FloodPhase:
     """Some time of one daemon. Times of answers and confirmations are all those of the honest client.
 
@@ -240,3 +267,4 @@ class Results:
     relays: tuple[Relay, ...] = ()
     floods: tuple[Flood, ...] = ()
     handshakes: tuple[Handshakes, ...] = ()
+    idle: tuple[Idle, ...] = ()

@@ -36,6 +36,8 @@ from bench.results import (
     HandshakesRun,
     History,
     HistoryRun,
+    Idle,
+    IdleRun,
     Ingest,
     IngestRun,
     Relay,
@@ -379,6 +381,13 @@ def test_report_shows_handshakes_and_what_each_costs() -> None:
     ]
 
 
+def test_report_shares_the_growth_out_among_idle_connections() -> None:
+    runs = tuple(IdleRun(2.5, 0.5, 20.0, 0.25, 50_000_000, after) for after in (65_000_000, 75_000_000, 70_000_000))
+    text = as_text(Results(ENVIRONMENT, (), idle=(Idle(500, runs),)))
+
+    assert text.splitlines()[-1].split() == ["500", "40", "(30", "-", "50)", "50", "70", "2.5", "0.5", "20", "0.2"]
+
+
 def run_bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the benchmark as `make bench` does."""
     return subprocess.run(
@@ -455,6 +464,21 @@ def test_handshakes_meet_no_limit_of_an_address_or_a_subnet(tmp_path: Path) -> N
 
     assert done.returncode == 0, done.stderr
     assert "handshakes/s" in done.stdout
+
+
+@pytest.mark.integration
+def test_quick_run_measures_what_idle_connections_take(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = run_bench("idle", "--quick", "--idle-connections", "510", "--json", str(file))  # more than by default
+
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(file.read_text())["idle"]
+    (run,) = row["runs"]
+    assert row["connections"] == 510
+    assert 10_000 < (run["after_bytes"] - run["before_bytes"]) / 510 < 100_000
+    assert run["daemon_cpu_s"] > run["idle_cpu_s"] > 0
+    assert "kB each" in done.stdout
 
 
 @pytest.mark.integration
