@@ -1,8 +1,9 @@
-"""`python -m bench`: measures ingest, history, relay, handshakes, idle peers, a flood and compaction of our mailserver,
-or by --enode the first four of any.
+"""`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood and
+compaction of our mailserver, or by --enode the first five of any.
 
 Ours runs in a process of its own on loopback: for each run of ingest, relay, handshakes and idle peers a new one with
-an empty store; for history and the flood one on a store that was filled before. This process is the client.
+an empty store, for each run of both at once one on a copy of a store that was filled before; for history and the flood
+one on such a store itself. This process is the client.
 """
 
 import argparse
@@ -23,6 +24,9 @@ import uvloop
 
 from bench.addresses import AS_STRANGERS
 from bench.arguments import HISTORY_DAYS, HISTORY_ENVELOPES, parse_arguments
+from bench.busy import FLAGS as BUSY_FLAGS
+from bench.busy import QUESTION as BUSY_QUESTION
+from bench.busy import BusySpec, measure_busy
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Topics
@@ -36,6 +40,8 @@ from bench.plot import draw_growth
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
 from bench.results import (
+    Busy,
+    BusyRun,
     Compaction,
     Environment,
     Flood,
@@ -49,7 +55,7 @@ from bench.results import (
     StoreFacts,
     StoreHistory,
 )
-from bench.store import StoreSpec, StoreUnusable, prepare_store
+from bench.store import FilledStore, StoreSpec, StoreUnusable, copied, prepare_store
 from mailserver.codec.keys import Enode
 from mailserver.errors import MailserverError
 from mailserver.store.envelopes import read_stats
@@ -114,6 +120,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         histories = (StoreHistory(None, questions),)
     if arguments.plot is not None:
         draw_growth(histories, arguments.plot)
+    busy = tuple(_measure_busy(arguments, topics)) if "busy" in arguments.parts else ()
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     handshakes = (_measure_handshakes(arguments),) if "handshakes" in arguments.parts else ()
     idle: tuple[Idle, ...] = ()
@@ -134,7 +141,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
     )
-    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle)
+    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle, busy)
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -180,14 +187,8 @@ def _fresh_target(arguments: argparse.Namespace, envelopes: int, flags: Sequence
 
 def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int) -> StoreHistory:
     """Fill a store, start our daemon on it several times, ask the last one."""
-    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES), 1)
-    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution)
-    with contextlib.ExitStack() as stack:
-        folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
-        data_dir = folder / str(envelopes)
-        _progress(f"history: preparing {spec.envelopes:,} envelopes in {data_dir}")
-        store = prepare_store(data_dir, spec)
-        disk_bytes = store.disk_bytes()
+    with _prepared_store(arguments, envelopes) as store:
+        data_dir, disk_bytes = store.data_dir, store.disk_bytes()
         start_s = []
         for _ in range(arguments.runs - 1):
             with Daemon(data_dir, arguments.password) as daemon:
@@ -196,6 +197,18 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int
             start_s.append(daemon.start_s)
             questions = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
         return StoreHistory(StoreFacts(envelopes, disk_bytes, store.fill_s, tuple(start_s)), questions)
+
+
+@contextlib.contextmanager
+def _prepared_store(arguments: argparse.Namespace, envelopes: int) -> Iterator[FilledStore]:
+    """A store that is filled, or was and is kept."""
+    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES), 1)
+    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution)
+    with contextlib.ExitStack() as stack:
+        folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
+        data_dir = folder / str(envelopes)
+        _progress(f"store: preparing {envelopes:,} envelopes in {data_dir}")
+        yield prepare_store(data_dir, spec)
 
 
 def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topics, end: int) -> tuple[History, ...]:
@@ -211,6 +224,38 @@ def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topi
         ]
         history.append(History(question.name, question.clients, tuple(runs[1:])))
     return tuple(history)
+
+
+def _measure_busy(arguments: argparse.Namespace, topics: Topics) -> Iterator[Busy]:
+    """Ask each store while it grows, in each run a new copy of it."""
+    if arguments.enode is not None:
+        target, end = Target(arguments.enode, arguments.pid), int(datetime.now(UTC).timestamp())
+        runs = [_measure_busy_run(arguments, target, topics, end, run) for run in range(arguments.runs)]
+        yield Busy(BUSY_QUESTION.name, None, arguments.ingest_rate, tuple(runs))
+        return
+    for envelopes in arguments.envelopes:
+        runs = []
+        with _prepared_store(arguments, envelopes) as store:
+            for run in range(arguments.runs):
+                with copied(store) as data_dir, Daemon(data_dir, arguments.password, BUSY_FLAGS) as daemon:
+                    target = Target(daemon.enode, daemon.pid)
+                    runs.append(_measure_busy_run(arguments, target, topics, store.end, run))
+        yield Busy(BUSY_QUESTION.name, envelopes, arguments.ingest_rate, tuple(runs))
+
+
+def _measure_busy_run(arguments: argparse.Namespace, target: Target, topics: Topics, end: int, run: int) -> BusyRun:
+    _progress(f"busy: {arguments.ingest_rate:,} envelopes/s for {arguments.busy_seconds} s, run {run + 1}")
+    return uvloop.run(
+        measure_busy(
+            target.enode,
+            target.pid,
+            BusySpec(arguments.ingest_rate, arguments.busy_seconds),
+            key=key_from_password(arguments.password),
+            topics=topics,
+            end=end,
+            rng=random.Random(run),
+        )
+    )
 
 
 def _measure_relay(arguments: argparse.Namespace, topics: Topics) -> Iterator[Relay]:

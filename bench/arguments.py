@@ -10,7 +10,7 @@ from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "relay", "handshakes", "idle", "flood", "compaction")
+PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction")
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -21,6 +21,8 @@ QUICK: dict[str, Any] = {
     "runs": 1,
     "envelopes": [2000],
     "ingest_envelopes": 400,
+    "ingest_rate": 500,
+    "busy_seconds": 1,
     "relay_envelopes": 400,
     "late_envelopes": 5,
     "handshakes": 40,
@@ -39,6 +41,8 @@ DEFAULTS: dict[str, Any] = {
     "runs": 3,
     "envelopes": [1_000_000],
     "ingest_envelopes": 100_000,
+    "ingest_rate": 5000,
+    "busy_seconds": 20,
     "relay_envelopes": 20_000,
     "late_envelopes": 40,
     "handshakes": 5000,
@@ -70,6 +74,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
     _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
+    _add_number(parser, "ingest-rate", "envelopes a second that are posted while history is asked for")
+    _add_number(parser, "busy-seconds", "how long that is measured")
     _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
     _add_number(parser, "late-envelopes", "single envelopes sent after these, for the time that one takes")
     _add_number(parser, "peers", "peers that they are relayed to")

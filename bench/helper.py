@@ -99,7 +99,7 @@ async def _run(work: Callable[[Read, Write], Awaitable[None]]) -> None:
 
     try:
         await work(read, write)
-    except (MailserverError, OSError) as error:
+    except (MailserverError, HelperFailed, OSError) as error:
         write({"failed": str(error) or type(error).__name__})
     except EOFError:
         pass  # nobody wants anything more

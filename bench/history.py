@@ -169,12 +169,13 @@ async def measure_history(
     return HistoryRun(
         first_s=max(answer.first_at for answer in answers) - began,
         done_s=max(answer.done_at for answer in answers) - began,
-        found=_count(answers),
+        found=count_found(answers),
         pages=sum(answer.pages for answer in answers),
         daemon_cpu_s=after.cpu_s - used.cpu_s if after and used else None,
         peak_bytes=after.peak_bytes if after else None,
     )
 
 
-def _count(answers: Sequence[Answer]) -> int:
+def count_found(answers: Sequence[Answer]) -> int:
+    """How many envelopes all of them have together."""
     return sum(len(decode_envelopes(packet)) for answer in answers for packet in answer.packets)

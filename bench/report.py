@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from bench.results import (
+    Busy,
     Compaction,
     Flood,
     FloodPhase,
@@ -47,6 +48,11 @@ def as_text(results: Results) -> str:
         parts.append("History, all pages (medians)\n" + history_table(history.questions))
     if len(results.histories) > 1:
         parts.append("Completion by envelopes in the store, ms (medians)\n" + growth_table(results.histories))
+    if results.busy:
+        parts.append(
+            "History while envelopes are posted (medians of the runs' p50 and p99; max: of all runs together)\n"
+        )
+        parts[-1] += busy_table(results.busy)
     if results.relays:
         parts.append("Relay, every peer got each once (medians; latency: of single envelopes, all runs together)\n")
         parts[-1] += relay_table(results.relays)
@@ -85,6 +91,22 @@ def growth_table(histories: Sequence[StoreHistory]) -> str:
         for row in zip(*(each.questions for each in histories), strict=True)
     ]
     return table(["request", *sizes], rows)
+
+
+def busy_table(rows: Iterable[Busy]) -> str:
+    """One line for each store."""
+    header = [
+        "request",
+        "in the store",
+        "posted/s",
+        "confirmed/s",
+        "seconds",
+        "daemon CPU s",
+        "answers",
+        "found in one",
+    ]
+    header += ["first packet ms p50", "p99", "max", "completion ms p50", "p99", "max", "peak MB"]
+    return table(header, [_busy_cells(row) for row in rows])
 
 
 def relay_table(rows: Iterable[Relay]) -> str:
@@ -172,6 +194,28 @@ def _ingest_cells(row: Ingest) -> list[str]:
         _number(median_of(run.client_cpu_s for run in row.runs), 1e6 / row.envelopes),
         _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
+
+
+def _busy_cells(row: Busy) -> list[str]:
+    return [
+        row.question,
+        UNKNOWN if row.envelopes is None else f"{row.envelopes:,}",
+        _number(row.rate, 1),
+        _number(median_of(run.confirmed / run.seconds for run in row.runs), 1),
+        _number(median_of(run.seconds for run in row.runs), 1),
+        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        _number(median_of(len(run.done_s) for run in row.runs), 1),
+        _number(median_of(run.found / len(run.done_s) for run in row.runs), 1),
+        *_times_of_runs_cells([run.first_s for run in row.runs]),
+        *_times_of_runs_cells([run.done_s for run in row.runs]),
+        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+    ]
+
+
+def _times_of_runs_cells(runs_s: Sequence[Sequence[float]]) -> list[str]:
+    """In milliseconds the medians of the runs' medians and of their 99th percentiles, and the longest of all."""
+    medians = [_number(median_of(percentile(times_s, share) for times_s in runs_s), 1e3) for share in (0.5, 0.99)]
+    return [*medians, _number(max(map(max, runs_s)), 1e3)]
 
 
 def _relay_cells(row: Relay) -> list[str]:

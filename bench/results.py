@@ -67,6 +67,33 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyRun:
+    """One run: `confirmed` envelopes were taken in within `seconds`, and beside that so many answers given.
+
+    `first_s` and `done_s`: of each answer, until its first packet and its completion. `found`: by all of them together.
+    """
+
+    seconds: float
+    confirmed: int
+    first_s: tuple[float, ...]
+    done_s: tuple[float, ...]
+    found: int
+    daemon_cpu_s: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Several runs of one question, each on a store that began with so many `envelopes`, None if it is not ours, while
+    `rate` more were offered in a second."""
+
+    question: str
+    envelopes: int | None
+    rate: float
+    runs: tuple[BusyRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RelayRun:
     """One run: `seconds` from the first packet sent until the last peer had the last envelope.
 
@@ -268,3 +295,4 @@ class Results:
     floods: tuple[Flood, ...] = ()
     handshakes: tuple[Handshakes, ...] = ()
     idle: tuple[Idle, ...] = ()
+    busy: tuple[Busy, ...] = ()

@@ -1,10 +1,15 @@
 """A data directory with a history in it, filled through the store itself; kept and used again where one is named."""
 
 import asyncio
+import contextlib
 import json
+import os
 import random
+import shutil
+import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,6 +69,19 @@ def prepare_store(data_dir: Path, spec: StoreSpec) -> FilledStore:
     fill_s = time.perf_counter() - began
     description_file.write_text(json.dumps({"spec": asdict(spec), "end": end}) + "\n", encoding="utf-8")
     return FilledStore(data_dir, end, fill_s)
+
+
+@contextlib.contextmanager
+def copied(store: FilledStore) -> Iterator[Path]:
+    """A data directory with a copy of the store, beside it on the same disk, for what changes it; gone at the end.
+
+    It is on the disk before anything is measured: else the first commits of a daemon would wait for that.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-copy-", dir=store.data_dir.parent) as folder:
+        for file in store.data_dir.glob(STORE_FILE + "*"):
+            with Path(shutil.copy(file, folder)).open("rb") as copy:
+                os.fsync(copy.fileno())
+        yield Path(folder)
 
 
 async def _fill(path: Path, spec: StoreSpec, end: int) -> None:

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from bench.receivers import Receivers, interest_of
 from bench.relay import RelayFailed, check_receivers
 from bench.report import as_json, as_text, table
 from bench.results import (
+    Busy,
+    BusyRun,
     Environment,
     Flood,
     FloodPhase,
@@ -48,11 +51,12 @@ from bench.results import (
     median_of,
     percentile,
 )
-from bench.store import StoreSpec, StoreUnusable, prepare_store
+from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.net.admission import groups_of
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
+from mailserver.store.schema import STORE_FILE
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
 from mailserver.waku.envelope import decode_envelope, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import PacketCode
@@ -155,6 +159,18 @@ def test_store_whose_filling_was_interrupted_is_not_used(tmp_path: Path) -> None
 
     with pytest.raises(StoreUnusable):
         prepare_store(tmp_path, spec)
+
+
+def test_copy_of_a_store_is_as_large_and_changes_nothing_of_it(tmp_path: Path) -> None:
+    store = prepare_store(tmp_path / "kept", StoreSpec(envelopes=100, topics=20, days=30, distribution="uniform"))
+    kept = (store.data_dir / STORE_FILE).read_bytes()
+
+    with copied(store) as data_dir:
+        assert (data_dir / STORE_FILE).read_bytes() == kept
+        (data_dir / STORE_FILE).write_bytes(b"")
+
+    assert (store.data_dir / STORE_FILE).read_bytes() == kept
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 MARK = b"of a run"
@@ -371,6 +387,23 @@ def test_report_shows_what_relay_and_a_flood_did() -> None:
     assert "packets of 1, slowed for 60 s, then disconnected: 25,000 envelopes/s offered" in text
 
 
+def test_report_of_a_busy_mailserver_shows_medians_of_runs_and_the_longest_of_all() -> None:
+    many = tuple(value / 1000 for value in range(1, 101))
+    quiet = BusyRun(20.0, 100_000, many, tuple(2 * each for each in many), 700, 6.0, 90_000_000)
+    runs = (quiet, quiet, replace(quiet, confirmed=60_000, first_s=(0.7,), done_s=(0.8,), found=7, daemon_cpu_s=9.0))
+
+    text = as_text(
+        Results(ENVIRONMENT, (), busy=(Busy("one topic", 1_000_000, 5000.0, runs), Busy("one", None, 1, runs)))
+    )
+
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[-2] == [
+        *("one", "topic", "1,000,000", "5,000", "5,000", "20", "6", "100", "7"),
+        *("50", "99", "700", "100", "198", "800", "90"),
+    ]
+    assert lines[-1][:3] == ["one", "-", "1"]
+
+
 def test_report_shows_handshakes_and_what_each_costs() -> None:
     runs = tuple(HandshakesRun(seconds, 1.5, 2.0, 60_000_000) for seconds in (2.5, 2.0, 4.0))
     text = as_text(Results(ENVIRONMENT, (), handshakes=(Handshakes(1000, 16, 3, runs),)))
@@ -435,6 +468,38 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     assert [row["runs"][0]["found"] > 0 for row in history["questions"][1:]] == [True] * 5  # the first may find none
     assert history["store"]["envelopes"] == 2000
     assert "envelopes/s" in done.stdout
+
+
+@pytest.mark.integration
+def test_quick_run_asks_while_envelopes_come_in_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    file, kept = tmp_path / "results.json", tmp_path / "kept"
+    store = prepare_store(kept / "2000", StoreSpec(envelopes=2000, topics=200, days=1, distribution="uniform"))
+    before = {path.name: path.read_bytes() for path in store.data_dir.iterdir()}
+
+    done = run_bench("busy", "--quick", "--runs", "2", "--store", str(kept), "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(file.read_text())["busy"]
+    assert (row["question"], row["envelopes"], row["rate"]) == ("one topic, 24 h", 2000, 500)
+    for run in row["runs"]:
+        assert run["confirmed"] > 0
+        assert run["seconds"] >= 1
+        assert len(run["first_s"]) == len(run["done_s"]) > 0
+        assert all(first <= last for first, last in zip(run["first_s"], run["done_s"], strict=True))
+        assert run["found"] > 0
+    assert "confirmed/s" in done.stdout
+    assert {path.name: path.read_bytes() for path in store.data_dir.iterdir()} == before
+    assert [path.name for path in kept.iterdir()] == ["2000"]
+
+
+@pytest.mark.integration
+def test_envelopes_that_are_refused_while_others_ask_are_one_line_on_stderr(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--archive-topics", "0x00000001") as daemon:
+        done = run_bench("busy", "--quick", "--enode", str(daemon.enode))
+
+    assert done.returncode == 1
+    assert "envelopes of a packet were refused" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.integration
@@ -512,7 +577,7 @@ def test_growth_of_what_is_not_asked_or_not_ours_is_not_drawn(arguments: tuple[s
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("part", ["ingest", "relay", "handshakes"])
+@pytest.mark.parametrize("part", ["ingest", "busy", "relay", "handshakes"])
 def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
     done = run_bench(part, "--quick", "--enode", NOBODY, timeout_s=60)
 
