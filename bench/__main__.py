@@ -189,14 +189,15 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int
     """Fill a store, start our daemon on it several times, ask the last one."""
     with _prepared_store(arguments, envelopes) as store:
         data_dir, disk_bytes = store.data_dir, store.disk_bytes()
-        start_s = []
+        starts = []
         for _ in range(arguments.runs - 1):
             with Daemon(data_dir, arguments.password) as daemon:
-                start_s.append(daemon.start_s)
+                starts.append((daemon.start_s, daemon.start_cpu_s))
         with Daemon(data_dir, arguments.password) as daemon:
-            start_s.append(daemon.start_s)
+            starts.append((daemon.start_s, daemon.start_cpu_s))
             questions = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
-        return StoreHistory(StoreFacts(envelopes, disk_bytes, store.fill_s, tuple(start_s)), questions)
+        start_s, start_cpu_s = zip(*starts, strict=True)
+        return StoreHistory(StoreFacts(envelopes, disk_bytes, store.fill_s, start_s, start_cpu_s), questions)
 
 
 @contextlib.contextmanager

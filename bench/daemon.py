@@ -63,7 +63,8 @@ class Daemon:
         self._process: subprocess.Popen[bytes]
         self.enode: Enode
         self.start_s = 0.0
-        """From making the process until it listens."""
+        self.start_cpu_s = 0.0
+        """From making the process until it listens, and what CPU it has used by then."""
 
     @property
     def pid(self) -> int:
@@ -87,7 +88,7 @@ class Daemon:
                 self._process.kill()
                 raise DaemonFailed(f"the daemon did not listen within {START_TIMEOUT_S:g} s: {self._log()}")
             time.sleep(_POLL_S)
-        self.start_s = time.perf_counter() - began
+        self.start_s, self.start_cpu_s = time.perf_counter() - began, usage(self.pid).cpu_s
         self.enode = Enode.parse(enode_file.read_text(encoding="ascii"))
         return self
 

@@ -166,7 +166,8 @@ def store_line(store: StoreFacts) -> str:
     filled = "" if store.fill_s is None else f", filled at {store.envelopes / store.fill_s:,.0f}/s"
     return (
         f"Store of {store.envelopes:,} envelopes{filled}: {_number(store.disk_bytes_per_million(), 1e-6)} MB on disk "
-        f"per million; {_number(median_of(store.start_s), 1)} s from start until listening"
+        f"per million; {_number(median_of(store.start_s), 1e3)} ms from start until listening, "
+        f"{_number(median_of(store.start_cpu_s), 1e3)} ms of CPU (medians)"
     )
 
 

@@ -209,12 +209,14 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """The store that was asked. `fill_s` is None if it was there; `start_s` is until listening, each time."""
+    """The store that was asked. `fill_s` is None if it was there; `start_s` is until listening, each time, and
+    `start_cpu_s` the CPU that the daemon used for that."""
 
     envelopes: int
     disk_bytes: int
     fill_s: float | None
     start_s: tuple[float, ...]
+    start_cpu_s: tuple[float, ...]
 
     def disk_bytes_per_million(self) -> int:
         """What a million envelopes take on disk."""

@@ -305,7 +305,7 @@ def test_table_aligns_names_left_and_numbers_right() -> None:
 def history_of(envelopes: int, *done_s: float) -> StoreHistory:
     """What was asked of a store, and how long it took each time."""
     runs = tuple(HistoryRun(0.0012, seconds, 13, 1, 0.001, 50_000_000) for seconds in done_s)
-    facts = StoreFacts(envelopes, 680 * envelopes, envelopes / 50_000, (0.25, 0.31, 0.3))
+    facts = StoreFacts(envelopes, 680 * envelopes, envelopes / 50_000, (0.25, 0.31, 0.3), (0.2, 0.21, 0.28))
     return StoreHistory(facts, (History("one topic", 1, runs),))
 
 
@@ -333,7 +333,7 @@ def test_report_shows_medians_in_people_s_units() -> None:
     lines = [line.split() for line in text.splitlines()]
     assert ["4", "100", "10,000", "(5,000", "-", "20,000)", "20", "10", "90"] in lines
     assert ["one", "topic", "13", "1", "1.2", "15.1", "(250)", "1", "50"] in lines
-    assert "filled at 50,000/s: 680 MB on disk per million; 0.3 s from start until listening" in text
+    assert "filled at 50,000/s: 680 MB on disk per million; 300 ms from start until listening, 210 ms of CPU" in text
     assert "load 0.5 before and 1.5 after" in text
 
 
@@ -467,6 +467,8 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     (history,) = parsed["histories"]
     assert [row["runs"][0]["found"] > 0 for row in history["questions"][1:]] == [True] * 5  # the first may find none
     assert history["store"]["envelopes"] == 2000
+    assert history["store"]["start_s"][0] > 0
+    assert history["store"]["start_cpu_s"][0] > 0
     assert "envelopes/s" in done.stdout
 
 
