@@ -44,7 +44,7 @@ fuzz: $(DEV) ## fuzz every decoder: make fuzz ARGS="--seconds 60 codec-rlp"
 soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick"
 	@$(BIN)/python -m tests.soak $(ARGS)
 
-bench: java $(DEV) ## measure: make bench ARGS="..."
+bench: java $(DEV) ## measure: make bench ARGS="--runs 3 busy idle"
 	@$(BIN)/python -m bench $(ARGS)
 
 java:

@@ -1,1 +1,1 @@
-"""Measurements of a mailserver over the wire, for `make bench`: its speed at ingest and at answering for history."""
+"""Measurements of a mailserver over the wire, for `make bench`: its speed, and what it takes of the machine."""

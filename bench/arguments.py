@@ -38,7 +38,7 @@ QUICK: dict[str, Any] = {
 """What --quick sets, where it is not given."""
 
 DEFAULTS: dict[str, Any] = {
-    "runs": 3,
+    "runs": 5,
     "envelopes": [1_000_000],
     "ingest_envelopes": 100_000,
     "ingest_rate": 5000,
@@ -63,7 +63,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
-    _add_number(parser, "runs", "runs of each measurement")
+    _add_number(parser, "runs", "runs of each measurement, whose medians are shown; flood and compaction are run once")
     parser.add_argument(
         "--envelopes",
         type=_positive,

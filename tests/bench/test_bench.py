@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.addresses import MANY, address, source_to
+from bench.arguments import parse_arguments
 from bench.data import (
     ENVELOPE_BYTES,
     ROWS_PER_PUT,
@@ -419,6 +420,12 @@ def test_report_shares_the_growth_out_among_idle_connections() -> None:
     text = as_text(Results(ENVIRONMENT, (), idle=(Idle(500, runs),)))
 
     assert text.splitlines()[-1].split() == ["500", "40", "(30", "-", "50)", "50", "70", "2.5", "0.5", "20", "0.2"]
+
+
+def test_medians_are_of_five_runs_unless_it_is_said_otherwise() -> None:
+    assert parse_arguments([]).runs == 5
+    assert parse_arguments(["--quick"]).runs == 1
+    assert parse_arguments(["--quick", "--runs", "7"]).runs == 7
 
 
 def run_bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
