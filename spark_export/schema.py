@@ -46,13 +46,15 @@ _PLACE = [
     _required("day", IntegerType),  # of reception
 ]
 
-STORED_ENVELOPES = StructType(
+DECODED = StructType(
     [
-        *_PLACE,
         StructField("fault", StringType()),  # why the row is set aside; then all that raw would tell is null
         *(StructField(field.name, field.dataType, field.name not in ("received", "raw")) for field in ENVELOPES),
     ]
 )
+"""What a row of a store is decoded into."""
+
+STORED_ENVELOPES = StructType([*_PLACE, *DECODED])
 """A row of a store, decoded."""
 
 KEYS = StructType(

@@ -8,19 +8,19 @@ range never change, so all statements together see what one would have seen.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mailserver.errors import DecodeError
-from mailserver.store.rows import decode_and_compare
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from spark_export.decode import Bytes, decode_rows, hex_strings
 from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
 from spark_export.store import Store, StoreDay, connect
 
@@ -30,23 +30,26 @@ BATCH_ROWS = 4000
 PARTITION_ROWS = 50_000
 """About how many rows a Spark task reads."""
 
-_DATASETS = {"envelopes": STORED_ENVELOPES, "keys": KEYS, "totals": TOTALS}
 END_OF_TIME = 2**62
 """Later than anything was created."""
 # The casts cost nothing and keep a damaged row, whose values may be of any type, from ending the run.
 _RECEIVED, _CREATED = "CAST(received AS INTEGER)", "CAST(created AS INTEGER)"
 _HASH, _RAW = "CAST(hash AS BLOB)", "CAST(raw AS BLOB)"
-_RANGE = f"FROM envelopes WHERE seq BETWEEN ? AND ? AND {_CREATED} <= ? ORDER BY seq"
-_SELECT_ENVELOPES = f"SELECT seq, {_RECEIVED}, {_CREATED}, topic, {_HASH}, {_RAW} {_RANGE}"
-_SELECT_KEYS = f"SELECT seq, {_RECEIVED}, {_CREATED}, {_HASH}, length({_RAW}) {_RANGE}"
-_SELECT_TOTALS = f"SELECT seq, {_RECEIVED}, {_HASH}, length({_RAW}) {_RANGE}"
+# What columns are made of has one length: a hash that has another is damaged, and zeros stand for it.
+_KEY_HASH = f"CASE length({_HASH}) WHEN {HASH_PREFIX_BYTES} THEN {_HASH} ELSE zeroblob({HASH_PREFIX_BYTES}) END"
+_OF_DAY = f"FROM envelopes WHERE seq BETWEEN ? AND ? AND {_RECEIVED} BETWEEN ? AND ? AND {_CREATED} <= ?"
+_SELECT_ENVELOPES = f"SELECT seq, {_RECEIVED}, {_CREATED}, topic, {_HASH}, {_RAW} {_OF_DAY} ORDER BY seq"
+_SELECT_KEYS = f"SELECT seq, {_RECEIVED}, {_CREATED}, {_KEY_HASH}, length({_RAW}) {_OF_DAY} ORDER BY seq"
+# All hashes as one value: to fetch each would take longer than all that SQLite does for it.
+_SELECT_TOTALS = f"SELECT count(*), sum(length({_RAW})), CAST(group_concat({_KEY_HASH}, '') AS BLOB) {_OF_DAY}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRange(InputPartition):
-    """Rows with `first_seq <= seq <= last_seq` of one store."""
+    """Rows with `first_seq <= seq <= last_seq` that one store received on one day."""
 
     store: int
+    day: int
     first_seq: int
     last_seq: int
 
@@ -61,7 +64,7 @@ class StoreSource(DataSource):
 
     def schema(self) -> StructType:
         """STORED_ENVELOPES, KEYS or TOTALS."""
-        return _DATASETS[self.options["dataset"]]
+        return _DATASETS[self.options["dataset"]].schema
 
     def reader(self, schema: StructType) -> "StoreReader":
         """A reader of the columns in `schema`."""
@@ -94,105 +97,77 @@ class StoreReader(DataSourceReader):
         self, schema: StructType, stores: Sequence[Mapping[str, Any]], dataset: str, created_until: int
     ) -> None:
         self._schema = schema
-        self._paths = [Path(store["path"]) for store in stores]
-        self._days = [{day: (first, last) for day, first, last in store["days"]} for store in stores]
+        self._stores = stores
         self._dataset = dataset
         self._created_until = created_until
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges that cover the wanted days, each row once."""
+        """Ranges that cover the wanted days, each row once. Those of several days overlap where the clock was set
+        back: of which day a row is, it says itself."""
         return [
-            StoreRange(store, first, min(first + PARTITION_ROWS - 1, end))
-            for store, days in enumerate(self._days)
-            for start, end in _merged(days.values())
+            StoreRange(number, day, first, min(first + PARTITION_ROWS - 1, end))
+            for number, store in enumerate(self._stores)
+            for day, start, end in store["days"]
             for first in range(start, end + 1, PARTITION_ROWS)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a range, batch by batch, but for rows of days that are not wanted."""
+        """Read a range, batch by batch."""
         assert isinstance(partition, StoreRange)
+        dataset = _DATASETS[self._dataset]
         schema = to_arrow_schema(self._schema)
-        select, columns = {
-            "envelopes": (_SELECT_ENVELOPES, self._envelopes),
-            "keys": (_SELECT_KEYS, self._keys),
-            "totals": (_SELECT_TOTALS, self._totals),
-        }[self._dataset]
-        with connect(self._paths[partition.store]) as connection:
+        midnight = partition.day * SECONDS_PER_DAY
+        of_day = midnight, midnight + SECONDS_PER_DAY - 1, self._created_until
+        with connect(Path(self._stores[partition.store]["path"])) as connection:
             for first in range(partition.first_seq, partition.last_seq + 1, BATCH_ROWS):
                 last = min(first + BATCH_ROWS - 1, partition.last_seq)
-                stored = connection.execute(select, (first, last, self._created_until))
-                rows = list(columns(partition.store, stored))
-                if rows:
-                    arrays = map(pa.array, zip(*rows, strict=True), schema.types)
-                    yield pa.RecordBatch.from_arrays(list(arrays), schema=schema)
-
-    def _wanted(self, store: int, seq: int, received: int) -> int | None:
-        """The day of reception, if it is wanted."""
-        day = received // SECONDS_PER_DAY
-        bounds = self._days[store].get(day)
-        return day if bounds is not None and bounds[0] <= seq <= bounds[1] else None
-
-    def _keys(self, store: int, rows: Iterator[Any]) -> Iterator[tuple[object, ...]]:
-        for seq, received, created, key_hash, size in rows:
-            day = self._wanted(store, seq, received)
-            if day is not None:
-                yield store, seq, day, received, created, "0x" + _whole(key_hash).hex(), size
-
-    def _totals(self, store: int, rows: Iterator[Any]) -> Iterator[tuple[object, ...]]:
-        totals: dict[int, tuple[int, int, int]] = {}
-        for seq, received, key_hash, size in rows:
-            day = self._wanted(store, seq, received)
-            if day is not None:
-                count, size_sum, checksum = totals.get(day, (0, 0, 0))
-                totals[day] = (count + 1, size_sum + size, checksum + int.from_bytes(_whole(key_hash)[:8], "big"))
-        for day, (count, size_sum, checksum) in totals.items():
-            yield store, day, count, size_sum, checksum >> 32, checksum & 0xFFFF_FFFF
-
-    def _envelopes(self, store: int, rows: Iterator[Any]) -> Iterator[tuple[object, ...]]:
-        for seq, received, created, topic, key_hash, raw in rows:
-            day = self._wanted(store, seq, received)
-            if day is not None:
-                yield (store, seq, day, *decode_row(received, created, topic, key_hash, raw))
+                rows = connection.execute(dataset.select, (first, last, *of_day)).fetchall()
+                columns = dataset.columns(partition, rows)
+                if columns:
+                    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: bytes) -> tuple[object, ...]:
-    """Decode a row of a store into the columns from `fault` on of STORED_ENVELOPES.
-
-    What does not decode, or is not what the row's other columns say (a bit turned on the disk, say), gets a fault.
-    """
-    try:
-        envelope, full_hash = decode_and_compare(created, topic, key_hash, raw)
-    except DecodeError as error:
-        return _faulty(str(error), received, raw)
-    return (
-        None,
-        "0x" + topic.hex(),
-        created,
-        received,
-        envelope.expiry,
-        envelope.ttl,
-        "0x" + full_hash.hex(),
-        envelope.pow(),
-        len(raw),
-        raw,
-    )
+def _envelopes(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
+    return [*_place(partition, rows), *decode_rows([row[1:] for row in rows])] if rows else []
 
 
-def _faulty(fault: str, received: int, raw: bytes) -> tuple[object, ...]:
-    return (fault, None, None, received, None, None, None, None, None, raw)
+def _keys(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
+    if not rows:
+        return []
+    _, received, created, key_hashes, sizes = zip(*rows, strict=True)
+    return [*_place(partition, rows), received, created, hex_strings(_joined(b"".join(key_hashes))), sizes]
 
 
-def _whole(key_hash: bytes) -> bytes:
-    """A stored hash, which a damaged row may have at any length."""
-    return key_hash[:HASH_PREFIX_BYTES].ljust(HASH_PREFIX_BYTES, b"\0")
+def _totals(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
+    ((count, size, key_hashes),) = rows
+    if not count:
+        return []
+    words = _joined(key_hashes).view(">u4")
+    high, low = words[:, 0].sum(dtype=np.int64), words[:, 1].sum(dtype=np.int64)
+    return [[value] for value in (partition.store, partition.day, count, size, high, low)]
 
 
-def _merged(ranges: Any) -> list[tuple[int, int]]:
-    """Ranges that overlap, joined: days do where the clock was set back."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return joined
+def _place(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
+    """Columns store, seq, day."""
+    return [np.full(len(rows), partition.store), [row[0] for row in rows], np.full(len(rows), partition.day)]
+
+
+def _joined(key_hashes: bytes) -> Bytes:
+    """Hashes that stand one after the other, a row for each."""
+    return np.frombuffer(key_hashes, np.uint8).reshape(-1, HASH_PREFIX_BYTES)
+
+
+class _Dataset(NamedTuple):
+    """What can be read: its columns, the statement, and what makes columns of its rows; no columns of no rows."""
+
+    schema: StructType
+    select: str
+    columns: Callable[[StoreRange, Sequence[Any]], list[Any]]
+
+
+_DATASETS = {
+    "envelopes": _Dataset(STORED_ENVELOPES, _SELECT_ENVELOPES, _envelopes),
+    "keys": _Dataset(KEYS, _SELECT_KEYS, _keys),
+    "totals": _Dataset(TOTALS, _SELECT_TOTALS, _totals),
+}

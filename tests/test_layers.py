@@ -54,6 +54,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "mail"): (),
 }
 EXPORT_SEES = (
+    "mailserver.codec.keccak",
     "mailserver.store.schema",
     "mailserver.store.handover",
     "mailserver.store.compaction",

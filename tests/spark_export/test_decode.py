@@ -1,0 +1,127 @@
+from typing import Any
+
+import pytest
+
+from mailserver.codec import rlp
+from mailserver.codec.keccak import keccak256
+from mailserver.waku.envelope import decode_envelope
+from spark_export.decode import decode_row, decode_rows
+from spark_export.schema import DECODED
+from tests.spark_export.samples import NEWS, NOON, SPORT, TTL, envelope, row_of
+
+Row = dict[str, Any]
+
+SMALL = envelope(7)
+USUAL = envelope(7, size=300)
+"""What has 256 bytes of data or more is decoded in columns."""
+
+
+def stored(of: bytes, **changed: Any) -> Row:
+    """A row of a store, as whoever put the envelope would have written it but for what is changed."""
+    told = decode_envelope(of)
+    row = {"created": told.created, "topic": bytes(told.topic), "key_hash": keccak256(of)[:16], "raw": of}
+    return {"received": NOON, **row, **changed}
+
+
+def one_by_one(rows: list[Row]) -> list[Row]:
+    return [dict(zip(DECODED.fieldNames(), decode_row(**row), strict=True)) for row in rows]
+
+
+def at_once(rows: list[Row]) -> list[Row]:
+    names = ("received", "created", "topic", "key_hash", "raw")
+    found: list[Row] = decode_rows([tuple(row[name] for name in names) for row in rows]).to_pylist()
+    return found
+
+
+def sealed(*, expiry: int = NOON + TTL, ttl: int = TTL, topic: bytes = NEWS, data: int = 300, nonce: int = 7) -> bytes:
+    fields = [rlp.encode_uint(expiry), rlp.encode_uint(ttl), topic, b"\xab" * data, rlp.encode_uint(nonce)]
+    return rlp.encode(fields)
+
+
+@pytest.mark.parametrize("hit", [SMALL, USUAL])
+def test_sound_row_is_decoded(hit: Any) -> None:
+    assert at_once([stored(hit.raw)]) == one_by_one([stored(hit.raw)]) == [{"fault": None, **row_of(hit)}]
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    **{f"nonce {nonce:#x}": {"nonce": nonce} for at in range(8) for nonce in (1 << 8 * at, (1 << 8 * at + 7) - 1)},
+    **{f"nonce {nonce:#x}": {"nonce": nonce} for at in range(1, 9) for nonce in ((1 << 8 * at) - 1, 1 << 8 * at - 1)},
+    "no nonce": {"nonce": 0},
+    **{f"data {size}": {"data": size} for size in (0, 1, 55, 56, 255, 256, 257, 1000, 65_500, 65_535, 65_536, 70_000)},
+    **{f"ttl {ttl}": {"ttl": ttl} for ttl in (0, 1, 126, 127, 128, 255, 256, 2**32 - 1)},
+    **{f"expiry {expiry:#x}": {"expiry": expiry} for expiry in (0, 1, 0x7F, 0x80, 0xFF_FFFF, 0x100_0000, 2**32 - 1)},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_row_of_any_form_is_decoded_in_columns_as_by_itself(form: str) -> None:
+    rows = [stored(sealed(**FORMS[form])), stored(sealed())]
+
+    assert at_once(rows) == one_by_one(rows)
+    assert [row["fault"] for row in at_once(rows)] == [None, None]
+
+
+def test_proof_of_work_is_the_same_to_the_last_bit() -> None:
+    rows = [stored(sealed(ttl=1 + number % 127, data=256 + number % 50, nonce=number)) for number in range(3000)]
+
+    assert [row["pow"] for row in at_once(rows)] == [decode_envelope(row["raw"]).pow() for row in rows]
+
+
+def test_rows_stay_in_their_order_whatever_their_form() -> None:
+    rows = [stored(sealed(data=200 + 10 * number)) for number in (9, 2, 7, 3, 1, 8)]
+    rows[2]["created"] += 1
+
+    assert at_once(rows) == one_by_one(rows)
+    assert [row["raw"] for row in at_once(rows)] == [row["raw"] for row in rows]
+
+
+DAMAGES: list[tuple[str, dict[str, Any], str]] = [
+    (name, changed, fault)
+    for name, raw in (("small", SMALL.raw), ("usual", USUAL.raw))
+    for changed, fault in (
+        ({"raw": b""}, "undecodable: "),
+        ({"raw": b"garbage"}, "undecodable: "),
+        ({"raw": b"\xc0"}, "undecodable: "),
+        ({"raw": raw + b"\x00"}, "undecodable: "),
+        ({"raw": raw[:-20] + bytes([raw[-20] ^ 1]) + raw[-19:]}, "its hash is another"),
+        ({"raw": envelope(8).raw}, "its hash is another"),
+        ({"raw": envelope(8, size=300).raw}, "its hash is another"),
+        ({"key_hash": b""}, "its hash is another"),
+        ({"key_hash": keccak256(raw)[:15]}, "its hash is another"),
+        ({"key_hash": keccak256(raw)}, "its hash is another"),
+        ({"topic": bytes(SPORT)}, "its topic or time is another"),
+        ({"topic": "text"}, "its topic or time is another"),
+        ({"topic": None}, "its topic or time is another"),
+        ({"created": NOON + 1}, "its topic or time is another"),
+    )
+]
+
+
+@pytest.mark.parametrize(("form", "changed", "fault"), DAMAGES)
+def test_damaged_row_has_a_fault_and_its_bytes(form: str, changed: dict[str, Any], fault: str) -> None:
+    raw = SMALL.raw if form == "small" else USUAL.raw
+    rows = [stored(raw), stored(raw, **changed), stored(raw)]
+
+    found = at_once(rows)
+
+    assert found == one_by_one(rows)
+    assert found[1]["fault"].startswith(fault)
+    kept = {"fault": found[1]["fault"], "received": NOON, "raw": changed.get("raw", raw)}
+    assert {name: value for name, value in found[1].items() if value is not None} == kept
+
+
+@pytest.mark.parametrize("raw", [SMALL.raw, USUAL.raw])
+def test_row_that_was_cut_short_has_a_fault(raw: bytes) -> None:
+    rows = [stored(raw, raw=raw[:length]) for length in range(0, len(raw), 7)]
+
+    assert at_once(rows) == one_by_one(rows)
+    assert all(row["fault"].startswith("undecodable: ") for row in at_once(rows))
+
+
+def test_every_byte_that_is_another_is_noticed() -> None:
+    raw = USUAL.raw
+    flipped = [raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :] for at in range(len(raw)) for bit in (1, 0x80)]
+    rows = [stored(raw, raw=other) for other in flipped]
+
+    assert at_once(rows) == one_by_one(rows)
+    assert None not in [row["fault"] for row in at_once(rows)]
