@@ -39,6 +39,8 @@ DEFAULTS = {
     # Ciphertext does not get smaller on its way from one task to another.
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
+    # And is written once: few partitions would each get a file, and all these be copied into one.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",
     # A job for throughput on few cores: nobody waits for a pause.
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
