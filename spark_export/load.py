@@ -55,7 +55,8 @@ def write_staged(envelopes: DataFrame, layout: Layout, path: str, *, rows: int, 
         size: about how many bytes of envelopes.
     """
     spark = envelopes.sparkSession
-    tasks = max(2 * spark.sparkContext.defaultParallelism, -(-size // TASK_BYTES))
+    at_once = spark.sparkContext.defaultParallelism
+    tasks = at_once * max(2, -(-size // (at_once * TASK_BYTES)))  # so many that all cores are done at the same time
     row_bytes = max(1, size // max(1, rows)) + ROW_OVERHEAD_BYTES
     writer = (
         arranged(envelopes, layout, tasks)
@@ -94,7 +95,6 @@ def read_back(spark: SparkSession, layout: Layout, base: str, periods: Sequence[
     frame = read_periods(spark, layout, base, [f"{base}/{PERIOD}={period}" for period in periods])
     found = (
         frame.groupBy(
-            PERIOD,
             F.floor(F.col("received") / SECONDS_PER_DAY).cast("int").alias("day"),
             F.col("_metadata.file_path").alias("file"),
             F.col("_metadata.file_size").alias("file_size"),
@@ -111,11 +111,11 @@ def read_back(spark: SparkSession, layout: Layout, base: str, periods: Sequence[
     created: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     files: dict[str, dict[str, FileRecord]] = defaultdict(dict)
     for row in found:
-        period, day = row[PERIOD], row["day"]
+        directory, *names = unquote(row["file"]).split("/")[-3:]
+        period, path, day = directory.removeprefix(f"{PERIOD}="), "/".join(names), row["day"]
         days[period][day].append(Fingerprint.of(row))
         first, last = created[period].get(day, (row["first"], row["last"]))
         created[period][day] = (min(first, row["first"]), max(last, row["last"]))
-        path = unquote(row["file"]).partition(f"/{PERIOD}={period}/")[2]
         before = files[period].get(path, FileRecord(path, row["file_size"], 0))
         files[period][path] = FileRecord(path, row["file_size"], before.rows + row["rows"])
     return {
