@@ -564,6 +564,27 @@ async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(
     assert desk.envelopes == envelopes[3:]
 
 
+async def test_answer_ends_in_its_completion_also_where_its_last_envelope_is_damaged(
+    desk: Desk, tmp_path: Path
+) -> None:
+    envelopes = make_envelopes(3)
+    await fill(desk.store, envelopes)
+    with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db")) as connection:
+        connection.execute("UPDATE envelopes SET raw = x'c0ff' WHERE created = ?", (NOW - 1,))
+        connection.commit()
+    desk.client = Client()
+
+    outcome = await desk.delivery.answer(sealed_request(deployed_fields(limit=2)).raw, desk.client, desk.requester)
+
+    assert isinstance(outcome, Completion)
+    assert outcome.last_envelope_hash == keccak256(b"\xc0\xff")
+    assert outcome.cursor is not None
+    assert outcome.cursor.hash[:16] == envelopes[1].hash()[:16]
+    assert desk.client.sent[-1][0] is PacketCode.P2P_REQUEST_COMPLETE
+    await desk.answer(sealed_request(deployed_fields(cursor=outcome.cursor)).raw)
+    assert desk.envelopes == envelopes[2:]
+
+
 async def test_what_takes_the_store_less_goes_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(desk.store, make_envelopes(5, data_bytes=60_000))
     ranks: list[int] = []
