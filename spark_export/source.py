@@ -34,7 +34,7 @@ END_OF_TIME = 2**62
 """Later than anything was created."""
 # The casts cost nothing and keep a damaged row, whose values may be of any type, from ending the run.
 _RECEIVED, _CREATED = "CAST(received AS INTEGER)", "CAST(created AS INTEGER)"
-_HASH, _RAW = "CAST(hash AS BLOB)", "CAST(raw AS BLOB)"
+_HASH, _RAW = "CAST(hash AS BLOB)", "coalesce(CAST(raw AS BLOB), x'')"
 # What columns are made of has one length: a hash that has another is damaged, and zeros stand for it.
 _KEY_HASH = f"CASE length({_HASH}) WHEN {HASH_PREFIX_BYTES} THEN {_HASH} ELSE zeroblob({HASH_PREFIX_BYTES}) END"
 _OF_DAY = f"FROM envelopes WHERE seq BETWEEN ? AND ? AND {_RECEIVED} BETWEEN ? AND ? AND {_CREATED} <= ?"
