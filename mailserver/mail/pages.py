@@ -1,4 +1,4 @@
-"""How an answer is cut into P2P Message packets."""
+"""How envelopes are cut into packets."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,16 +10,25 @@ TARGET_PACKET_BYTES = 64 * 1024
 write timeout, and 500 clients that do not read have us keep 32 MB."""
 
 
-def cut(sizes: Sequence[int], *, one_per_packet: bool = False, target: int = TARGET_PACKET_BYTES) -> Iterator[range]:
+def max_body_bytes(target: int) -> int:
+    """The most bytes of envelopes that fit into a packet which stays within `target` and MAX_PACKET_BYTES."""
+    bound = min(target, MAX_PACKET_BYTES)
+    body = bound
+    while packet_bytes(body) > bound > 0:
+        body -= 1
+    return body
+
+
+def cut(sizes: Sequence[int], target: int) -> Iterator[range]:
     """Cut envelopes of these sizes, in bytes and in order, into packets; yield which belong to each.
 
     A packet holds at least one envelope, and more only as long as the whole stays within `target` and
     MAX_PACKET_BYTES. An envelope that is too long for any packet gets one to itself.
     """
-    bound = min(target, MAX_PACKET_BYTES)
+    bound = max_body_bytes(target)
     start, body = 0, 0
     for index, size in enumerate(sizes):
-        if index > start and (one_per_packet or packet_bytes(body + size) > bound):
+        if index > start and body + size > bound:
             yield range(start, index)
             start, body = index, 0
         body += size

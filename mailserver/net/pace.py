@@ -80,6 +80,11 @@ class Pace:
             if bucket is not None and bucket.wait(0, now) < MAX_DEBT_S:
                 bucket.take(cost, now)
 
+    def correct(self, more: int) -> None:
+        """Count so many bytes more, or fewer, of a packet that was taken for another length."""
+        if self._bytes is not None:
+            self._bytes.take(more, asyncio.get_running_loop().time())
+
     def _owe(self, size: int) -> float:
         now = asyncio.get_running_loop().time()
         seconds = 0.0

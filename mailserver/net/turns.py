@@ -80,3 +80,7 @@ class Share:
         if self._done >= self._free:
             await self._turns.wait(self._done, self)
             self._done = 0
+
+    def correct(self, more: int) -> None:
+        """Count more work, or less, than was taken for the last."""
+        self._done = max(0, self._done + more)

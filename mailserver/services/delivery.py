@@ -16,7 +16,7 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
-from mailserver.mail.pages import TARGET_PACKET_BYTES, cut
+from mailserver.mail.pages import TARGET_PACKET_BYTES, max_body_bytes
 from mailserver.mail.request import (
     ClearRequest,
     Cursor,
@@ -48,21 +48,23 @@ FIND_TIMEOUT_S = 10.0
 MAX_REMEMBERED_REQUESTS = 8192
 """Requests to our public key of which we remember whose they were; 250 bytes an entry."""
 
-_READ_AHEAD = 256  # envelopes whose lengths are read together, then cut into packets
+_LIKELY_BYTES = 512
+"""How long envelopes are taken to be before any of an answer was read."""
 
 
 class Client(Protocol):
     """Where an answer goes."""
 
     async def turn(self, size: int) -> None:
-        """Wait until a packet of so many bytes may be sent: while the client has not read enough of the ones before.
+        """Wait until a packet of about so many bytes may be sent: while the client has not read enough of the ones
+        before.
 
         Raises:
             ConnectionLost: the client is gone.
         """
 
     def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet.
+        """Send a packet whose turn it is.
 
         Raises:
             ConnectionLost: the client is gone.
@@ -251,19 +253,23 @@ class Delivery:
     ) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
-        for at in range(0, len(seqs), _READ_AHEAD):
-            rows = seqs[at : at + _READ_AHEAD]
-            sizes = await self._store.sizes(rows, rank=rank + at + len(rows))
-            for packet in cut(sizes, one_per_packet=request.one_per_packet, target=max_packet_bytes):
-                # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
-                await client.turn(packet_bytes(sum(sizes[packet.start : packet.stop])))
-                raws = await self._store.read(rows[packet.start : packet.stop], rank=rank + at + packet.stop)
-                if raws.sizes:
-                    last, size = raws.last, packet_bytes(len(raws.body))
-                    client.send(PacketCode.P2P_MESSAGE, encode_body(raws.body))
-                    record.sent(len(raws.sizes), size, _now())
-                    self._metrics.batch_size.observe(size)
-                del raws
+        max_bytes = max_body_bytes(max_packet_bytes)
+        at, mean = 0, _LIKELY_BYTES
+        while at < len(seqs):
+            # As many as will fit, if they are as long as those of the packet before.
+            rows = seqs[at : at + (1 if request.one_per_packet else max_bytes // mean + 1)]
+            # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
+            await client.turn(min(packet_bytes(len(rows) * mean), max_packet_bytes))
+            raws = await self._store.read(rows, max_bytes, rank=rank + at + len(rows))
+            at += len(raws.sizes)
+            if raws.body:
+                last, payload = raws.last, encode_body(raws.body)
+                client.send(PacketCode.P2P_MESSAGE, payload)
+                count = len(raws.sizes) - raws.sizes.count(0)
+                mean = len(raws.body) // count
+                record.sent(count, len(payload), _now())
+                self._metrics.batch_size.observe(len(payload))
+            del raws
         return last
 
 

@@ -130,7 +130,7 @@ class Node:
             PeerNotConnected: there is no such peer.
             ConnectionLost: it is going away.
         """
-        await send_in_turn(self._peers.get(node_id), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
+        await send_in_turn(self._peers.get(node_id).outlet(), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
 
     async def request_history(self, node_id: NodeId, envelope: Envelope) -> None:
         """Send a history request to a trusted peer; what it answers comes by the feed.
@@ -143,7 +143,7 @@ class Node:
         peer = self._peers.get(node_id)
         if node_id not in self._peers.trusted:
             raise PeerNotTrusted(f"peer {node_id.hex()[:8]} is not trusted")
-        await send_in_turn(peer, PacketCode.P2P_REQUEST, envelope.raw)
+        await send_in_turn(peer.outlet(), PacketCode.P2P_REQUEST, envelope.raw)
 
     # Peers.
 

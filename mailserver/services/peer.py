@@ -24,6 +24,7 @@ from mailserver.services.archive import Archive, Clock
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.intake import TURN_BYTES, Intake, Load
+from mailserver.services.outlet import Outlet
 from mailserver.services.quotas import Requester, RequestLimiter
 from mailserver.services.rates import Meter, RateLimiter
 from mailserver.services.relay import PeerRelay, Relay
@@ -129,25 +130,9 @@ class ServedPeer:
         """How many of its history requests wait for their turn."""
         return len(self._requests)
 
-    async def turn(self, size: int) -> None:
-        """Wait until a packet of so many bytes may be sent: no faster than the peer has said that it takes them, when
-        it is its turn, and while it has not read enough.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
-        await self.connection.drain()
-        await self._pace.take(size)
-        await self._sealing.take(size)
-        await self.connection.drain()  # what is relayed may have come between
-
-    def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet whose `turn` it is.
-
-        Raises:
-            ConnectionLost: the connection has ended.
-        """
-        self.connection.send(code, payload)
+    def outlet(self) -> Outlet:
+        """A way out for one task: no faster than the peer has said that it takes packets."""
+        return Outlet(self.connection, self._pace, self._sealing)
 
     async def stop(self) -> None:
         """Confirm what was received, then disconnect: we are quitting."""
@@ -261,7 +246,8 @@ class ServedPeer:
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                await self._services.delivery.refuse(payload, refused, self, self._known_requester.node_id)
+                outlet = self.outlet()
+                await self._services.delivery.refuse(payload, refused, outlet, self._known_requester.node_id)
 
     def _has_room_for(self, request: bytes) -> bool:
         """Whether one more request may wait; then it is counted."""
@@ -274,7 +260,7 @@ class ServedPeer:
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
-        before = 0
+        before, outlet = 0, self.outlet()
         while True:
             await self._requested.wait()
             if not self._requests:
@@ -287,7 +273,7 @@ class ServedPeer:
             try:
                 await self._services.delivery.answer(
                     payload,
-                    self,
+                    outlet,
                     self._known_requester,
                     max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
                     before=before,
@@ -309,7 +295,7 @@ class ServedPeer:
                 self.number,
                 self._pace,
                 services.clock,
-                self.turn,
+                self.outlet().turn,
                 is_limited=not self._known_meter.is_allowed,
             ).run()
 

@@ -137,7 +137,7 @@ def memory_of(live: LiveEnvelope) -> int:
 
 def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
     """Cut envelopes into packets of at most so many bytes; one that is longer goes alone."""
-    for packet in cut([len(live.envelope.raw) for live in envelopes], target=max_bytes):
+    for packet in cut([len(live.envelope.raw) for live in envelopes], max_bytes):
         yield envelopes[packet.start : packet.stop]
 
 

@@ -98,26 +98,18 @@ class EnvelopeStore:
         """
         return await self._ranked(rank).find(query, limit)
 
-    async def sizes(self, seqs: Sequence[int], *, rank: int = 0) -> list[int]:
-        """The lengths in bytes of the envelopes found, by their rows; 0 for one that was deleted since.
+    async def read(self, seqs: Sequence[int], max_bytes: int, *, rank: int = 0) -> Raws:
+        """The first of the envelopes found, by their rows, byte for byte as received; one that was deleted since is
+        left out. Of what is there the first comes, and more as long as all are within `max_bytes`.
 
         Args:
-            rank: as of `read`.
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        return await self._ranked(rank).sizes(seqs)
-
-    async def read(self, seqs: Sequence[int], *, rank: int = 0) -> Raws:
-        """The envelopes found, by their rows, byte for byte as received; one that was deleted since is left out.
-
-        Args:
+            seqs: not many more than will do: all are looked at.
             rank: as of `find`: how many the same answer will have had by then, and those before it. So short answers,
                 and the beginnings of all, do not wait for long ones.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._ranked(rank).read(seqs)
+        return await self._ranked(rank).read(seqs, max_bytes)
 
     def _ranked(self, rank: int) -> Finder:
         return Finder(partial(self._readers.run, rank=rank))

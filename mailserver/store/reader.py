@@ -183,21 +183,22 @@ def _present(slots: int) -> str:
 
 
 _PRESENT = {slots: _present(slots) for slots in _SLOTS}
-_SIZES = f"""
-    SELECT {_packed_numbers("size")} FROM (
-        SELECT coalesce(length(e.raw), 0) AS size
-        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
-    )
-"""
+# Lengths without the envelopes they are of, where these are too long: SQLite then reads no more of them than where they
+# begin.
 _RAWS = f"""
-    SELECT {_packed_numbers("length(raw)")}, {_packed_bytes("raw")} FROM (
-        SELECT e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e WHERE e.seq = j.value LIMIT -1
+    SELECT {_packed_numbers("size")}, {_packed_bytes("raw")} FROM (
+        SELECT coalesce(length(e.raw), 0) AS size, CASE WHEN j.key = 0 OR length(e.raw) <= ?2 THEN e.raw END AS raw
+        FROM json_each(?1) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
     )
 """
+
+_SPREAD = 16
+"""How many times longer than the mean of what was asked for an envelope may be that is read with it. So what is read in
+vain is at most as many times what is wanted, should all of them be so long."""
 
 
 class Raws(NamedTuple):
-    """Envelopes one after the other, as a packet holds them, and the length of each."""
+    """Envelopes one after the other, as a packet holds them, and the length of each; 0 of one that is gone."""
 
     body: bytes
     sizes: Sequence[int]
@@ -205,11 +206,12 @@ class Raws(NamedTuple):
     @property
     def last(self) -> bytes:
         """The last of them; there is one."""
-        return self.body[len(self.body) - self.sizes[-1] :]
+        size = next(size for size in reversed(self.sizes) if size)
+        return self.body[len(self.body) - size :]
 
     def split(self) -> list[bytes]:
-        """Each by itself."""
-        return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
+        """Each that is there, by itself."""
+        return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0)) if end > start]
 
 
 Statement = Callable[[str, Sequence[object]], Awaitable[Iterable[sqlite3.Row]]]
@@ -238,15 +240,21 @@ class Finder:
             keys, looked_up = await self._find_by_day(query.interest, bounds, wanted)
         return Page(keys.first(limit), len(keys) > limit, looked_up)
 
-    async def sizes(self, seqs: Sequence[int]) -> list[int]:
-        """The lengths of these rows' envelopes in bytes; 0 where the row is gone."""
-        (sizes,) = await self._run_packed(_SIZES, (json.dumps([*seqs]),))
-        return _numbers(sizes)
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> Raws:
+        """The envelopes of the first of these rows: of one at least, and of more as long as all are within `max_bytes`.
 
-    async def read(self, seqs: Sequence[int]) -> Raws:
-        """These rows' envelopes, in this order; a row that is gone is left out."""
-        sizes, raws = await self._run_packed(_RAWS, (json.dumps([*seqs]),))
-        return Raws(raws or b"", _numbers(sizes))
+        They may be fewer than that: none with one before it that is far longer than `max_bytes` would have each be.
+        """
+        longest = _SPREAD * max_bytes // max(1, len(seqs))
+        packed, raws = await self._run_packed(_RAWS, (json.dumps([*seqs]), longest))
+        sizes = _numbers(packed)
+        count = total = 0
+        for size in sizes:
+            if count and (size > longest or total + size > max_bytes):
+                break
+            count += 1
+            total += size
+        return Raws((raws or b"")[:total], sizes[:count])
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """Which of these places (created, prefix of the hash) an envelope stands at."""

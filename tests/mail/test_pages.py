@@ -4,15 +4,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailserver.mail.pages import TARGET_PACKET_BYTES, cut
+from mailserver.mail.pages import TARGET_PACKET_BYTES, cut, max_body_bytes
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
-from mailserver.waku.envelope import encode_envelopes
+from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import MAX_PACKET_BYTES
 
 
-def packets(sizes: list[int], *, one_per_packet: bool = False, target: int = TARGET_PACKET_BYTES) -> list[list[int]]:
+def packets(sizes: list[int], *, target: int = TARGET_PACKET_BYTES) -> list[list[int]]:
     """The sizes in each packet."""
-    return [[sizes[index] for index in packet] for packet in cut(sizes, one_per_packet=one_per_packet, target=target)]
+    return [[sizes[index] for index in packet] for packet in cut(sizes, target)]
 
 
 def payload_bytes(sizes: list[int]) -> int:
@@ -22,7 +22,6 @@ def payload_bytes(sizes: list[int]) -> int:
 
 def test_no_envelopes_make_no_packets() -> None:
     assert packets([]) == []
-    assert packets([], one_per_packet=True) == []
 
 
 def test_what_fits_goes_into_one_packet() -> None:
@@ -46,10 +45,6 @@ def test_cut_begins_anew_after_each_packet() -> None:
     assert packets([60, 30, 60, 30, 60], target=95) == [[60, 30], [60, 30], [60]]
 
 
-def test_one_envelope_goes_into_each_packet_where_that_is_asked_for() -> None:
-    assert packets([10, 20, 30], one_per_packet=True) == [[10], [20], [30]]
-
-
 def test_envelope_above_the_target_gets_a_packet_to_itself() -> None:
     assert packets([10, 500, 10, 10], target=100) == [[10], [500], [10, 10]]
     assert packets([500], target=100) == [[500]]
@@ -69,7 +64,7 @@ def test_packet_is_no_longer_than_deployed_clients_take_whatever_the_target(targ
 
 
 def test_deleted_envelopes_of_no_bytes_are_kept_in_their_place() -> None:
-    assert [list(packet) for packet in cut([0, 60, 0, 60, 0], target=70)] == [[0, 1, 2], [3, 4]]
+    assert [list(packet) for packet in cut([0, 60, 0, 60, 0], 70)] == [[0, 1, 2], [3, 4]]
 
 
 def test_target_leaves_room_for_many_usual_envelopes() -> None:
@@ -79,19 +74,26 @@ def test_target_leaves_room_for_many_usual_envelopes() -> None:
     assert payload_bytes(first) <= TARGET_PACKET_BYTES < MAX_PACKET_BYTES
 
 
-@given(st.lists(st.integers(0, 400), max_size=12), st.integers(0, 1000), st.booleans())
-@example([], 0, False)
-@example([1], 0, False)
+@pytest.mark.parametrize("target", [0, 1, 2, 56, 57, 58, 258, 259, 260, 65_538, 65_539, 65_540, MAX_PACKET_BYTES])
+def test_most_bytes_of_a_packet_fill_it_and_no_more(target: int) -> None:
+    body = max_body_bytes(target)
+
+    assert target == 0 or packet_bytes(body) <= target
+    assert packet_bytes(body + 1) > target
+    assert max_body_bytes(10 * MAX_PACKET_BYTES) == max_body_bytes(MAX_PACKET_BYTES)
+
+
+@given(st.lists(st.integers(0, 400), max_size=12), st.integers(0, 1000))
+@example([], 0)
+@example([1], 0)
 @settings(max_examples=80, deadline=None)
-def test_packets_hold_everything_in_order_and_as_much_as_fits(
-    sizes: list[int], target: int, one_per_packet: bool
-) -> None:
-    cuts = list(cut(sizes, one_per_packet=one_per_packet, target=target))
+def test_packets_hold_everything_in_order_and_as_much_as_fits(sizes: list[int], target: int) -> None:
+    cuts = list(cut(sizes, target))
 
     assert [index for packet in cuts for index in packet] == list(range(len(sizes)))
     for packet in cuts:
         inside = sizes[packet.start : packet.stop]
         assert inside
-        assert len(inside) == 1 or (payload_bytes(inside) <= target and not one_per_packet)
-        if packet.stop < len(sizes) and not one_per_packet:
+        assert len(inside) == 1 or (payload_bytes(inside) <= target)
+        if packet.stop < len(sizes):
             assert payload_bytes(sizes[packet.start : packet.stop + 1]) > target

@@ -31,6 +31,7 @@ from mailserver.waku.packets import (
     RateLimits,
 )
 from tests.mailservers import NEWS, NO_LIMITS, NOW, SPORT, Clock, in_order, make_envelope, make_envelopes
+from tests.store.samples import EVERY_BYTE
 from tests.waiting import DEADLINE_S, turns
 
 HASH = bytes(range(32))
@@ -67,7 +68,7 @@ def archive_of(
 async def all_in(store: EnvelopeStore) -> list[bytes]:
     """Everything that is stored, newest first."""
     page = await store.find(EVERYTHING, 100_000)
-    return (await store.read(page.keys.seqs)).split()
+    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
 
 
 def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:

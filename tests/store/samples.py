@@ -24,6 +24,9 @@ RECEIVED = START + 12 * 3600
 LAST_SECOND = 2**32 - 1
 EVER = (0, LAST_SECOND)
 
+EVERY_BYTE = 2**30
+"""More than any envelopes here take together."""
+
 NEWS = Topic(b"\x9a\xcb\x04\x42")
 SPORT = Topic(b"\xf0\xc5\x34\x1e")
 FULL = Interest()

@@ -24,6 +24,7 @@ from mailserver.waku.bloom import Interest, bloom_of
 from tests.store.samples import (
     DAY,
     EVER,
+    EVERY_BYTE,
     FULL,
     NEWS,
     RECEIVED,
@@ -59,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 async def found(store: EnvelopeStore, query: Query, limit: int = 1000) -> list[bytes]:
     page = await store.find(query, limit)
-    return (await store.read(page.keys.seqs)).split()
+    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
 
 
 # Put, find, read
@@ -92,20 +93,20 @@ async def test_page_says_whether_there_is_more(path: Path) -> None:
         assert await store.find(Query(0, START - 1, FULL), 3) == Page(Keys(), more=False)
 
 
-async def test_lengths_and_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Path) -> None:
+async def test_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Path) -> None:
     envelopes = [new_envelope(number, created=START + number, size=20 + number) for number in range(3)]
 
     async with open_store(path) as store:
         await store.put(envelopes)
         page = await store.find(EVERYTHING, 10)
-        assert await store.sizes(page.keys.seqs) == [22, 21, 20]
+        assert (await store.read(page.keys.seqs, EVERY_BYTE)).sizes == [22, 21, 20]
         change(path, f"DELETE FROM envelopes WHERE created = {START + 1}")
 
-        assert await store.sizes(page.keys.seqs) == [22, 0, 20]
-        assert (await store.read(page.keys.seqs)).split() == raws([envelopes[2], envelopes[0]])
-        assert await store.sizes([]) == []
-        assert (await store.read([])).split() == []
-        assert (await store.read([99])).split() == []
+        left = await store.read(page.keys.seqs, EVERY_BYTE)
+        assert left.split() == raws([envelopes[2], envelopes[0]])
+        assert left.sizes == [22, 0, 20]
+        assert (await store.read([], EVERY_BYTE)).split() == []
+        assert (await store.read([99], EVERY_BYTE)).split() == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 1000])
@@ -178,7 +179,7 @@ async def test_reading_does_not_keep_the_log_from_being_cut(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(100))
         page = await store.find(EVERYTHING, 10)
-        await store.read(page.keys.seqs)
+        await store.read(page.keys.seqs, EVERY_BYTE)
         await store.stats()
 
         with plain(path, write=True) as other:
@@ -244,8 +245,7 @@ async def assert_pages_are_those_of_the_model(
     for at in range(0, max(1, len(expected)), limit):
         page = await store.find(Query(*EVER, interest, below), limit)
         pages.append(page)
-        assert (await store.read(page.keys.seqs)).split() == raws(expected[at : at + limit])
-        assert await store.sizes(page.keys.seqs) == [len(raw) for raw in raws(expected[at : at + limit])]
+        assert (await store.read(page.keys.seqs, EVERY_BYTE)).split() == raws(expected[at : at + limit])
         if page.keys:
             below = place(expected[at + len(page.keys) - 1])
     assert [page.more for page in pages] == [True] * (len(pages) - 1) + [False]
@@ -355,7 +355,7 @@ async def test_where_many_read_short_answers_go_before_long_ones(
             if what == "find":
                 await store.find(Query(*EVER, FULL), 3, rank=rank)
             else:
-                await store.read([1, 2, 3], rank=rank)
+                await store.read([1, 2, 3], EVERY_BYTE, rank=rank)
             order.append(rank)
 
         await asyncio.gather(*(read(rank) for rank in (99, 900, 500, 0, 900, 0, 500)))
@@ -366,9 +366,9 @@ async def test_where_many_read_short_answers_go_before_long_ones(
 async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
-        reading = [asyncio.create_task(store.read([1, 2, 3])) for _ in range(READERS)]
+        reading = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE)) for _ in range(READERS)]
         await turns()
-        waiting = [asyncio.create_task(store.read([1, 2, 3], rank=number)) for number in range(6)]
+        waiting = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE, rank=number)) for number in range(6)]
         await turns()
 
         for task in waiting[::2]:
@@ -377,7 +377,7 @@ async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -
 
         assert all(task.cancelled() or task.exception() is None for task in waiting)
         assert not any(task.cancelled() for task in waiting[1::2])
-        read = await asyncio.gather(*(store.read([1]) for _ in range(2 * READERS)))
+        read = await asyncio.gather(*(store.read([1], EVERY_BYTE) for _ in range(2 * READERS)))
         assert [each.split() for each in read] == [raws(new_envelopes(1))] * 6
 
 
@@ -387,7 +387,7 @@ async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
     monkeypatch.setattr(envelopes_module, "READERS", 1)
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
-        first, *waiting = (asyncio.create_task(store.read([1, 2, 3])) for _ in range(3))
+        first, *waiting = (asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE)) for _ in range(3))
         await turns(1)
 
         first.cancel()
@@ -395,7 +395,7 @@ async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
         await asyncio.wait([first, *waiting])
 
         assert waiting[1].result().split() == raws(new_envelopes(3))
-        assert (await store.read([1])).split() == raws(new_envelopes(1))
+        assert (await store.read([1], EVERY_BYTE)).split() == raws(new_envelopes(1))
 
 
 def damage(path: Path) -> None:
@@ -414,9 +414,7 @@ async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
         with pytest.raises(StoreError):
             await store.find(NEWS_ONLY, 1)
         with pytest.raises(StoreError):
-            await store.sizes(page.keys.seqs)
-        with pytest.raises(StoreError):
-            await store.read(page.keys.seqs)
+            await store.read(page.keys.seqs, EVERY_BYTE)
         with pytest.raises(StoreError):
             await store.missing(new_envelopes(1))
         with pytest.raises(StoreError):
@@ -433,7 +431,7 @@ async def test_damage_is_reported_where_it_is_met(path: Path) -> None:
         page = await store.find(NEWS_ONLY, 100)
         assert len(page.keys) == 10  # the indexes are whole
         with pytest.raises(StoreError, match="cannot read the store"):
-            await store.read(page.keys.seqs)
+            await store.read(page.keys.seqs, EVERY_BYTE)
         with pytest.raises(StoreError, match="cannot store 1 envelopes"):
             await store.put(new_envelopes(1, first=10))
 
@@ -638,8 +636,9 @@ async def test_pruned_envelope_is_found_no_more(path: Path) -> None:
         deleted = await store.prune(Surplus(END_OF_TIME, 2))
 
         assert deleted == (2, 80)
-        assert (await store.read(page.keys.seqs)).split() == [envelopes[2].raw]
-        assert await store.sizes(page.keys.seqs) == [40, 0, 0]
+        left = await store.read(page.keys.seqs, EVERY_BYTE)
+        assert left.split() == [envelopes[2].raw]
+        assert left.sizes == [40, 0, 0]
         assert [key.seq for key in (await store.find(EVERYTHING, 10)).keys] == [3]
         assert (await store.stats()).envelopes == 1
 

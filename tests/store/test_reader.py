@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailserver.store.reader import Finder, Key, Keys, Page, Query
+from mailserver.store.reader import Finder, Key, Keys, Page, Query, Raws
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
@@ -20,6 +20,7 @@ from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.store.samples import (
     DAY,
     EVER,
+    EVERY_BYTE,
     FULL,
     LAST_SECOND,
     NEWS,
@@ -45,6 +46,7 @@ class Statements:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
         self.run_so_far: list[tuple[str, Sequence[Any]]] = []
+        self.rows_so_far: list[Sequence[Any]] = []
         self.finder = Finder(self.run)
         self.steps = 0
         self.connection.set_progress_handler(self.count_step, 1)
@@ -53,6 +55,7 @@ class Statements:
         self.run_so_far.append((sql, parameters))
         rows = self.connection.execute(sql, tuple(parameters)).fetchall()
         assert len(rows) == 1  # to fetch another takes Python's lock once more
+        self.rows_so_far += rows
         return rows
 
     def count_step(self) -> int:
@@ -478,15 +481,17 @@ async def test_pages_hold_each_envelope_once_and_in_order(
     assert len(pages) == max(1, -(-len(expected) // limit))  # no page more than needed, so none is empty
 
 
-# Lengths and bytes
+# Reading
 
 
-async def test_lengths_and_bytes_come_in_the_order_asked_for(made: Made) -> None:
+async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
     envelopes = [new_envelope(number, size=10 + number) for number in range(5)]
-    finder = made(envelopes).finder
 
-    assert await finder.sizes([4, 1, 5, 2]) == [13, 10, 14, 11]
-    assert (await finder.read([4, 1, 5, 2])).split() == [envelopes[number].raw for number in (3, 0, 4, 1)]
+    read = await made(envelopes).finder.read([4, 1, 5, 2], EVERY_BYTE)
+
+    assert read.sizes == [13, 10, 14, 11]
+    assert read.split() == [envelopes[number].raw for number in (3, 0, 4, 1)]
+    assert read.last == envelopes[1].raw
 
 
 @given(raws=st.lists(st.binary(min_size=1, max_size=40), max_size=8))
@@ -499,15 +504,46 @@ def test_any_bytes_are_read_as_they_were_stored(tmp_path_factory: pytest.TempPat
 
     with closing(statements.connection):
         seqs = [*range(len(raws), 0, -1)]
-        assert asyncio.run(statements.finder.read(seqs)).split() == raws[::-1]
-        assert asyncio.run(statements.finder.sizes(seqs)) == [len(raw) for raw in raws[::-1]]
+        read = asyncio.run(statements.finder.read(seqs, EVERY_BYTE))
+        assert (read.split(), read.sizes) == (raws[::-1], [len(raw) for raw in raws[::-1]])
 
 
-async def test_lengths_and_bytes_of_nothing_are_nothing(made: Made) -> None:
-    finder = made(new_envelopes(1)).finder
+async def test_of_nothing_nothing_is_read(made: Made) -> None:
+    assert await made(new_envelopes(1)).finder.read([], EVERY_BYTE) == Raws(b"", [])
 
-    assert await finder.sizes([]) == []
-    assert (await finder.read([])).split() == []
+
+async def test_no_more_is_read_than_is_within_the_bound_and_one_at_least(made: Made) -> None:
+    envelopes = [new_envelope(number, size=size) for number, size in enumerate([30, 40, 50, 20])]
+    finder = made(envelopes).finder
+
+    for max_bytes, count in ((0, 1), (29, 1), (69, 1), (70, 2), (119, 2), (120, 3), (139, 3), (140, 4), (999, 4)):
+        read = await finder.read([1, 2, 3, 4], max_bytes)
+        assert read.split() == [envelope.raw for envelope in envelopes[:count]]
+        assert read.sizes == [len(envelope.raw) for envelope in envelopes[:count]]
+
+
+async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    usual, long = new_envelope(1, size=30), [new_envelope(2 + number, size=1_000_000) for number in range(20)]
+    make_store(path, [usual, *long, usual._replace(hash=EnvelopeHash(bytes(32)))])
+    statements = Statements(path)
+
+    with closing(statements.connection):
+        first = await statements.finder.read(range(1, 23), 1_200_000)
+        second = await statements.finder.read(range(2, 23), 1_200_000)
+
+        assert first.split() == [usual.raw]
+        assert second.split() == [long[0].raw]
+        # None of the twenty was read in vain: SQLite made of them what is shorter than one.
+        assert [len(row[1]) for row in statements.rows_so_far] == [60, 1_000_030]
+
+
+async def test_what_is_as_long_as_was_thought_is_read_together_however_long(made: Made) -> None:
+    envelopes = [new_envelope(number, size=200_000) for number in range(10)]
+
+    read = await made(envelopes).finder.read(range(1, 7), 1_000_000)
+
+    assert read.split() == [envelope.raw for envelope in envelopes[:5]]
 
 
 async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) -> None:
@@ -519,21 +555,23 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
     with closing(statements.connection):
         change(path, "DELETE FROM envelopes WHERE seq IN (1, 3)")
 
-        assert await statements.finder.sizes([1, 2, 3, 4, 99]) == [0, 30, 0, 30, 0]
-        assert (await statements.finder.read([4, 3, 2, 1, 99])).split() == [envelopes[3].raw, envelopes[1].raw]
+        read = await statements.finder.read([4, 3, 2, 1, 99], EVERY_BYTE)
+        assert read.split() == [envelopes[3].raw, envelopes[1].raw]
+        assert read.sizes == [30, 0, 30, 0, 0]
+        assert read.last == envelopes[1].raw
 
 
 async def test_envelope_that_is_asked_for_twice_is_read_twice(made: Made) -> None:
     envelopes = new_envelopes(1)
 
-    assert (await made(envelopes).finder.read([1, 1])).split() == [envelopes[0].raw] * 2
+    assert (await made(envelopes).finder.read([1, 1], EVERY_BYTE)).split() == [envelopes[0].raw] * 2
 
 
 async def test_a_thousand_envelopes_are_read_at_once(made: Made) -> None:
     envelopes = new_envelopes(1000)
     finder = made(envelopes).finder
 
-    assert (await finder.read(list(range(1, 1001)))).split() == [envelope.raw for envelope in envelopes]
+    assert (await finder.read(list(range(1, 1001)), EVERY_BYTE)).split() == [envelope.raw for envelope in envelopes]
 
 
 # What it costs
@@ -596,8 +634,7 @@ async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) 
 async def test_envelopes_are_read_by_their_rows(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.sizes([3, 5])
-    await statements.finder.read([3, 5])
+    await statements.finder.read([3, 5], EVERY_BYTE)
 
     for plan in statements.plans():
         assert "SEARCH e USING INTEGER PRIMARY KEY (rowid=?)" in plan

@@ -18,6 +18,7 @@ from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import open_ledger
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32
+from tests.store.samples import EVERY_BYTE
 
 EVERYTHING = Query(0, MAX_U32, FULL_INTEREST)
 NO_LIMIT = 1 << 30
@@ -81,7 +82,7 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
 async def served(store: EnvelopeStore) -> list[bytes]:
     """Everything that a client could get."""
     page = await store.find(EVERYTHING, NO_LIMIT)
-    return (await store.read(page.keys.seqs)).split()
+    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
 
 
 def _check_served(served: Sequence[bytes], expected: Expected) -> None:

@@ -159,18 +159,18 @@ def completion_seeds() -> Iterator[bytes]:
 def fuzz_pages(data: bytes) -> None:
     """Every envelope goes into one packet, in order; no packet is longer than it may be, or shorter than it need be."""
     choices = Choices(data)
-    one_per_packet, target = choices.flag(), choices.pick((64, 1000, 128 * 1024, 4 * MAX_PACKET_BYTES))
+    target = choices.pick((64, 1000, 128 * 1024, 4 * MAX_PACKET_BYTES))
     sizes: list[int] = []
     while choices.more:
         size = choices.below(1 << choices.pick((4, 8, 16, 21)))
         sizes += [size] * (1 + choices.below(16))
-    packets = list(cut(sizes, one_per_packet=one_per_packet, target=target))
+    packets = list(cut(sizes, target))
     assert [index for packet in packets for index in packet] == list(range(len(sizes)))
     bound = min(target, MAX_PACKET_BYTES)
     for packet in packets:
         length = packet_bytes(sum(sizes[index] for index in packet))
-        assert len(packet) == 1 or (length <= bound and not one_per_packet)
-        if packet.stop < len(sizes) and not one_per_packet:
+        assert len(packet) == 1 or length <= bound
+        if packet.stop < len(sizes):
             assert packet_bytes(sum(sizes[packet.start : packet.stop + 1])) > bound
     cursor = data[: 4 + HASH_BYTES]
     try:
