@@ -14,9 +14,9 @@ from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.waku.packets import MessageResponse, PacketCode
 
-WINDOW_ENVELOPES = 2000
-"""Envelopes of one connection that are sent ahead of their confirmations, in whole packets. Well below what makes
-our daemon stop reading (4,000)."""
+WINDOW_ENVELOPES = 16_000
+"""Envelopes of one connection that are sent ahead of their confirmations, in whole packets. More than makes our daemon
+stop reading (4,000): deployed nodes send whatever the socket takes."""
 
 RUN_TIMEOUT_S = 300.0
 

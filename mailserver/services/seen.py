@@ -1,6 +1,7 @@
 """Which live envelopes we have had, from whom, and whether they are stored: so that each is relayed and stored once."""
 
 from collections import deque
+from functools import lru_cache
 
 from mailserver.waku.envelope import EnvelopeHash
 
@@ -12,6 +13,9 @@ MAX_SENDERS = 16
 """Most connections of which one envelope remembers that they have it, so that it does not go back to them; at the
 bound the first is forgotten. Hardly more neighbours send us the same before we relay it. MAX_SEEN of them, each sent
 by 500 peers, would take half a gigabyte; by 16 each, 50 MB."""
+
+MAX_ALONE = 1024
+"""Of so many peers."""
 
 _LOOKED_AT = 2  # for each new envelope: more go than come, so that it shrinks again after a burst
 
@@ -28,8 +32,16 @@ class Sighting:
 
     def add_peer(self, number: int) -> None:
         """Note that a peer has it; beyond MAX_SENDERS, who sent it first is forgotten."""
-        if number not in self.peers:
+        if not self.peers:
+            self.peers = _alone(number)
+        elif number not in self.peers:
             self.peers = (*self.peers[-MAX_SENDERS + 1 :], number)
+
+
+@lru_cache(MAX_ALONE)
+def _alone(number: int) -> tuple[int, ...]:
+    """One tuple for all that one peer alone has sent, as is usual: 5 MB of a hundred thousand."""
+    return (number,)
 
 
 class Seen:

@@ -97,3 +97,17 @@ def test_peers_that_are_noted_are_bounded() -> None:
         sighting.add_peer(number)
 
     assert sighting.peers == tuple(range(10, MAX_SENDERS + 10))
+
+
+def test_what_one_peer_alone_has_sent_shares_one_tuple_whatever_others_do() -> None:
+    seen = Seen()
+    first, second, third = (seen.add(hash_of(number), 10, 0.0) for number in range(3))
+
+    first.add_peer(70_001)
+    second.add_peer(70_001)
+    third.add_peer(70_002)
+    shared = first.peers is second.peers
+    second.add_peer(70_003)
+
+    assert shared
+    assert (first.peers, second.peers, third.peers) == ((70_001,), (70_001, 70_003), (70_002,))

@@ -14,6 +14,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.connections import (
+    CHECKPOINT_BYTES,
     READER_CACHE_KIB,
     WAL_LIMIT_BYTES,
     WRITER_CACHE_KIB,
@@ -81,7 +82,7 @@ async def refusal(open_it: Open, path: Path) -> str:
 
 
 def settings_of(connection: sqlite3.Connection) -> list[Any]:
-    names = "journal_mode", "synchronous", "cache_size", "journal_size_limit"
+    names = "journal_mode", "synchronous", "cache_size", "wal_autocheckpoint", "journal_size_limit"
     return [value for name in names for (value,) in connection.execute(f"PRAGMA {name}")]
 
 
@@ -137,7 +138,7 @@ async def test_writer_logs_ahead_and_syncs_at_each_commit(path: Path) -> None:
         await worker.close()
 
         full = 2
-        assert settings == ["wal", full, -WRITER_CACHE_KIB, WAL_LIMIT_BYTES]
+        assert settings == ["wal", full, -WRITER_CACHE_KIB, CHECKPOINT_BYTES // PAGE_BYTES, WAL_LIMIT_BYTES]
 
 
 async def test_reader_has_a_cache_of_its_own_size(path: Path) -> None:

@@ -845,11 +845,12 @@ async def test_job_has_the_connection_to_itself(path: Path) -> None:
 
 async def test_jobs_and_commits_take_turns(path: Path) -> None:
     async with running(path) as (writer, *_):
-        parts = [asyncio.create_task(writer.put(new_envelopes(MAX_GROUP_ROWS, first=n * 1000))) for n in range(4)]
+        groups = [new_envelopes(MAX_GROUP_ROWS, first=n * MAX_GROUP_ROWS) for n in range(4)]
+        parts = [asyncio.create_task(writer.put(group)) for group in groups]
         counts = await asyncio.gather(*(writer.between_commits(count_rows) for _ in range(4)))
         await asyncio.gather(*parts)
 
-    assert counts == [0, 1000, 2000, 3000]
+    assert counts == [n * MAX_GROUP_ROWS for n in range(4)]
 
 
 async def test_job_that_fails_is_the_error_of_whoever_waits_for_it(path: Path) -> None:

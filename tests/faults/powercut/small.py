@@ -11,9 +11,10 @@ from pathlib import Path
 from mailserver.cli import main
 from mailserver.services import pruning
 from mailserver.store import connections, deletion, writer
+from mailserver.store.schema import PAGE_BYTES
 
-CHECKPOINT_PAGES = 48
-"""SQLite begins a checkpoint when its WAL has 768 kB; 16 MB in the mailserver."""
+CHECKPOINT_BYTES = 48 * PAGE_BYTES
+"""SQLite begins a checkpoint when its WAL has 768 kB; 64 MB in the mailserver."""
 
 MAX_WAL_BYTES = 1024 * 1024
 WAL_LIMIT_BYTES = 512 * 1024
@@ -26,13 +27,12 @@ PRUNING_S = 0.3
 def shrink() -> None:
     """Make all limits small."""
     vars(writer).update(MAX_WAL_BYTES=MAX_WAL_BYTES, _WAL_STEP_BYTES=WAL_STEP_BYTES)
-    vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES)
+    vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES, CHECKPOINT_BYTES=CHECKPOINT_BYTES)
     vars(deletion).update(RESERVE_PAGES=RESERVE_PAGES, VACUUM_PAGES=VACUUM_PAGES)
     vars(pruning).update(FIRST_ROUND_S=PRUNING_S, ROUND_INTERVAL_S=PRUNING_S)
     prepare, synchronous = vars(connections)["_prepare"], os.environ.get("POWER_SYNCHRONOUS", "FULL")
 
     def prepare_small(connection: sqlite3.Connection, path: Path) -> None:
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         prepare(connection, path)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
 
