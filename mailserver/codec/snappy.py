@@ -1,12 +1,26 @@
-"""Snappy block format (no framing), with the announced length checked before anything is inflated."""
+"""Snappy block format (no framing), with the announced length checked before anything is inflated.
+
+What is short, or was sealed, does not get smaller: then a block is one literal, all of it as it is. Such blocks are
+made and read here, and only others by the library: it gives up Python's lock however short a block is, and where the
+thread that writes the store takes it, the event loop waits for it three times for a packet.
+"""
 
 import cramjam
 
 from mailserver.errors import DecodeError
 
+_MAX_SHORT_BYTES = 60
+"""The longest literal whose length is in its tag. A longer one may pay to be compressed."""
+
+_LITERAL = 0  # the lower two bits of a tag; the upper six are the length less one, or how many bytes that takes
+_ONE_BYTE, _TWO_BYTES = 60 << 2 | _LITERAL, 61 << 2 | _LITERAL
+
 
 def compress(data: bytes) -> bytes:
     """Compress one block."""
+    size = len(data)
+    if 0 < size <= _MAX_SHORT_BYTES:
+        return bytes((size, size - 1 << 2 | _LITERAL)) + data
     return bytes(cramjam.snappy.compress_raw(data))
 
 
@@ -17,6 +31,9 @@ def decompress(data: bytes, *, max_bytes: int) -> bytes:
         DecodeError: no length, more announced than `max_bytes`, or a damaged block.
     Spec: EIP-706 "Avoiding DOS attacks": the length is read before memory is taken for it.
     """
+    literal = _only_literal(data)
+    if literal is not None and len(literal) <= max_bytes:
+        return literal
     try:
         announced = cramjam.snappy.decompress_raw_len(data)
     except cramjam.DecompressionError as error:
@@ -27,6 +44,25 @@ def decompress(data: bytes, *, max_bytes: int) -> bytes:
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise DecodeError("Snappy block is damaged") from error
+
+
+def _only_literal(data: bytes) -> bytes | None:
+    """What a block holds that is one literal of less than 16 KiB; None of any other block, also a damaged one."""
+    if len(data) < 3:
+        return None
+    size, at = data[0], 1
+    if size & 0x80:
+        if data[1] & 0x80:
+            return None
+        size, at = size & 0x7F | data[1] << 7, 2
+    tag = data[at]
+    if size <= _MAX_SHORT_BYTES:
+        return data[at + 1 :] if tag == size - 1 << 2 and len(data) == at + 1 + size else None
+    if tag == _TWO_BYTES and len(data) == at + 3 + size and data[at + 1] | data[at + 2] << 8 == size - 1:
+        return data[at + 3 :]
+    if tag == _ONE_BYTE and len(data) == at + 2 + size and data[at + 1] == size - 1:
+        return data[at + 2 :]
+    return None
 
 
 def max_compressed_bytes(plain_bytes: int) -> int:

@@ -1,3 +1,6 @@
+import random
+
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +28,75 @@ def test_decompress_gives_back_what_was_compressed(data: bytes) -> None:
 
     assert snappy.decompress(compressed, max_bytes=len(data)) == data
     assert len(compressed) <= snappy.max_compressed_bytes(len(data))
+
+
+def length_of(size: int) -> bytes:
+    """A length as Snappy writes it: seven bits a byte, the lowest first."""
+    rest, last = divmod(size, 0x80)
+    return bytes([last]) if not rest else bytes([0x80 | last]) + length_of(rest)
+
+
+def literal(data: bytes, *, length_bytes: int) -> bytes:
+    """A block that is one literal, whose own length takes so many bytes, 0: it is in the tag."""
+    size = len(data) - 1
+    tag = (
+        bytes([(59 + length_bytes) << 2]) + size.to_bytes(length_bytes, "little")
+        if length_bytes
+        else bytes([size << 2])
+    )
+    return length_of(len(data)) + tag + data
+
+
+LITERALS = [
+    (size, length_bytes)
+    for size in (1, 2, 59, 60, 61, 127, 128, 255, 256, 257, 561, 16_383, 16_384, 65_536, 70_000)
+    for length_bytes in range(5)
+    if (size <= 60 if not length_bytes else 4 < size <= 256**length_bytes)  # the library refuses shorter ones
+]
+
+
+@pytest.mark.parametrize(("size", "length_bytes"), LITERALS)
+def test_literal_of_any_length_inflates_as_by_the_library(size: int, length_bytes: int) -> None:
+    data = random.Random(size).randbytes(size)
+    block = literal(data, length_bytes=length_bytes)
+
+    assert bytes(cramjam.snappy.decompress_raw(block)) == data
+    assert snappy.decompress(block, max_bytes=size) == data
+    with pytest.raises(DecodeError, match="announces too much"):
+        snappy.decompress(block, max_bytes=size - 1)
+    for damaged in (block[:-1], block + b"\x00", length_of(size + 1) + block[len(length_of(size)) :]):
+        with pytest.raises(DecodeError, match="block is damaged"):
+            snappy.decompress(damaged, max_bytes=2 * size + 1)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 70), st.sampled_from([0, 1, 3, 4, 5, 0xEC, 0xF0, 0xF4, 0xF8, 0xFC]), st.binary(max_size=70))
+def test_whatever_looks_like_a_literal_is_taken_as_by_the_library(size: int, tag: int, rest: bytes) -> None:
+    block = bytes([size, tag]) + rest
+    try:
+        expected = bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError:
+        with pytest.raises(DecodeError):
+            snappy.decompress(block, max_bytes=1000)
+    else:
+        assert snappy.decompress(block, max_bytes=1000) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 59, 60, 61, 62, 500])
+def test_what_is_compressed_is_read_by_the_library(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+
+    assert bytes(cramjam.snappy.decompress_raw(snappy.compress(data))) == data
+
+
+@pytest.mark.parametrize("data", [bytes(33), random.Random(1).randbytes(561)])
+def test_confirmation_and_sealed_envelope_do_not_go_to_the_library(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = bytes(cramjam.snappy.compress_raw(data)) if len(data) > 60 else snappy.compress(data)
+    monkeypatch.delattr(snappy, "cramjam")
+
+    assert snappy.decompress(block, max_bytes=len(data)) == data
 
 
 def test_repetition_takes_less_room() -> None:
