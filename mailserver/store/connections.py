@@ -1,4 +1,10 @@
-"""Opening SQLite files: ours or not, of which version, with which settings."""
+"""Opening SQLite files: ours or not, of which version, with which settings.
+
+A process that has a database open by SQLite must not open its file, or that of the log's index (`-shm`), by itself: to
+close it again drops all POSIX locks of the process on it, and SQLite does not know. Whoever else opens the database
+then takes itself for the only one, and deletes the log when it is done, with what is confirmed from then on. (SQLite,
+"How To Corrupt An SQLite Database File", 2.2.)
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +23,6 @@ from mailserver.files import sync_folder
 from mailserver.store.damage import explain, look_at_files
 from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
-from mailserver.store.untouched import check_header
 from mailserver.store.wal import has_content, wal_file, write_again
 from mailserver.store.worker import Worker
 
@@ -71,7 +76,6 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     Raises:
         StoreError: there is no such file, or it is foreign, damaged, or of a later version.
     """
-    await asyncio.to_thread(check_header, path)
     # What cannot be opened fails here. In aiosqlite the thread of a connection that failed goes on to report its end
     # to the event loop, which a command may have closed by then: a traceback after our one line.
     await asyncio.to_thread(_look, path, may_be_blank=False)

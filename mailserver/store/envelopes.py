@@ -19,6 +19,7 @@ from mailserver.store.reader import Finder, Page, Query, Raws
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
+from mailserver.store.untouched import check_header
 from mailserver.store.writer import NewEnvelope, StoreWriter
 
 READERS = 3
@@ -251,6 +252,7 @@ async def read_stats(path: Path) -> StoreStats:
     Raises:
         StoreError: there is no such store, or it cannot be read.
     """
+    await asyncio.to_thread(check_header, path)
     async with _open_readers(path, 1, Trouble(path)) as readers:
         return await _stats(readers)
 

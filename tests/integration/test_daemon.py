@@ -662,6 +662,20 @@ async def test_all_of_a_large_history_is_served_exactly_once_while_more_arrives(
     assert len(served) == len(set(served))
 
 
+async def test_nothing_is_lost_where_an_operator_has_looked_into_the_store(tmp_path: Path, peers: Peers) -> None:
+    with running_daemon(tmp_path) as daemon:
+        raw = await peers.join(daemon)
+        for _ in range(3):
+            assert await serves(peers, daemon, raw)
+            count_in(tmp_path)  # by a connection that could write: it is not the last one, and leaves the log alone
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.wait()
+
+    with running_daemon(tmp_path) as daemon:
+        assert len(await everything(await peers.join(daemon))) == 3
+        assert daemon.stop() == 0
+
+
 # Retention
 
 AN_HOUR_AGO = int(time.time()) - 3600

@@ -3,7 +3,9 @@
 import asyncio
 import random
 import sqlite3
+import sys
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -713,3 +715,25 @@ async def test_touch_writes_to_the_disk(tmp_path: Path) -> None:
 
         assert wal_file(path).stat().st_size >= before + 3 * PAGE_BYTES
         assert await store.identity()
+
+
+def test_log_stays_whoever_else_opens_the_store_by_sqlite_and_closes_it(path: Path) -> None:
+    """As an operator does it: `sqlite3 mailserver.db`. Locks are a process's, so it takes another one."""
+    look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(*c.execute('SELECT count(*) FROM envelopes'))"
+    look += "; c.close()"
+
+    async def put_and_be_looked_at() -> list[str]:
+        counts = []
+        async with open_store(path) as store:
+            for number in range(3):
+                await store.put([new_envelope(number)])
+                await store.find(EVERYTHING, 10)
+                inode = wal_file(path).stat().st_ino
+                process = await asyncio.create_subprocess_exec(sys.executable, "-c", look, path, stdout=PIPE)
+                output, _ = await process.communicate()
+                counts.append(output.decode().strip())
+                assert wal_file(path).stat().st_ino == inode
+        return counts
+
+    assert asyncio.run(put_and_be_looked_at()) == ["(1,)", "(2,)", "(3,)"]
+    assert raws(new_envelopes(3)) == [raw for (raw,) in rows(path, "SELECT raw FROM envelopes ORDER BY seq")]
