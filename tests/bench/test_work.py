@@ -219,11 +219,11 @@ ALONE = [question for question in QUESTIONS if question.clients == 1]
 
 
 MOST = {
-    "one topic, 24 h": (280, 4),
-    "one topic, 30 days": (195, 4),
-    "100 topics, 7 days": (125, 11),
-    "bloom of 3 topics, 30 days": (510, 12),
-    "full bloom, 24 h": (55, 4),
+    "one topic, 24 h": (247, 3),
+    "one topic, 30 days": (187, 3),
+    "100 topics, 7 days": (121, 8),
+    "bloom of 3 topics, 30 days": (501, 12),
+    "full bloom, 24 h": (52, 3),
 }
 """By question: steps for each envelope that is served, and statements for the page."""
 
