@@ -1,5 +1,5 @@
 """`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood and
-compaction of our mailserver, or by --enode the first five of any.
+compaction of our mailserver, or by --enode the first five of any, with --beside-ours after ours in the same run.
 
 Ours runs in a process of its own on loopback: for each run of ingest, relay, handshakes and idle peers a new one with
 an empty store, for each run of both at once one on a copy of a store that was filled before; for history and the flood
@@ -29,7 +29,7 @@ from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
-from bench.data import Distribution, Topics
+from bench.data import Distribution, Sizes, Topics
 from bench.flood import FloodFailed, flood_specs, measure_flood
 from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = parse_arguments(given)
     try:
-        results = _measure(arguments, tuple(given))
+        results = [_measure(each, tuple(given)) for each in _each_mailserver(arguments)]
     except (
         MailserverError,
         DaemonFailed,
@@ -101,10 +101,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    print(as_text(results))
+    print("\n\n".join(as_text(each) for each in results))
     if arguments.json is not None:
         arguments.json.write_text(as_json(results), encoding="utf-8")
     return 0
+
+
+def _each_mailserver(arguments: argparse.Namespace) -> list[argparse.Namespace]:
+    """What is to be measured, for each mailserver that is."""
+    if not arguments.beside_ours:
+        return [arguments]
+    return [argparse.Namespace(**{**vars(arguments), "enode": None, "pid": None}), arguments]
 
 
 def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
@@ -140,6 +147,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         cpus=os.cpu_count() or 1,
         load=(load_before, os.getloadavg()[0]),
         arguments=given,
+        mailserver="ours" if arguments.enode is None else str(arguments.enode),
     )
     return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle, busy)
 
@@ -159,6 +167,7 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
                         per_packet=per_packet,
                         topics=topics,
                         seed=run,
+                        sizes=Sizes(arguments.sizes),
                     )
                     runs.append(uvloop.run(measuring))
             ingest = Ingest(connections, per_packet, arguments.ingest_envelopes, tuple(runs))
@@ -204,7 +213,7 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int
 def _prepared_store(arguments: argparse.Namespace, envelopes: int) -> Iterator[FilledStore]:
     """A store that is filled, or was and is kept."""
     days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES), 1)
-    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution)
+    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution, arguments.sizes)
     with contextlib.ExitStack() as stack:
         folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
         data_dir = folder / str(envelopes)
@@ -330,7 +339,7 @@ def _measure_compactions(
     with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
         small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
         for days in arguments.days:
-            spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution)
+            spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution, arguments.sizes)
             _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
             store = prepare_store(Path(folder, f"{days}-days"), spec)
             for by in PARTITIONED_BY.get(days, OTHERWISE_BY):

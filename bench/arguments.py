@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.data import Distribution
+from bench.data import Distribution, Sizes
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.errors import DecodeError
@@ -88,6 +88,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")
     _add_number(parser, "topics", "topics that they are spread over")
     parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
+    parser.add_argument(
+        "--sizes",
+        choices=[kind.value for kind in Sizes],
+        default=Sizes.ONE.value,
+        help="of what is ingested, stored and compacted: 561 bytes, or padded messages of 256 to 8,192 (default: one)",
+    )
     parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")
     parser.add_argument(
         "--packets", type=_positive, nargs="+", default=[1, 10, 100], metavar="N", help="envelopes per packet"
@@ -99,6 +105,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--store", type=Path, metavar="DIR", help="keep stores there; used again if they are what is asked for"
     )
     parser.add_argument("--enode", type=_enode, help="measure this mailserver, with whatever it holds, instead of ours")
+    parser.add_argument("--beside-ours", action="store_true", help="measure ours, too, before the --enode")
     parser.add_argument("--pid", type=_positive, help="its process, if it runs here: reports CPU and memory")
     parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")
     arguments = parser.parse_args(argv)
@@ -106,6 +113,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         if part not in PARTS:
             parser.error(f"{part!r} is none of {', '.join(PARTS)}")
     arguments.parts = arguments.parts or PARTS
+    if arguments.beside_ours and arguments.enode is None:
+        parser.error("--beside-ours is for an --enode: without one, ours alone is measured")
     if arguments.plot is not None and ("history" not in arguments.parts or arguments.enode is not None):
         parser.error("--plot draws the history part, of our own stores: what another mailserver has is not known")
     defaults = QUICK if arguments.quick else DEFAULTS

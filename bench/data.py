@@ -1,4 +1,4 @@
-"""What the benchmark sends and stores: random envelopes of one size, over topics and times of a stated distribution.
+"""What the benchmark sends and stores: random envelopes, over topics, sizes and times of a stated distribution.
 
 Everything but the time comes from a seed. An envelope is put together from its bytes: the codec's general encoder
 would take longer than everything else that a million of them need.
@@ -24,13 +24,13 @@ SPREAD_S = 2
 
 ROWS_PER_PUT = 1000
 
-_DATA_BYTES = ENVELOPE_BYTES - 26
-_LIST_HEADER = b"\xf9" + (ENVELOPE_BYTES - 3).to_bytes(2, "big")
+_OVERHEAD_BYTES = 26
+_DATA_BYTES = ENVELOPE_BYTES - _OVERHEAD_BYTES
+_PADDED_TO = 256
 _TTL = bytes([TTL_S])
 _TOPIC_HEADER = b"\x84"
-_DATA_HEADER = b"\xb9" + _DATA_BYTES.to_bytes(2, "big")
 _FIRST_NONCE = 1 << 56
-"""The least nonce of 8 bytes: all envelopes are of one length."""
+"""The least nonce of 8 bytes: an envelope is as long as its data says."""
 
 
 class Distribution(Enum):
@@ -39,6 +39,24 @@ class Distribution(Enum):
     UNIFORM = "uniform"
     ZIPF = "zipf"
     """The topic of rank r gets a share proportional to 1 / r."""
+
+
+class Sizes(Enum):
+    """How long envelopes are."""
+
+    ONE = "one"
+    """ENVELOPE_BYTES."""
+
+    PADDED = "padded"
+    """As messages of many lengths are when they are padded (7/WAKU-DATA): 256 bytes and what is around them, or twice
+    as much half as often, and so on up to 8,192. The mean is 830 bytes."""
+
+    def choose(self, count: int, rng: random.Random) -> list[int]:
+        """Choose the lengths of so many envelopes' data, in bytes."""
+        if self is Sizes.ONE:
+            return [_DATA_BYTES] * count
+        lengths = [_DATA_BYTES + _PADDED_TO * (2**doubled - 2) for doubled in range(6)]
+        return rng.choices(lengths, [2.0**-doubled for doubled in range(6)], k=count)
 
 
 class Topics:
@@ -67,23 +85,26 @@ class Topics:
         return frozenset(chosen)
 
 
-def envelope(created: int, topic: Topic, rng: random.Random, mark: bytes = b"") -> bytes:
-    """Encode an envelope of random data, of ENVELOPE_BYTES and with a ttl of TTL_S; its proof of work is chance.
+def envelope(created: int, topic: Topic, rng: random.Random, mark: bytes = b"", data_bytes: int = _DATA_BYTES) -> bytes:
+    """Encode an envelope of random data, with a ttl of TTL_S; its proof of work is chance.
 
     Args:
         mark: what the data begins with.
+        data_bytes: from 256 to 65,000; by default what makes it ENVELOPE_BYTES long.
     """
     return b"".join(
         (
-            _LIST_HEADER,
+            b"\xf9",
+            (data_bytes + _OVERHEAD_BYTES - 3).to_bytes(2, "big"),
             b"\x84",
             (created + TTL_S).to_bytes(4, "big"),
             _TTL,
             _TOPIC_HEADER,
             topic,
-            _DATA_HEADER,
+            b"\xb9",
+            data_bytes.to_bytes(2, "big"),
             mark,
-            rng.randbytes(_DATA_BYTES - len(mark)),
+            rng.randbytes(data_bytes - len(mark)),
             b"\x88",
             rng.randrange(_FIRST_NONCE, 1 << 64).to_bytes(8, "big"),
         )
@@ -91,18 +112,25 @@ def envelope(created: int, topic: Topic, rng: random.Random, mark: bytes = b"") 
 
 
 def live_envelopes(
-    count: int, topics: Topics, now: int, *, min_pow: float, rng: random.Random, mark: bytes = b""
+    count: int,
+    topics: Topics,
+    now: int,
+    *,
+    min_pow: float,
+    rng: random.Random,
+    mark: bytes = b"",
+    sizes: Sizes = Sizes.ONE,
 ) -> list[bytes]:
     """Make envelopes to be sent at once to a node that asks for this proof of work; their data begins with `mark`."""
-    chosen = topics.choose(count, rng)
-    if min_pow * ENVELOPE_BYTES * TTL_S <= 1:  # any hash will do
-        return [envelope(now - rng.randrange(SPREAD_S), topic, rng, mark) for topic in chosen]
-    expiries = (now - rng.randrange(SPREAD_S) + TTL_S for _ in chosen)
-    datas = (mark + rng.randbytes(_DATA_BYTES - len(mark)) for _ in chosen)
-    return [
-        mine(expiry, TTL_S, topic, data, target=min_pow, first_nonce=_FIRST_NONCE).raw
-        for expiry, topic, data in zip(expiries, chosen, datas, strict=True)
-    ]
+    raws = []
+    for topic, data_bytes in zip(topics.choose(count, rng), sizes.choose(count, rng), strict=True):
+        created = now - rng.randrange(SPREAD_S)
+        if min_pow * (data_bytes + _OVERHEAD_BYTES) * TTL_S <= 1:  # any hash will do
+            raws.append(envelope(created, topic, rng, mark, data_bytes))
+        else:
+            data = mark + rng.randbytes(data_bytes - len(mark))
+            raws.append(mine(created + TTL_S, TTL_S, topic, data, target=min_pow, first_nonce=_FIRST_NONCE).raw)
+    return raws
 
 
 def packets(raws: Sequence[bytes], per_packet: int) -> list[bytes]:
@@ -110,13 +138,16 @@ def packets(raws: Sequence[bytes], per_packet: int) -> list[bytes]:
     return [encode_envelopes(list(raws[at : at + per_packet])) for at in range(0, len(raws), per_packet)]
 
 
-def history(count: int, topics: Topics, *, end: int, span_s: int, rng: random.Random) -> Iterator[list[NewEnvelope]]:
+def history(
+    count: int, topics: Topics, *, end: int, span_s: int, rng: random.Random, sizes: Sizes = Sizes.ONE
+) -> Iterator[list[NewEnvelope]]:
     """Make rows for the store, created evenly over `span_s` seconds up to `end`, ROWS_PER_PUT at a time."""
     for at in range(0, count, ROWS_PER_PUT):
         chosen = topics.choose(min(ROWS_PER_PUT, count - at), rng)
+        lengths = sizes.choose(len(chosen), rng)
         rows = []
-        for index, topic in enumerate(chosen, at + 1):
+        for index, (topic, data_bytes) in enumerate(zip(chosen, lengths, strict=True), at + 1):
             created = end - span_s + index * span_s // count
-            raw = envelope(created, topic, rng)
+            raw = envelope(created, topic, rng, data_bytes=data_bytes)
             rows.append(NewEnvelope(created, created, topic, EnvelopeHash(keccak256(raw)), raw))
         yield rows

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from bench.daemon import usage
-from bench.data import Topics, live_envelopes, packets
+from bench.data import Sizes, Topics, live_envelopes, packets
 from bench.results import IngestRun
 from bench.wire import Wire, connect
 from mailserver.codec.keys import Enode
@@ -66,7 +66,15 @@ class Sender:
 
 
 async def measure_ingest(
-    enode: Enode, pid: int | None, *, envelopes: int, connections: int, per_packet: int, topics: Topics, seed: int
+    enode: Enode,
+    pid: int | None,
+    *,
+    envelopes: int,
+    connections: int,
+    per_packet: int,
+    topics: Topics,
+    seed: int,
+    sizes: Sizes = Sizes.ONE,
 ) -> IngestRun:
     """Send so many new envelopes in packets of `per_packet`, shared out to the connections.
 
@@ -81,7 +89,7 @@ async def measure_ingest(
         min_pow = max(settings.pow_requirement for _, settings in wires)
         # Not the same envelopes again if the same node is measured twice: it has them already.
         rng = random.Random(f"{seed} {time.time_ns()}")
-        raws = live_envelopes(envelopes, topics, int(time.time()), min_pow=min_pow, rng=rng)
+        raws = live_envelopes(envelopes, topics, int(time.time()), min_pow=min_pow, rng=rng, sizes=sizes)
         payloads = packets(raws, per_packet)
         del raws
         window = max(1, WINDOW_ENVELOPES // per_packet)

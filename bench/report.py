@@ -25,9 +25,9 @@ from bench.results import (
 UNKNOWN = "-"
 
 
-def as_json(results: Results) -> str:
-    """All runs, not only their medians."""
-    return json.dumps(asdict(results), indent=2) + "\n"
+def as_json(results: Iterable[Results]) -> str:
+    """All runs, not only their medians: a list with an object for each mailserver."""
+    return json.dumps([asdict(each) for each in results], indent=2) + "\n"
 
 
 def as_text(results: Results) -> str:
@@ -36,8 +36,9 @@ def as_text(results: Results) -> str:
     before, after = environment.load
     machine = f"Python {environment.python}, SQLite {environment.sqlite}, {environment.cpus} CPUs"
     load = f"load {before:.1f} before and {after:.1f} after"
+    measured = f"mailserver: {environment.mailserver}; arguments: {' '.join(environment.arguments) or 'none'}"
     parts = [
-        f"{environment.measured_at}, {machine}, {load}\narguments: {' '.join(environment.arguments) or 'none'}",
+        f"{environment.measured_at}, {machine}, {load}\n{measured}",
     ]
     if results.ingest:
         parts.append("Ingest, every packet confirmed (medians; in brackets the slowest and the fastest run)\n")

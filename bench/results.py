@@ -274,7 +274,8 @@ class PlainExport:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where and how it was measured. `load` is the 1-minute load average before and after."""
+    """Where and how it was measured. `load` is the 1-minute load average before and after; `mailserver` "ours", or the
+    enode of another."""
 
     measured_at: str
     python: str
@@ -282,6 +283,7 @@ class Environment:
     cpus: int
     load: tuple[float, float]
     arguments: tuple[str, ...]
+    mailserver: str = "ours"
 
 
 @dataclass(frozen=True, slots=True)

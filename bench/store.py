@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.data import Distribution, Topics, history
+from bench.data import Distribution, Sizes, Topics, history
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 
@@ -29,12 +29,13 @@ class StoreUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """What a store holds: envelopes created evenly over the last `days`, of so many topics."""
+    """What a store holds: envelopes created evenly over the last `days`, of so many topics; `sizes`: how long."""
 
     envelopes: int
     topics: int
     days: int
     distribution: str
+    sizes: str = Sizes.ONE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ def copied(store: FilledStore) -> Iterator[Path]:
 
 async def _fill(path: Path, spec: StoreSpec, end: int) -> None:
     topics = Topics(spec.topics, Distribution(spec.distribution))
-    rows = history(spec.envelopes, topics, end=end, span_s=spec.days * 86_400, rng=random.Random(end))
+    rows = history(
+        spec.envelopes, topics, end=end, span_s=spec.days * 86_400, rng=random.Random(end), sizes=Sizes(spec.sizes)
+    )
     async with open_store(path) as store:
         pending: deque[asyncio.Task[None]] = deque()
         for batch in rows:

@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from bench.data import (
     SPREAD_S,
     TTL_S,
     Distribution,
+    Sizes,
     Topics,
     history,
     live_envelopes,
@@ -71,6 +74,13 @@ NOW = 1_790_000_000
 ENVIRONMENT = Environment("2026-01-01 00:00 UTC", "3.11.0", "3.40.1", 2, (0.5, 1.5), ("--runs", "3"))
 
 
+def results_in(file: Path) -> dict[str, Any]:
+    """What was measured of the one mailserver."""
+    results: list[dict[str, Any]] = json.loads(file.read_text())
+    assert len(results) == 1
+    return results[0]
+
+
 def topics_of(count: int, distribution: Distribution = Distribution.UNIFORM) -> Topics:
     return Topics(count, distribution)
 
@@ -93,6 +103,24 @@ def test_live_envelopes_are_mined_where_chance_does_not_do() -> None:
 
     assert {len(raw) for raw in raws} == {ENVELOPE_BYTES}
     assert all(decode_envelope(raw).pow() >= 0.0002 for raw in raws)
+
+
+@pytest.mark.parametrize("min_pow", [0, 0.000002, 0.0001])
+def test_padded_envelopes_have_many_lengths_each_half_as_often_as_the_half_of_it(min_pow: float) -> None:
+    raws = live_envelopes(600, topics_of(10), NOW, min_pow=min_pow, rng=random.Random(1), sizes=Sizes.PADDED)
+
+    lengths = Counter(len(raw) for raw in raws)
+    assert sorted(lengths) == [ENVELOPE_BYTES - 512 + 256 * 2**doubled for doubled in range(6)]
+    counts = [count for _, count in sorted(lengths.items())]
+    assert all(0.3 * before < count < 0.75 * before for before, count in pairwise(counts[:4]))
+    assert all(decode_envelope(raw).pow() >= min_pow for raw in raws)
+
+
+def test_history_of_padded_envelopes_decodes() -> None:
+    (rows,) = history(500, topics_of(5), end=NOW, span_s=1000, rng=random.Random(1), sizes=Sizes.PADDED)
+
+    assert len({len(row.raw) for row in rows}) == 6
+    assert [decode_envelope(row.raw).hash() for row in rows] == [row.hash for row in rows]
 
 
 def test_packets_hold_all_envelopes_in_order() -> None:
@@ -347,7 +375,7 @@ def test_report_of_a_mailserver_elsewhere_leaves_its_cpu_and_memory_open() -> No
 def test_json_holds_every_run() -> None:
     results = Results(ENVIRONMENT, (Ingest(1, 1, 100, (IngestRun(0.1, 0.01, None, None),) * 3),))
 
-    parsed = json.loads(as_json(results))
+    (parsed,) = json.loads(as_json([results]))
 
     assert [run["seconds"] for run in parsed["ingest"][0]["runs"]] == [0.1, 0.1, 0.1]
     assert parsed["histories"] == []
@@ -447,7 +475,7 @@ def test_quick_run_measures_relay_and_a_flood(tmp_path: Path) -> None:
     done = run_bench("relay", "flood", "--quick", "--json", str(file))
 
     assert done.returncode == 0, done.stderr
-    parsed = json.loads(file.read_text())
+    parsed = results_in(file)
     assert [(row["interest"], row["peers"]) for row in parsed["relays"]] == [(None, 5), (500, 5)]
     assert [row["runs"][0]["deliveries"] for row in parsed["relays"]] == [2000, 2000]  # 200 topics: all want all
     assert [len(row["runs"][0]["last_s"]) for row in parsed["relays"]] == [5, 5]
@@ -467,7 +495,7 @@ def test_quick_run_measures_ingest_and_history(tmp_path: Path) -> None:
     done = run_bench("ingest", "history", "--quick", "--json", str(file))
 
     assert done.returncode == 0, done.stderr
-    parsed = json.loads(file.read_text())
+    parsed = results_in(file)
     assert [(row["connections"], row["per_packet"]) for row in parsed["ingest"]] == [
         (connections, per_packet) for connections in (1, 4) for per_packet in (1, 10, 100)
     ]
@@ -488,7 +516,7 @@ def test_quick_run_asks_while_envelopes_come_in_and_leaves_the_store_as_it_was(t
     done = run_bench("busy", "--quick", "--runs", "2", "--store", str(kept), "--json", str(file))
 
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(file.read_text())["busy"]
+    (row,) = results_in(file)["busy"]
     assert (row["question"], row["envelopes"], row["rate"]) == ("one topic, 24 h", 2000, 500)
     for run in row["runs"]:
         assert run["confirmed"] > 0
@@ -512,13 +540,39 @@ def test_envelopes_that_are_refused_while_others_ask_are_one_line_on_stderr(tmp_
 
 
 @pytest.mark.integration
+def test_another_mailserver_is_measured_beside_ours_in_the_same_run(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    what = ("ingest", "history", "--quick", "--sizes", "padded", "--packets", "10", "--connections", "1")
+
+    with running_daemon(tmp_path / "other") as daemon:
+        enode, pid = str(daemon.enode), str(daemon.process.pid)
+        done = run_bench(*what, "--enode", enode, "--pid", pid, "--beside-ours", "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    ours, other = json.loads(file.read_text())
+    assert [each["environment"]["mailserver"] for each in (ours, other)] == ["ours", enode]
+    assert [each["ingest"][0]["envelopes"] for each in (ours, other)] == [400, 400]
+    assert [len(each["histories"]) for each in (ours, other)] == [1, 1]
+    assert [each["histories"][0]["store"] is None for each in (ours, other)] == [False, True]
+    assert done.stdout.index("mailserver: ours") < done.stdout.index(f"mailserver: {enode}")
+
+
+@pytest.mark.integration
+def test_nothing_is_measured_beside_ours_where_nothing_else_is_named() -> None:
+    done = run_bench("ingest", "--quick", "--beside-ours")
+
+    assert done.returncode == 2
+    assert "--beside-ours is for an --enode" in done.stderr
+
+
+@pytest.mark.integration
 def test_quick_run_measures_handshakes(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
 
     done = run_bench("handshakes", "--quick", "--runs", "2", "--json", str(file))
 
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(file.read_text())["handshakes"]
+    (row,) = results_in(file)["handshakes"]
     assert (row["handshakes"], row["dialers"]) == (40, 4)
     assert len(row["runs"]) == 2
     assert all(run["seconds"] > 0 and run["daemon_cpu_s"] > 0 and run["dialers_cpu_s"] > 0 for run in row["runs"])
@@ -547,7 +601,7 @@ def test_quick_run_measures_what_idle_connections_take(tmp_path: Path) -> None:
     done = run_bench("idle", "--quick", "--idle-connections", "510", "--json", str(file))  # more than by default
 
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(file.read_text())["idle"]
+    (row,) = results_in(file)["idle"]
     (run,) = row["runs"]
     assert row["connections"] == 510
     assert 10_000 < (run["after_bytes"] - run["before_bytes"]) / 510 < 100_000
@@ -563,7 +617,7 @@ def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> Non
     done = run_bench("compaction", "--quick", "--days", "1", "--topics", "10", "--json", str(file), timeout_s=300)
 
     assert done.returncode == 0, done.stderr
-    parsed = json.loads(file.read_text())
+    parsed = results_in(file)
     by = {row["partition_by"]: row["run"] for row in parsed["compactions"]}
     assert set(by) == {"topic-prefix", "topic"}
     assert all(run["topic_rows"] > 0 and run["file_bytes"] > run["envelope_bytes"] > 0 for run in by.values())
