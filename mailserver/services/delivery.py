@@ -51,6 +51,10 @@ MAX_REMEMBERED_REQUESTS = 8192
 _LIKELY_BYTES = 512
 """How long envelopes are taken to be before any of an answer was read."""
 
+_MAX_ROWS = 256
+"""Most envelopes that are looked at for a packet: so many sealed ones, of 256 bytes and more, fill it. Of tiny ones
+with long ones between, it would be the rest of the page again and again."""
+
 
 class Client(Protocol):
     """Where an answer goes."""
@@ -257,7 +261,7 @@ class Delivery:
         at, mean = 0, _LIKELY_BYTES
         while at < len(seqs):
             # As many as will fit, if they are as long as those of the packet before.
-            rows = seqs[at : at + (1 if request.one_per_packet else max_bytes // mean + 1)]
+            rows = seqs[at : at + (1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS))]
             # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
             await client.turn(min(packet_bytes(len(rows) * mean), max_packet_bytes))
             raws = await self._store.read(rows, max_bytes, rank=rank + at + len(rows))

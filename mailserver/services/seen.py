@@ -15,7 +15,7 @@ bound the first is forgotten. Hardly more neighbours send us the same before we 
 by 500 peers, would take half a gigabyte; by 16 each, 50 MB."""
 
 MAX_ALONE = 1024
-"""Of so many peers."""
+"""Most peers for which the tuple of them alone is kept, to be shared; 150 bytes an entry."""
 
 _LOOKED_AT = 2  # for each new envelope: more go than come, so that it shrinks again after a burst
 

@@ -35,7 +35,7 @@ from mailserver.services.quotas import (
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.reader import Raws
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
-from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
+from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
 from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric, seal_symmetric
 from tests.mailservers import (
@@ -500,7 +500,7 @@ async def test_no_packet_is_longer_than_deployed_clients_take(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize(
-    "data_bytes", [[300] * 600, [1000] * 600, [100_000, *[200] * 599], [*[60] * 500, *[5000] * 100]]
+    "data_bytes", [[300] * 600, [1000] * 600, [100_000, *[200] * 599], [*[LEAST_SEALED_BYTES] * 500, *[5000] * 100]]
 )
 async def test_packets_are_as_full_as_they_may_be_however_long_envelopes_are(desk: Desk, data_bytes: list[int]) -> None:
     envelopes = [make_envelope(number, data_bytes=size) for number, size in enumerate(data_bytes)]
@@ -514,6 +514,28 @@ async def test_packets_are_as_full_as_they_may_be_however_long_envelopes_are(des
     assert sum(sizes) / TARGET_PACKET_BYTES > 0.75 * (len(sizes) - 2)  # but for the last, and where lengths change
     # A turn is for what came of it, once there is something to go by.
     assert sum(large.client.turns) == pytest.approx(sum(map(len, (payload for _, payload in large.sent))), rel=0.35)
+
+
+async def test_tiny_envelopes_with_long_ones_between_are_not_looked_at_again_and_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelopes = [make_envelope(number, data_bytes=1 if number % 40 else 1200) for number in range(1000)]
+    await fill(desk.store, envelopes)
+    large = desk.with_settings(replace(SETTINGS, max_limit=1000))
+    looked_at: list[int] = []
+    read_all = large.store.read
+
+    async def counted(seqs: Sequence[int], max_bytes: int, *, rank: int = 0) -> Raws:
+        looked_at.append(len(seqs))
+        return await read_all(seqs, max_bytes, rank=rank)
+
+    monkeypatch.setattr(large.store, "read", counted)
+
+    await large.answer(sealed_request(deployed_fields()).raw)
+
+    assert large.envelopes == in_order(envelopes)
+    assert max(looked_at) <= 256
+    assert sum(looked_at) <= 2 * len(envelopes)
 
 
 async def test_next_packet_is_read_only_when_the_one_before_has_gone(

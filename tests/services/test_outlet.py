@@ -21,7 +21,7 @@ class Sent:
     packets: list[tuple[float, int]] = field(default_factory=list)
 
     async def drain(self) -> None:
-        await asyncio.sleep(0)
+        """It reads everything at once."""
 
     def send(self, code: PacketCode, payload: bytes) -> None:
         assert code is PacketCode.P2P_MESSAGE
