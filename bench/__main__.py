@@ -343,18 +343,20 @@ def _measure_compactions(
             _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
             store = prepare_store(Path(folder, f"{days}-days"), spec)
             for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
-                _progress(f"compaction: {days} days, by {by}")
-                compactions.append(
-                    measure_compaction(
-                        store.data_dir,
-                        small.data_dir,
-                        rows=spec.envelopes,
-                        days=days,
-                        end=store.end,
-                        partition_by=by,
-                        topic="0x" + topics.all[0].hex(),
+                runs = []
+                for run in range(arguments.runs):
+                    _progress(f"compaction: {days} days, by {by}, run {run + 1}")
+                    runs.append(
+                        measure_compaction(
+                            store.data_dir,
+                            small.data_dir,
+                            rows=spec.envelopes,
+                            end=store.end,
+                            partition_by=by,
+                            topic="0x" + topics.all[0].hex(),
+                        )
                     )
-                )
+                compactions.append(Compaction(days, by, spec.envelopes, tuple(runs)))
             seconds, size = measure_plain_export(store.data_dir / STORE_FILE, spec.envelopes)
             plain_exports.append(PlainExport(days, spec.envelopes, seconds, size, store.disk_bytes()))
     return tuple(compactions), tuple(plain_exports)

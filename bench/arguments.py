@@ -63,7 +63,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
-    _add_number(parser, "runs", "runs of each measurement, whose medians are shown; flood and compaction are run once")
+    _add_number(parser, "runs", "runs of each measurement, whose medians are shown; the flood is run once")
     parser.add_argument(
         "--envelopes",
         type=_positive,

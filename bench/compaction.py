@@ -21,7 +21,7 @@ import duckdb
 
 from bench.daemon import Usage, usage
 from bench.plain_export import export_plainly
-from bench.results import Compaction, CompactionRun
+from bench.results import CompactionRun
 from mailserver.store.schema import STORE_FILE
 from spark_export import read_archive
 from spark_export.compact import compact
@@ -38,8 +38,8 @@ class CompactionFailed(Exception):
 
 
 def measure_compaction(
-    store: Path, small_store: Path, *, rows: int, days: int, end: int, partition_by: str, topic: str
-) -> Compaction:
+    store: Path, small_store: Path, *, rows: int, end: int, partition_by: str, topic: str
+) -> CompactionRun:
     """Compact a store in a new process.
 
     Args:
@@ -52,7 +52,7 @@ def measure_compaction(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CompactionFailed(f"the compaction ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return Compaction(days, partition_by, rows, CompactionRun(**json.loads(done.stdout.splitlines()[-1])))
+    return CompactionRun(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure_plain_export(store: Path, rows: int) -> tuple[float, int]:

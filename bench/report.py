@@ -67,7 +67,10 @@ def as_text(results: Results) -> str:
         parts[-1] += idle_table(results.idle)
     parts += [flood_line(flood) + "\n" + flood_table(flood.phases) for flood in results.floods]
     if results.compactions:
-        parts.append("Compaction in local[2], verified and published\n" + compaction_table(results.compactions))
+        parts.append(
+            "Compaction in local[2], verified and published (medians; files are the first run's)\n"
+            + compaction_table(results.compactions)
+        )
     parts += [plain_export_line(plain) for plain in results.plain_exports]
     return "\n\n".join(parts)
 
@@ -149,7 +152,7 @@ def flood_table(phases: Iterable[FloodPhase]) -> str:
 
 def compaction_table(rows: Iterable[Compaction]) -> str:
     """One line for each store and layout."""
-    header = ["days", "by", "rows/s", "seconds", "CPU s", "start s", "peak MB", "files", "MB", "of raw"]
+    header = ["days", "by", "rows/s", "(from - to)", "seconds", "CPU s", "start s", "peak MB", "files", "MB", "of raw"]
     header += ["topic's rows", "Spark ms", "DuckDB ms"]
     return table(header, [_compaction_cells(row) for row in rows])
 
@@ -288,21 +291,23 @@ def _times_cells(times_s: Sequence[float]) -> list[str]:
 
 
 def _compaction_cells(row: Compaction) -> list[str]:
-    run = row.run
+    runs, first = row.runs, row.runs[0]
+    rates = sorted(row.envelopes / run.seconds for run in runs)
     return [
         str(row.days),
         row.partition_by,
-        _number(row.envelopes / run.seconds, 1),
-        _number(run.seconds, 1),
-        _number(run.cpu_s, 1),
-        _number(run.start_s, 1),
-        _number(run.peak_bytes, 1e-6),
-        str(run.files),
-        _number(run.file_bytes, 1e-6),
-        f"{run.file_bytes / run.envelope_bytes:.3f}",
-        str(run.topic_rows),
-        _number(run.spark_read_s, 1e3),
-        _number(run.duckdb_read_s, 1e3),
+        _number(median_of(rates), 1),
+        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
+        _number(median_of(run.seconds for run in runs), 1),
+        _number(median_of(run.cpu_s for run in runs), 1),
+        _number(median_of(run.start_s for run in runs), 1),
+        _number(median_of(run.peak_bytes for run in runs), 1e-6),
+        str(first.files),
+        _number(first.file_bytes, 1e-6),
+        f"{first.file_bytes / first.envelope_bytes:.3f}",
+        str(first.topic_rows),
+        _number(median_of(run.spark_read_s for run in runs), 1e3),
+        _number(median_of(run.duckdb_read_s for run in runs), 1e3),
     ]
 
 

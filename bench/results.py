@@ -258,7 +258,7 @@ class Compaction:
     days: int
     partition_by: str
     envelopes: int
-    run: CompactionRun
+    runs: tuple[CompactionRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
