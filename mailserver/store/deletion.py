@@ -67,12 +67,12 @@ _ADVANCE = f"""
     UPDATE reception_days
     SET first_seq = coalesce(
         (
-            SELECT seq FROM (SELECT seq, received FROM envelopes WHERE seq > ?2 ORDER BY seq LIMIT {_NEIGHBOURS})
-            WHERE received >= ?3 AND received < ?4 LIMIT 1
+            SELECT seq FROM (SELECT seq, received FROM envelopes WHERE seq > ? ORDER BY seq LIMIT {_NEIGHBOURS})
+            WHERE received >= ? AND received < ? LIMIT 1
         ),
-        (SELECT min(seq) FROM envelopes INDEXED BY envelopes_by_reception WHERE received >= ?3 AND received < ?4)
+        (SELECT min(seq) FROM envelopes INDEXED BY envelopes_by_reception WHERE received >= ? AND received < ?)
     )
-    WHERE day = ?1 AND first_seq IN (SELECT seq FROM temp.doomed)
+    WHERE day = ? AND first_seq IN (SELECT seq FROM temp.doomed)
 """
 
 
@@ -107,7 +107,7 @@ def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Map
                 execute(statement)
             execute(_COUNT_DAY, (envelopes, size, day))
             execute(_DROP_DAY, (day,))
-            execute(_ADVANCE, (day, first_seq, start, end))
+            execute(_ADVANCE, (first_seq, start, end, start, end, day))
             return Deleted(envelopes, size)
     return Deleted(0, 0)
 

@@ -187,8 +187,8 @@ _PRESENT = {slots: _present(slots) for slots in _SLOTS}
 # begin.
 _RAWS = f"""
     SELECT {_packed_numbers("size")}, {_packed_bytes("raw")} FROM (
-        SELECT coalesce(length(e.raw), 0) AS size, CASE WHEN j.key = 0 OR length(e.raw) <= ?2 THEN e.raw END AS raw
-        FROM json_each(?1) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
+        SELECT coalesce(length(e.raw), 0) AS size, CASE WHEN j.key = 0 OR length(e.raw) <= ? THEN e.raw END AS raw
+        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
     )
 """
 
@@ -246,7 +246,7 @@ class Finder:
         They may be fewer than that: none with one before it that is far longer than `max_bytes` would have each be.
         """
         longest = _SPREAD * max_bytes // max(1, len(seqs))
-        packed, raws = await self._run_packed(_RAWS, (json.dumps([*seqs]), longest))
+        packed, raws = await self._run_packed(_RAWS, (longest, json.dumps([*seqs])))
         sizes = _numbers(packed)
         count = total = 0
         for size in sizes:
