@@ -38,7 +38,7 @@ docs: $(DEV) ## write what README.md and .env.example say of the settings
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-fuzz: $(DEV) ## fuzz every decoder: make fuzz ARGS="--seconds 60 codec-rlp"
+fuzz: $(DEV) ## fuzz decoders, try properties: make fuzz ARGS="--seconds 60 codec-rlp properties-mail"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick"

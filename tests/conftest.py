@@ -1,4 +1,4 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it, and which examples properties are tested with."""
 
 import logging
 import sys
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from mailserver import logs
+from tests import properties
+
+properties.register()
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,12 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.buckets import LEAST_WAIT_S, Buckets, Counts, Entries, TokenBucket, take_all
 from mailserver.errors import LocalProtocolError
+from tests.properties import settings
 
 TICK_S = 0.125
 """Times, rates and costs of the models are whole numbers of it or of tokens: floats hold them exactly."""
@@ -33,7 +34,6 @@ class TickingBucket:
         return float(Fraction(max(0, level - self.level), self.per_tick) * Fraction(TICK_S))
 
 
-@settings(deadline=None)
 @given(
     per_tick=st.integers(1, 20),
     capacity=st.integers(1, 100),
@@ -57,7 +57,7 @@ def test_bucket_is_as_one_that_is_filled_tick_by_tick(
         assert bucket.is_full(now) == (model.level == capacity)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     rate=st.floats(1e-3, 1e8),
     burst_s=st.floats(1e-6, 1e4),
@@ -80,7 +80,6 @@ def test_who_comes_back_after_the_wait_is_served(
         assert bucket.take(0, now) == 0.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=60))
 def test_who_takes_only_what_is_there_never_has_more_than_the_rate_and_one_burst(steps: list[tuple[int, int]]) -> None:
     rate, capacity = 8.0, 12
@@ -138,7 +137,6 @@ def test_wait_that_no_clock_can_tell_is_none() -> None:
     assert bucket.take(LEAST_WAIT_S, 0.0) > 0.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 16), st.integers(0, 8)), max_size=60))
 def test_debts_of_the_last_used_keys_are_remembered(steps: list[tuple[int, int, int]]) -> None:
     buckets: Buckets[int] = Buckets(1 / TICK_S, 4, max_keys=MAX_KEYS)
@@ -234,7 +232,6 @@ def test_entry_is_made_at_its_time_and_stays_the_same() -> None:
     assert entries.of("a", 8.0) == [5.0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(KEYS, st.booleans()), max_size=60))
 def test_counts_are_those_of_a_counter(steps: list[tuple[int, bool]]) -> None:
     counts: Counts[int] = Counts()

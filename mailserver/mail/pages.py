@@ -11,10 +11,14 @@ write timeout, and 500 clients that do not read have us keep 32 MB."""
 
 
 def max_body_bytes(target: int) -> int:
-    """The most bytes of envelopes that fit into a packet which stays within `target` and MAX_PACKET_BYTES."""
+    """The most bytes of envelopes that fit into a packet which stays within `target` and MAX_PACKET_BYTES.
+
+    Args:
+        target: at least 1 byte, which is what a packet of nothing takes.
+    """
     bound = min(target, MAX_PACKET_BYTES)
     body = bound
-    while packet_bytes(body) > bound > 0:
+    while packet_bytes(body) > bound:
         body -= 1
     return body
 
@@ -23,7 +27,8 @@ def cut(sizes: Sequence[int], target: int) -> Iterator[range]:
     """Cut envelopes of these sizes, in bytes and in order, into packets; yield which belong to each.
 
     A packet holds at least one envelope, and more only as long as the whole stays within `target` and
-    MAX_PACKET_BYTES. An envelope that is too long for any packet gets one to itself.
+    MAX_PACKET_BYTES. An envelope that is too long for any packet gets one to itself. `target` is as in
+    `max_body_bytes`.
     """
     bound = max_body_bytes(target)
     start, body = 0, 0

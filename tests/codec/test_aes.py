@@ -1,9 +1,10 @@
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.codec import aes
 from mailserver.errors import DecodeError
+from tests.properties import settings
 
 KEY = bytes(range(32))
 NONCE = bytes(range(12))
@@ -27,7 +28,7 @@ def test_ctr_counter_wraps_over_all_sixteen_bytes() -> None:
     assert first[16:] == aes.ctr(KEY, bytes(16), bytes(16))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from([16, 32]), st.binary(min_size=16, max_size=16), st.binary(max_size=100))
 def test_ctr_twice_gives_the_plaintext_back(key_bytes: int, counter: bytes, plaintext: bytes) -> None:
     ciphertext = aes.ctr(KEY[:key_bytes], counter, plaintext)
@@ -42,7 +43,7 @@ def test_ctr_stream_starts_at_counter_zero() -> None:
     assert stream(bytes(16)).hex() == "dc95c078a2408989ad48a21492842087"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_ctr_stream_goes_on_from_chunk_to_chunk(chunks: list[bytes]) -> None:
     stream = aes.ctr_stream(KEY)
@@ -76,7 +77,7 @@ def test_gcm_seal_gives_ciphertext_and_tag_of_the_gcm_specification() -> None:
     assert sealed.hex() == "0388dace60b6a392f328c2b971b2fe78ab6e47d42cec13bdf53a67b21257bddf"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.binary(max_size=100))
 def test_gcm_open_gives_back_what_was_sealed(plaintext: bytes) -> None:
     sealed = aes.gcm_seal(KEY, NONCE, plaintext)
@@ -109,7 +110,7 @@ def test_gcm_open_refuses_every_truncation(length: int) -> None:
     assert (caught.value.what == shorter_than_tag) is (length < aes.GCM_TAG_BYTES)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=100))
 @example(b"")
 def test_gcm_open_refuses_random_bytes(data: bytes) -> None:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.codec import ecies, rlp
@@ -7,6 +7,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError
 from tests.data import load
 from tests.pairs import private_key
+from tests.properties import settings
 
 RECIPIENT = private_key("recipient")
 EPHEMERAL = private_key("ephemeral")
@@ -47,7 +48,7 @@ def test_sealed_message_is_ephemeral_key_then_iv_then_ciphertext_then_tag() -> N
     assert PLAINTEXT not in SEALED
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.binary(max_size=200), st.binary(max_size=20))
 @example(b"", b"")
 def test_open_gives_back_what_was_sealed(plaintext: bytes, authdata: bytes) -> None:
@@ -102,7 +103,7 @@ def test_every_truncation_is_refused(length: int) -> None:
     assert ("too short" in str(caught.value)) is (length < 113)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_with_and_without_a_valid_start(data: bytes) -> None:
     for candidate in (data, SEALED[:65] + data):

@@ -1,8 +1,9 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keccak import keccak256, running_keccak
 from tests.data import load
+from tests.properties import settings
 
 VECTORS = load("keccak256.json")
 
@@ -21,7 +22,7 @@ def test_digests_around_the_block_size_are_those_of_two_other_implementations() 
     assert digests == {vector["length"]: vector["digest"] for vector in VECTORS["computed"]}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=6))
 def test_running_hash_has_the_digest_of_all_bytes_absorbed_so_far(chunks: list[bytes]) -> None:
     running = running_keccak(chunks[0])

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import (
@@ -12,6 +12,7 @@ from mailserver.codec.keys import (
     recover,
 )
 from mailserver.errors import DecodeError
+from tests.properties import settings
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
@@ -58,7 +59,7 @@ def test_key_agreement_is_the_x_coordinate_of_the_shared_point() -> None:
     assert key_of(2).agree(G) == TWO_G_X
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(SECRETS, SECRETS)
 def test_both_sides_agree(left: bytes, right: bytes) -> None:
     left_key, right_key = PrivateKey(left), PrivateKey(right)
@@ -71,7 +72,7 @@ def test_key_agreement_with_no_point_of_the_curve_is_refused() -> None:
         key_of(1).agree(OFF_CURVE)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(SECRETS, st.binary(min_size=32, max_size=32))
 def test_signer_is_recovered_from_either_way_of_writing_v(secret: bytes, digest: bytes) -> None:
     key = PrivateKey(secret)
@@ -114,7 +115,7 @@ def test_signature_of_another_length_is_refused(length: int) -> None:
     assert (caught.value.got, caught.value.limit) == (length, 65)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(min_size=65, max_size=65), st.integers(0, 3))
 def test_random_signature_recovers_a_point_of_the_curve_or_is_refused(signature: bytes, v: int) -> None:
     for candidate in (signature, signature[:64] + bytes([v])):
@@ -143,7 +144,7 @@ def test_public_key_of_another_length_is_refused(length: int) -> None:
     assert (caught.value.got, caught.value.limit) == (length, 64)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(min_size=60, max_size=68))
 def test_random_public_key_is_taken_as_it_is_or_refused(public_key: bytes) -> None:
     try:
@@ -227,7 +228,7 @@ def test_every_truncation_of_an_enode_url_before_its_port_is_refused(length: int
         Enode.parse(ENODE[:length])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.text(alphabet="enode:/@[]?#.-_ \n0123456789abcdef\u0663\u00e9", max_size=40))
 def test_random_text_is_refused_as_an_enode_url_wherever_it_stands(text: str) -> None:
     for candidate in (text, f"enode://{G.hex()}@{text}", f"enode://{text}@10.3.58.6:30303"):

@@ -2,12 +2,13 @@ from typing import TypeAlias
 
 import pytest
 import rlp as library
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError
 from tests.data import load
+from tests.properties import settings
 
 VALID = load("rlptest.json")
 INVALID = load("invalidRLPTest.json")
@@ -79,7 +80,7 @@ def test_every_truncation_of_published_bytes_is_refused(name: str) -> None:
             rlp.decode_first(data[:length])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(ITEMS)
 def test_decode_gives_back_what_was_encoded(item: rlp.Item) -> None:
     data = rlp.encode(item)
@@ -112,13 +113,13 @@ def like_the_library(data: bytes) -> None:
         assert rlp.encode(got) == data
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=80))
 def test_random_bytes_decode_as_by_the_library_or_are_refused(data: bytes) -> None:
     like_the_library(data)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(ITEMS, st.data())
 def test_valid_bytes_with_one_changed_decode_as_by_the_library_or_are_refused(
     item: rlp.Item, draw: st.DataObject
@@ -240,7 +241,7 @@ def test_as_bytes_refuses_another_length_than_the_given() -> None:
     assert (caught.value.got, caught.value.limit) == (3, 4)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**64 - 1))
 def test_integer_reads_back(value: int) -> None:
     data = rlp.encode_uint(value)

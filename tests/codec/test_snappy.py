@@ -2,11 +2,12 @@ import random
 
 import cramjam
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
 from mailserver.errors import DecodeError
+from tests.properties import settings
 
 # Made by hand from Snappy's format_description.txt: length 12, the literal "abcd", a copy of 8 bytes from 4 back.
 ABCD_THRICE = b"\x0c" + b"\x0cabcd" + b"\x11\x04"
@@ -21,7 +22,7 @@ def test_empty_text_is_a_length_of_zero() -> None:
     assert snappy.decompress(b"\x00", max_bytes=0) == b""
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=300) | st.binary(max_size=20).map(lambda part: part * 50))
 def test_decompress_gives_back_what_was_compressed(data: bytes) -> None:
     compressed = snappy.compress(data)
@@ -69,7 +70,7 @@ def test_literal_of_any_length_inflates_as_by_the_library(size: int, length_byte
             snappy.decompress(damaged, max_bytes=2 * size + 1)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, 70), st.sampled_from([0, 1, 3, 4, 5, 0xEC, 0xF0, 0xF4, 0xF8, 0xFC]), st.binary(max_size=70))
 def test_whatever_looks_like_a_literal_is_taken_as_by_the_library(size: int, tag: int, rest: bytes) -> None:
     block = bytes([size, tag]) + rest
@@ -144,7 +145,7 @@ def test_damaged_block_is_refused(block: bytes) -> None:
         snappy.decompress(block, max_bytes=1000)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=100))
 def test_arbitrary_bytes_inflate_within_the_limit_or_are_refused(data: bytes) -> None:
     try:

@@ -3,6 +3,8 @@ was found. Without a target, all of them. The exit code is 1 if any promise was 
 
 What broke a promise lies in DIR/TARGET as `crash-..`; `python -m tests.fuzz.engine TARGET FILE` runs it again. It
 belongs into a test by name: --merge keeps the fewest inputs that reach everything, and may drop it.
+
+Targets named `properties-..` are the property tests of a folder, with examples of the seed: see `properties`.
 """
 
 import argparse
@@ -16,14 +18,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.faults.report import Report, Row, as_json, as_text
+from tests.fuzz.properties import property_targets, try_properties
 from tests.fuzz.runner import fuzz, merge
 from tests.fuzz.target import names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fuzz the targets asked for; print figures; return the exit code."""
-    known = names()
-    parser = argparse.ArgumentParser(prog="fuzz", description="Fuzz decoders and the session machine.")
+    inputs, properties = names(), property_targets()
+    known = [*inputs, *properties]
+    parser = argparse.ArgumentParser(prog="fuzz", description="Fuzz decoders and the session machine; try properties.")
     parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="targets at a time (default: 1)")
     parser.add_argument(
@@ -34,10 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--merge", action="store_true", help="do not fuzz: take what is in DIR into tests/fuzz/corpus")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(known)}")
     given = parser.parse_args(argv)
-    targets = given.targets or known
+    targets = given.targets or (inputs if given.merge else known)
     for name in targets:
         if name not in known:
             parser.error(f"no target {name}")
+        if given.merge and name in properties:
+            parser.error(f"{name} keeps no inputs: nothing to merge")
+    print(f"seed {given.seed}", flush=True)
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
 
@@ -48,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             row = merge(name, out)
         else:
             began = time.monotonic()
-            row, problem = fuzz(name, out, seconds=given.seconds, seed=given.seed)
+            work = try_properties if name in properties else fuzz
+            row, problem = work(name, out, seconds=given.seconds, seed=given.seed)
             broken.extend([problem] if problem else [])
             seconds = time.monotonic() - began
             row = replace(row, figures={**row.figures, "seconds": seconds, "runs_per_s": _runs(row) / seconds})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mailserver.client import connect, seal_envelope
@@ -38,6 +38,7 @@ from tests.integration.daemons import STOP_WITHIN_S, Daemon, running_daemon
 from tests.integration.peers import Peers
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, in_order, make_envelope, make_large_envelopes, stored
 from tests.pairs import private_key
+from tests.properties import settings
 from tests.raw_peer import (
     DEPLOYED_STATUS,
     WAKU,
@@ -578,7 +579,7 @@ async def test_whoever_has_our_own_key_hears_so(tmp_path: Path, peers: Peers) ->
 CONVERSATION_BYTES = st.binary(min_size=1, max_size=600)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(garbage=st.binary(min_size=1, max_size=2000))
 async def test_whatever_a_stranger_sends_disturbs_nobody(shared: Daemon, peers: Peers, garbage: bytes) -> None:
     enode = shared.enode
@@ -590,7 +591,7 @@ async def test_whatever_a_stranger_sends_disturbs_nobody(shared: Daemon, peers: 
     await close_stream(writer)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     packets=st.lists(
         st.tuples(st.sampled_from([*PacketCode, 2, 99, 127]) | st.integers(0, 127), CONVERSATION_BYTES), max_size=6

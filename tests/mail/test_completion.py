@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import rlp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
@@ -13,6 +13,7 @@ from mailserver.mail.request import Cursor, RequestId
 from mailserver.waku.envelope import EnvelopeHash
 from mailserver.waku.packets import PacketCode
 from tests.data import load
+from tests.properties import settings
 
 WAKU_OFFSET = 0x10
 
@@ -206,14 +207,14 @@ completions = st.builds(Completion, ids, hashes, st.none() | cursors)
 
 
 @given(completions, st.sampled_from(CompletionFormat))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_completion_survives_encoding_and_decoding(completion: Completion, form: CompletionFormat) -> None:
     assert decode_completion(completion.encode(form)) == completion
 
 
 @given(ids, st.text("aé€\N{GRINNING FACE}\n=", max_size=80))
 @example(ID, "")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_failure_survives_encoding_and_decoding(request_id: RequestId, message: str) -> None:
     assert decode_completion(Failure(request_id, message).encode()) == Failure(request_id, message)
 
@@ -223,7 +224,7 @@ any_item = st.sampled_from([*likely, [likely], [CURSOR_ON_THE_WIRE]]) | st.binar
 
 
 @given(st.binary(max_size=120) | st.one_of(any_item, st.lists(any_item, max_size=4)).map(rlp.encode))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_are_a_completion_or_refused(payload: bytes) -> None:
     try:
         decoded = decode_completion(payload)

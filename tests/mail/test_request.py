@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import rlp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.codec.keccak import keccak256
@@ -32,6 +32,7 @@ from mailserver.waku.envelope import EnvelopeHash, Topic
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 from tests.data import load
+from tests.properties import settings
 
 WAKU_OFFSET = 0x10
 MAX_U32 = 0xFFFF_FFFF
@@ -670,20 +671,20 @@ def test_cursor_is_created_and_hash() -> None:
 @given(cursors)
 @example(Cursor(0, EnvelopeHash(bytes(32))))
 @example(Cursor(MAX_U32, EnvelopeHash(b"\xff" * 32)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_cursor_survives_encoding_and_decoding(cursor: Cursor) -> None:
     assert len(cursor.encode()) == CURSOR_BYTES
     assert Cursor.decode(cursor.encode()) == cursor
 
 
 @given(cursors, cursors)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_cursors_stand_in_the_order_of_their_bytes(one: Cursor, other: Cursor) -> None:
     assert (one < other) == (one.encode() < other.encode())
 
 
 @given(st.binary(max_size=80).filter(lambda data: len(data) != CURSOR_BYTES))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_cursor_of_another_length_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         Cursor.decode(data)
@@ -711,13 +712,13 @@ requests = st.builds(
 
 
 @given(requests)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_request_survives_encoding_and_decoding(request: MailRequest) -> None:
     assert decode_fields(request.request_id, encode_fields(request)) == request
 
 
 @given(requests)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_request_is_encoded_with_the_bloom_of_its_topics(request: MailRequest) -> None:
     fields = rlp.decode(encode_fields(request))
 
@@ -733,7 +734,7 @@ any_payload = st.binary(max_size=80) | st.lists(any_field, max_size=9).map(rlp.e
 
 
 @given(any_payload)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
     try:
         request = decode_request(payload)
@@ -747,13 +748,13 @@ def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
 
 
 @given(any_payload)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_plaintext_is_a_request_or_rejected(plaintext: bytes) -> None:
     assert_is_sound_or_rejected(lambda: decode_fields(ID, plaintext))
 
 
 @given(st.lists(any_field, min_size=6, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_fields_in_the_clear_are_a_request_or_rejected(fields: Sequence[Any]) -> None:
     request = decode_request(rlp.encode([ID, *fields]))
 
@@ -762,7 +763,7 @@ def test_any_fields_in_the_clear_are_a_request_or_rejected(fields: Sequence[Any]
 
 
 @given(st.sampled_from(list(SEALED)), st.integers(0, 95), st.integers(0, 255))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_changed_byte_of_a_recorded_plaintext_is_a_request_or_rejected(name: str, at: int, value: int) -> None:
     plaintext = bytearray(PLAINTEXTS[name])
     plaintext[at % len(plaintext)] = value

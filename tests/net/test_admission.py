@@ -3,7 +3,7 @@
 from ipaddress import ip_network
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import NodeId
@@ -506,7 +506,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_any_sequence_of_connections_is_judged_as_by_one_who_counts(steps: list[tuple[str, str, int]]) -> None:
     given_limits = AdmissionLimits(3, 5, 1.0, 0.5, 4)

@@ -1,7 +1,8 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.rlpx.capabilities import Capability, SharedCapability, locate, share
+from tests.properties import settings
 
 WAKU_0, WAKU_1, WAKU_2 = (Capability("waku", version) for version in range(3))
 ETH_63, LES_2 = Capability("eth", 63), Capability("les", 2)
@@ -70,7 +71,7 @@ def test_message_id_outside_of_all_capabilities_is_nobodys() -> None:
     assert locate((), 16) is None
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.dictionaries(st.builds(Capability, st.sampled_from("abc"), st.integers(0, 4)), st.integers(1, 20)), OFFERS)
 def test_both_sides_lay_out_the_same_message_ids_without_gaps(
     ours: dict[Capability, int], theirs: list[Capability]

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
@@ -18,6 +18,7 @@ from mailserver.rlpx.framing import (
 from mailserver.rlpx.handshake import Entropy, Recipient, open_auth
 from tests.data import load
 from tests.pairs import digest, private_key, split_message
+from tests.properties import settings
 
 SESSIONS = {session["name"]: session for session in load("sessions.json")["sessions"]}
 DIRECTIONS = [(name, sender) for name in SESSIONS for sender in ("initiator", "recipient")]
@@ -97,7 +98,7 @@ def test_recorded_frames_decode_to_the_recorded_messages_and_encode_to_the_same_
     assert len(expected) > 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.binary(min_size=1, max_size=100), min_size=1, max_size=5))
 def test_frames_decode_in_the_order_in_which_they_were_encoded(bodies: list[bytes]) -> None:
     encoder, frames = FrameEncoder(AES, MAC, SEED), decoder()
@@ -207,7 +208,7 @@ def test_every_truncation_of_a_body_is_refused(length: int) -> None:
         open_frame(decoder(), FRAME[:length])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES), st.binary(max_size=100))
 def test_random_bytes_are_refused_as_header_and_as_body(header: bytes, body: bytes) -> None:
     with pytest.raises(DecodeError, match="header MAC differs"):

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import ecies, rlp
@@ -21,6 +21,7 @@ from mailserver.rlpx.handshake import (
 )
 from tests.data import load
 from tests.pairs import digest, entropy, private_key
+from tests.properties import settings
 
 FORMATS = load("eip8_formats.json")
 AUTHS = {vector["name"]: bytes.fromhex(vector["packet"]) for vector in FORMATS["auth"]}
@@ -327,7 +328,7 @@ def test_every_truncation_of_an_ack_is_refused(name: str) -> None:
             initiator.receive_ack(ACKS[name][:length])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused_sealed_or_not(data: bytes) -> None:
     recipient = Recipient(RECIPIENT, entropy("recipient"))

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import rlp
@@ -19,6 +19,7 @@ from mailserver.rlpx.p2p import (
 )
 from tests.data import load
 from tests.pairs import private_key
+from tests.properties import settings
 
 NODE_ID = private_key("node").public_key
 HELLO = Hello(P2P_VERSION, "waku-mailserver/0.1", (Capability("waku", 0), Capability("waku", 1)), 30303, NODE_ID)
@@ -86,7 +87,7 @@ def test_further_elements_of_hello_and_of_its_capabilities_are_ignored() -> None
     assert Hello.decode(rlp.encode([*fields, b"more", [b"and more"]])) == HELLO
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.builds(
         Hello,
@@ -170,7 +171,7 @@ def test_every_truncation_of_a_recorded_hello_is_refused(name: str) -> None:
             Hello.decode(RECORDED[name][:length])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.binary(max_size=100)
     | st.tuples(st.integers(0, 4), st.recursive(st.binary(max_size=9), st.lists)).map(lambda pair: with_field(*pair))
@@ -218,7 +219,7 @@ def test_disconnect_that_says_nothing_we_know_has_no_reason(payload: bytes) -> N
     assert decode_disconnect(payload) is None
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_disconnect_of_random_bytes_never_raises(payload: bytes) -> None:
     assert decode_disconnect(payload) in (None, *DisconnectReason)

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import rlp, snappy
@@ -42,6 +42,7 @@ from tests.pairs import (
     recipient_and_peer,
     session_config,
 )
+from tests.properties import settings
 
 OTHER = Capability("other", 1)
 INITIATOR_ID = private_key(INITIATOR_KEY_NAME).public_key
@@ -494,7 +495,7 @@ def test_messages_of_every_code_arrive_in_order_on_both_sides() -> None:
     assert codes_and_payloads(pair.initiator.events()) == sent
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, TOY_CODES - 1), st.binary(max_size=300)), max_size=6),
     st.integers(1, 200),

@@ -6,7 +6,6 @@ The model knows what each side says, packet by packet, and so at which byte the 
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -15,6 +14,7 @@ from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageRe
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionState
 from tests.pairs import START, TOY, TOY_CODES, AnyClosed, Pair
+from tests.properties import settings
 
 Saying = tuple[str, object]
 """A packet: "auth", "ack", "hello", "ping", "pong", "message" with code and payload, "disconnect" with its reason."""
@@ -265,4 +265,4 @@ class Joined(RuleBasedStateMachine):
 
 
 TestJoined = Joined.TestCase
-TestJoined.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestJoined.settings = settings(max_examples=60, stateful_step_count=40)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
@@ -34,6 +34,7 @@ from tests.pairs import (
     recipient_and_peer,
     session_config,
 )
+from tests.properties import settings
 
 WAKU = Capability("waku", 1)
 SESSIONS = {session["name"]: session for session in load("sessions.json")["sessions"]}
@@ -108,7 +109,7 @@ def test_every_truncation_ends_the_session_with_what_was_whole(sender: str) -> N
         assert len(events) < len(good)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=600), st.sampled_from(sorted(STREAMS)), st.integers(1, 600))
 def test_random_bytes_in_place_of_a_handshake_never_raise(junk: bytes, sender: str, chunk_bytes: int) -> None:
     [end] = replay(sender, junk, chunk_bytes=chunk_bytes)
@@ -116,7 +117,7 @@ def test_random_bytes_in_place_of_a_handshake_never_raise(junk: bytes, sender: s
     assert isinstance(end, Closed)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(min_size=HEADER_BYTES, max_size=200), st.sampled_from(sorted(STREAMS)))
 def test_random_bytes_in_place_of_a_frame_end_the_session(junk: bytes, sender: str) -> None:
     *events, end = replay(sender, STREAMS[sender] + junk)
@@ -125,7 +126,7 @@ def test_random_bytes_in_place_of_a_frame_end_the_session(junk: bytes, sender: s
     assert end == BREACH
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.binary(min_size=1, max_size=60)

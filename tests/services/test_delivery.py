@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mailserver.codec import aes, rlp
@@ -53,6 +53,7 @@ from tests.mailservers import (
     sealed_request,
 )
 from tests.pairs import digest, private_key
+from tests.properties import settings
 from tests.services.answered import Client
 from tests.waiting import DEADLINE_S, turns, until
 
@@ -1103,7 +1104,7 @@ ITEMS: st.SearchStrategy[rlp.Encodable] = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.lists(ITEMS, max_size=9), sealed=st.booleans())
 async def test_whatever_is_asked_is_answered(desk: Desk, fields: list[rlp.Encodable], sealed: bool) -> None:
     plaintext = rlp.encode(fields)
@@ -1114,7 +1115,7 @@ async def test_whatever_is_asked_is_answered(desk: Desk, fields: list[rlp.Encoda
     assert outcome.request_id in (keccak256(payload), fields[0] if fields else None)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plaintext=st.binary(max_size=300), payload=st.binary(max_size=300))
 async def test_whatever_bytes_are_sealed_or_sent_are_answered(desk: Desk, plaintext: bytes, payload: bytes) -> None:
     request = sealed_request(plaintext)

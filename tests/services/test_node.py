@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import Enode
@@ -32,6 +32,7 @@ from mailserver.waku.packets import (
 )
 from tests.mailservers import NEWS, NOW, SPORT, STATUS, Mailserver, make_envelope, running_mailserver, stored
 from tests.pairs import digest, private_key
+from tests.properties import settings
 from tests.raw_peer import Hangup, Packet, RawPeer, open_stream, read_handshake_packet, stream_pair
 from tests.waiting import DEADLINE_S, turns, until
 
@@ -329,7 +330,7 @@ def changes(draw: st.DrawFn) -> list[tuple[str, Any]]:
     return [(name, draw(kinds[name])) for name in names]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(steps=changes())
 async def test_any_changes_accept_relay_and_announce_what_a_plain_model_does(steps: list[tuple[str, Any]]) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -478,7 +479,7 @@ CLOSING = Topic(b"last")
 """Everybody wants it."""
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.generate])  # a smaller seed is no simpler network
+@settings(max_examples=5, phases=[Phase.generate])  # a smaller seed is no simpler network
 @given(seed=st.integers(0, 1 << 32))
 async def test_envelopes_reach_everyone_that_wants_them_exactly_once_in_any_network(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.services.feed import LiveEnvelope
 from mailserver.services.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, Pool, memory_of
 from tests.mailservers import NOW, make_envelope
+from tests.properties import settings
 
 ROOM = 60 * (600 + ENVELOPE_OVERHEAD_BYTES)
 """For some sixty of the envelopes here."""

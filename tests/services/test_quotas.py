@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keccak import keccak256
@@ -113,7 +113,6 @@ def test_longest_wait_counts() -> None:
     assert requester.admit(None, 0.0) == 10.0
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 5000),
     st.integers(1, 5000),
@@ -301,7 +300,6 @@ def test_leaving_what_was_never_entered_is_our_fault() -> None:
         requester.leave()
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.booleans()), max_size=80))
 def test_any_sequence_of_requests_is_counted_as_by_hand(steps: list[tuple[int, int, bool]]) -> None:
     limiter = request_limiter(RequestLimits(concurrent=3), RequestLimits(concurrent=5))

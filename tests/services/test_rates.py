@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import NodeId
@@ -147,7 +147,6 @@ def test_who_is_allowed_is_never_slowed(allowed: Allowed) -> None:
     assert not other.is_allowed
 
 
-@settings(deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 64), st.integers(0, MAX_RECEIVED_PACKET_BYTES)), max_size=50),
     rate=st.sampled_from([2**14, 2**18, 2**22]),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
@@ -50,6 +50,7 @@ from mailserver.waku.packets import (
 from mailserver.waku.peer import Event, SettingsChanged, StatusReceived
 from tests.mailservers import NEWS, NOW, SPORT, STATUS, make_envelope
 from tests.pairs import private_key
+from tests.properties import settings
 from tests.raw_peer import Hangup, RawPeer, stream_pair
 from tests.simulated_time import in_simulated_time, pass_time
 
@@ -1010,7 +1011,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(status=OPTIONS, steps=st.lists(OPTIONS | st.sampled_from(TOPICS), max_size=25))
 def test_whatever_a_peer_updates_it_gets_what_it_then_wants(
     status: StatusOptions, steps: list[StatusOptions | Topic]
@@ -1063,7 +1064,7 @@ async def test_peer_that_lifts_its_limit_gets_at_once_what_waited_for_it() -> No
 # Whatever else
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 1 << 32))
 def test_everyone_gets_exactly_what_it_wants_and_has_not_sent(seed: int) -> None:
     relay_at_random(random.Random(seed))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.store import deletion
@@ -18,6 +18,7 @@ from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, END_OF_TIME, Sur
 from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.worker import Worker
 from mailserver.store.writer import NewEnvelope
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     NEWS,
@@ -230,7 +231,7 @@ async def test_nothing_archived_is_nothing_deleted(path: Path, archived: dict[in
     st.none() | st.dictionaries(st.integers(FIRST_DAY, FIRST_DAY + 3), st.integers(0, 31)),
     st.integers(1, 5),
 )
-@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=15, phases=UNSHRUNK)
 async def test_what_is_left_is_what_a_plain_model_leaves(
     tmp_path_factory: pytest.TempPathFactory,
     whole: Sequence[tuple[int, int, bytes]],

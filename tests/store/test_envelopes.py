@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
@@ -23,6 +23,7 @@ from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.wal import wal_file
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     EVER,
@@ -208,7 +209,7 @@ actions = st.one_of(
 
 
 @given(st.lists(actions, max_size=14))
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=10, phases=UNSHRUNK)
 async def test_store_does_what_the_model_does(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]]
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.store.reader import Finder, Key, Keys, Page, Query, Raws
@@ -17,6 +17,7 @@ from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     EVER,
@@ -432,7 +433,7 @@ queries = st.tuples(
     scanned=st.sampled_from([1, 2, 7, 2000]),
 )
 @example(envelopes=[], asked=[(EVER, ALMOST_FULL, None, 1)], most_topics=1, most_days=1, scanned=1)
-@settings(max_examples=80, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=80, phases=UNSHRUNK)
 async def test_finder_finds_what_the_model_finds(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
@@ -458,7 +459,7 @@ async def test_finder_finds_what_the_model_finds(
 
 
 @given(envelopes=stores, interest=interests, limit=st.integers(1, 20), most_topics=st.sampled_from([1, 3, 20_000]))
-@settings(max_examples=30, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=30, phases=UNSHRUNK)
 async def test_pages_hold_each_envelope_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
@@ -496,7 +497,7 @@ async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
 
 @given(raws=st.lists(st.binary(min_size=1, max_size=40), max_size=8))
 @example(raws=[b"\x00", b"\x00\x00a", b"\xff\xfe", b"\xc3", b"\xa9", b",", b"1,2"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_bytes_are_read_as_they_were_stored(tmp_path_factory: pytest.TempPathFactory, raws: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("store") / STORE_FILE
     make_store(path, [new_envelope(number)._replace(raw=raw) for number, raw in enumerate(raws)])

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -18,6 +17,7 @@ from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Topic
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     EVER,
@@ -243,4 +243,4 @@ class Stored(RuleBasedStateMachine):
 
 
 TestStored = Stored.TestCase
-TestStored.settings = settings(max_examples=8, stateful_step_count=25, deadline=None, phases=UNSHRUNK)
+TestStored.settings = settings(max_examples=8, stateful_step_count=25, phases=UNSHRUNK)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
@@ -22,6 +22,7 @@ from mailserver.store.worker import Worker
 from mailserver.store.writer import MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import EnvelopeHash
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     LAST_SECOND,
@@ -245,7 +246,7 @@ async def test_envelopes_of_one_second_are_told_apart_by_their_hash(path: Path) 
         max_size=6,
     )
 )
-@settings(max_examples=8, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=8, phases=UNSHRUNK)
 async def test_counts_of_days_and_topics_are_right_whatever_is_put(
     tmp_path_factory: pytest.TempPathFactory, puts: list[list[NewEnvelope]]
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import NodeId
@@ -357,7 +357,6 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: str) ->
     assert path.read_bytes() == content.encode(errors="surrogateescape")
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_every_truncation_is_whole_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("sync")

@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, MAX_FORMER, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
+from tests.properties import settings
 
 NOW = 1_800_000_000
 TTL = 50
@@ -401,7 +402,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, min_size=10, max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_changes_accept_what_a_plain_model_accepts(steps: list[Change | float | Topic]) -> None:
     # In force is the last one; a value of the last 10 seconds is enough, each requirement by itself.
     now = float(NOW)
@@ -464,7 +465,7 @@ def allowed_verdicts(envelope: Envelope, requirements: Requirements, now: int) -
 @example(
     expiry=NOW - 20, ttl=50, topic=NEWS, min_pow=0.0, interest=FULL_INTEREST, max_envelope_bytes=MAX_ENVELOPE_BYTES
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_envelope_is_accepted_when_it_breaks_no_rule_and_else_told_one(
     expiry: int, ttl: int, topic: Topic, min_pow: float, interest: Interest, max_envelope_bytes: int
 ) -> None:
@@ -475,7 +476,7 @@ def test_envelope_is_accepted_when_it_breaks_no_rule_and_else_told_one(
 
 
 @given(expiry=st.integers(NOW - 40, NOW + 80), topic=st.sampled_from([NEWS, SPORT]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_wrong_clock_is_told_before_anything_else(expiry: int, topic: Topic) -> None:
     # An envelope that is late or from the future does not cost its sender the connection.
     envelope = encode_envelope(expiry, TTL, topic, b"data", 7)

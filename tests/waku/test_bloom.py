@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
@@ -22,6 +22,7 @@ from mailserver.waku.bloom import (
 )
 from mailserver.waku.envelope import Topic
 from tests.data import load
+from tests.properties import settings
 
 RECORDED = load("envelopes.json")["envelopes"]
 
@@ -76,14 +77,14 @@ def test_published_topic_has_its_bloom() -> None:
 @example(Topic(b"\x01\x02\x03\x02"))
 @example(Topic(b"\x01\x02\x03\x04"))
 @example(Topic(b"\x01\x02\x03\xf8"))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bits_of_a_topic_are_those_of_the_specification(topic: Topic) -> None:
     assert list(bits_of(topic)) == expected_bits(topic)
 
 
 @given(st.lists(topics, max_size=8))
 @example([])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bloom_of_topics_is_the_union_of_their_bits(some_topics: list[Topic]) -> None:
     bloom = bloom_of(some_topics)
 
@@ -92,7 +93,7 @@ def test_bloom_of_topics_is_the_union_of_their_bits(some_topics: list[Topic]) ->
 
 
 @given(topics, st.lists(topics, max_size=200))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bloom_matches_where_it_covers_the_bloom_of_the_topic(topic: Topic, others: list[Topic]) -> None:
     bloom = bloom_of(others)
     bloom_of_topic = bloom_of([topic])
@@ -101,7 +102,7 @@ def test_bloom_matches_where_it_covers_the_bloom_of_the_topic(topic: Topic, othe
 
 
 @given(topics, st.integers(0, 2))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bloom_without_one_of_the_bits_does_not_match(topic: Topic, which: int) -> None:
     bits = expected_bits(topic)
     bloom = bytearray(FULL_BLOOM)
@@ -121,7 +122,7 @@ def bloom_of_go_clients(topic: Topic) -> bytes:
 
 @given(topics, st.binary(min_size=BLOOM_BYTES, max_size=BLOOM_BYTES))
 @example(Topic(bytes.fromhex("991517d9")), bytes(BLOOM_BYTES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_topic_matches_every_filter_that_holds_the_bloom_of_deployed_clients(topic: Topic, noise: bytes) -> None:
     theirs = bloom_of_go_clients(topic)
     joined = bytes(a | b for a, b in zip(theirs, noise, strict=True))
@@ -182,7 +183,7 @@ def test_absent_bloom_stands_for_the_full_one() -> None:
 
 
 @given(st.binary(min_size=BLOOM_BYTES, max_size=BLOOM_BYTES))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_bloom_of_64_bytes_is_taken_as_it_is(bloom: bytes) -> None:
     assert check_bloom(bloom) == bloom
 

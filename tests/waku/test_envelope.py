@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import rlp
 from Crypto.Hash import keccak
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
@@ -25,6 +25,7 @@ from mailserver.waku.envelope import (
     pow_of,
 )
 from tests.data import load
+from tests.properties import settings
 
 RECORDED = load("envelopes.json")["envelopes"]
 RECORDED_RAWS = [bytes.fromhex(vector["raw"]) for vector in RECORDED]
@@ -173,7 +174,7 @@ def test_recorded_envelope_with_a_byte_behind_it_is_refused(vector: dict[str, An
 @example(0, 0, bytes(4), b"", 0)
 @example(0x7F, 0x80, bytes(4), b"\x7f", 0x80)
 @example(2**32 - 1, 2**32 - 1, b"\xff" * 4, b"\x80", 2**64 - 1)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_envelope_survives_encoding_and_decoding(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int) -> None:
     fields = (expiry, ttl, topic, data, nonce)
 
@@ -267,7 +268,7 @@ def mutated_envelopes(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated_envelopes())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_mutated_envelope_is_judged_as_the_rlp_package_judges_it(raw: bytes) -> None:
     assert decoded_fields(raw) == expected_fields(raw)
 
@@ -291,7 +292,7 @@ items: st.SearchStrategy[Any] = st.one_of(
 @example(rlp.encode([b"\x00", b"\x01", TOPIC, b"data", b"\x01"]))
 @example(rlp.encode([b"\x00\x80", b"\x01", TOPIC, b"data", b"\x01"]))
 @example(rlp.encode([[b"\x01"], b"\x01", TOPIC, b"data", b"\x01"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_list_of_any_fields_is_judged_as_the_rlp_package_judges_it(raw: bytes) -> None:
     assert decoded_fields(raw) == expected_fields(raw)
 
@@ -328,7 +329,7 @@ def test_list_with_fields_in_another_form_is_refused(body: bytes) -> None:
 @example(b"\x80")
 @example(b"\xc0")
 @example(b"\xff" * 9)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_are_judged_as_the_rlp_package_judges_them(raw: bytes) -> None:
     assert decoded_fields(raw) == expected_fields(raw)
 
@@ -338,7 +339,7 @@ def test_any_bytes_are_judged_as_the_rlp_package_judges_them(raw: bytes) -> None
 
 @given(u32.filter(bool), st.integers(-30, 10))
 @example(50, 1)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_proof_of_work_counts_time_ahead_and_a_second_more(ttl: int, ahead: int) -> None:
     fields = (2_000_000_000, ttl, TOPIC, b"data", 12)
     counted_ttl = ttl + ahead + 1 if ahead > 0 else ttl
@@ -394,7 +395,7 @@ def test_packet_of_no_envelopes_is_an_empty_list() -> None:
 @example([SMALL] * 2)
 @example([SMALL] * 3)
 @example([RECORDED_RAWS[0]] * 117)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_packet_is_the_rlp_list_of_its_envelopes(raws: list[bytes]) -> None:
     payload = encode_envelopes(raws)
 
@@ -441,7 +442,7 @@ def test_packet_that_was_recorded_truncated_is_refused(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_packet_of_any_bytes_holds_what_the_rlp_package_finds(payload: bytes) -> None:
     try:
         raws = [envelope.raw for envelope in decode_envelopes(payload)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import rlp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
@@ -30,6 +30,7 @@ from mailserver.waku.packets import (
     encode_batch_acknowledged,
 )
 from tests.data import load
+from tests.properties import settings
 
 WAKU_OFFSET = 0x10
 """Where the message ids of the only capability start."""
@@ -213,13 +214,13 @@ status_options = st.builds(
 
 @given(status_options)
 @example(StatusOptions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_options_survive_encoding_and_decoding(options: StatusOptions) -> None:
     assert StatusOptions.decode(options.encode()) == options
 
 
 @given(status_options)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_keys_go_out_in_ascending_order(options: StatusOptions) -> None:
     # Deployed clients stop reading at a key that they do not know: what was added last goes last.
     keys = [int.from_bytes(pair[0], "big") for pair in rlp.decode(options.encode())]
@@ -543,7 +544,7 @@ def test_everything_is_new_to_who_has_heard_nothing() -> None:
 
 
 @given(st.lists(announcements, min_size=1, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_peer_that_follows_our_updates_ends_with_what_we_announce_now(announced: list[StatusOptions]) -> None:
     first, *later = announced
     heard = PeerSettings().updated(StatusOptions.decode(first.encode()))
@@ -559,7 +560,7 @@ def test_peer_that_follows_our_updates_ends_with_what_we_announce_now(announced:
 
 
 @given(announcements, announcements)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_update_names_no_key_that_has_not_changed(before: StatusOptions, now: StatusOptions) -> None:
     update = now.since(before)
 
@@ -595,7 +596,7 @@ envelope_errors = st.builds(
 
 
 @given(st.binary(min_size=32, max_size=32), st.lists(envelope_errors, max_size=5).map(tuple))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_message_response_survives_encoding_and_decoding(batch_hash: bytes, errors: tuple[EnvelopeError, ...]) -> None:
     response = MessageResponse(batch_hash, errors)
 
@@ -697,7 +698,7 @@ def test_additional_elements_of_a_batch_acknowledgement_are_ignored() -> None:
 
 
 @given(st.binary(min_size=32, max_size=32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_batch_hash_survives_encoding_and_decoding(batch_hash: bytes) -> None:
     assert encode_batch_acknowledged(batch_hash) == rlp.encode(batch_hash)
     assert decode_batch_acknowledged(encode_batch_acknowledged(batch_hash)) == batch_hash
@@ -770,7 +771,7 @@ def decodes_or_is_refused(decode: Callable[[bytes], object], payload: bytes) -> 
 
 @each_decoder
 @given(payload=st.binary(max_size=80) | nested.map(rlp.encode))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bytes_decode_or_are_refused(decode: Callable[[bytes], object], payload: bytes) -> None:
     accepted = decodes_or_is_refused(decode, payload)
 
@@ -780,7 +781,7 @@ def test_any_bytes_decode_or_are_refused(decode: Callable[[bytes], object], payl
 
 @each_decoder
 @given(at=st.integers(0, 30), value=st.integers(0, 255))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_changed_byte_decodes_or_is_refused(decode: Callable[[bytes], object], at: int, value: int) -> None:
     for payload in (RECORDED_STATUSES["light node"][0], WITH_ERRORS, b"\xa0" + HASH):
         changed = payload[:at] + bytes([value]) + payload[at + 1 :]

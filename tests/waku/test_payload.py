@@ -8,7 +8,7 @@ import pytest
 import rlp
 from Crypto.Hash import keccak
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.codec.ecies import OVERHEAD_BYTES, open_sealed, seal
@@ -27,6 +27,7 @@ from mailserver.waku.payload import (
     seal_symmetric,
 )
 from tests.data import load
+from tests.properties import settings
 
 WAKU_OFFSET = 0x10
 """Where the message ids of the only capability start."""
@@ -196,7 +197,7 @@ payloads = st.integers(0, 600).map(lambda length: bytes(number % 251 for number 
 @example(bytes(189), ALICE)
 @example(bytes(65_535), None)
 @example(bytes(65_536), ALICE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_symmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: PrivateKey | None) -> None:
     data = seal_symmetric(payload, KEY, nonce=NONCE, padding=PADDING, signing_key=signing_key)
 
@@ -205,7 +206,7 @@ def test_symmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: P
 
 
 @given(payloads, signing_keys)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_asymmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: PrivateKey | None) -> None:
     data = seal_asymmetric(
         payload, BOB.public_key, ephemeral_key=EPHEMERAL, iv=IV, padding=PADDING, signing_key=signing_key
@@ -220,7 +221,7 @@ def test_asymmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: 
 @example(bytes(255), None)
 @example(bytes(256), None)
 @example(bytes(65_536), None)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_plaintext_has_the_form_of_the_specification(payload: bytes, signing_key: PrivateKey | None) -> None:
     plaintext = opened_by_hand(seal_symmetric(payload, KEY, nonce=NONCE, padding=PADDING, signing_key=signing_key))
 
@@ -343,7 +344,7 @@ def test_asymmetric_payload_with_any_byte_changed_does_not_open() -> None:
 @example(bytes(27))
 @example(bytes(28))
 @example(b"\x04" + bytes(OVERHEAD_BYTES - 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_random_data_does_not_open(data: bytes) -> None:
     with pytest.raises(DecodeError):
         open_symmetric(data, KEY)
@@ -417,7 +418,7 @@ def test_plaintext_of_another_form_is_refused(plaintext: bytes) -> None:
 
 
 @given(st.binary(max_size=100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_plaintext_opens_to_a_part_of_itself_or_is_refused(plaintext: bytes) -> None:
     try:
         opened = open_symmetric(sealed_by_hand(plaintext), KEY)

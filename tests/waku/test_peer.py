@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import rlp
 from Crypto.Hash import keccak
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -39,6 +39,7 @@ from mailserver.waku.peer import (
     WakuPeer,
 )
 from tests.data import load
+from tests.properties import settings
 
 WAKU_OFFSET = 0x10
 """Where the message ids of the only capability start."""
@@ -440,7 +441,7 @@ def as_said(settings_of_peer: PeerSettings) -> dict[str, object]:
 
 @given(we_are_light=st.booleans(), status=any_payloads, updates=st.lists(any_payloads, max_size=8))
 @example(we_are_light=False, status=[], updates=[[Option([b"\x01", b""], 1, FULL_BLOOM)]])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_updates_leave_what_a_plain_model_makes_of_them(
     we_are_light: bool, status: list[Option], updates: list[list[Option]]
 ) -> None:
@@ -612,7 +613,7 @@ packets = st.tuples(
 
 @given(st.booleans(), st.lists(packets, max_size=8))
 @example(True, [(0, b"\xc2\xc1\x02")])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_packets_become_events_or_end_the_connection(light_node: bool, received: list[tuple[int, bytes]]) -> None:
     peer = new_peer(light_node=light_node)
     states = [peer.state]
@@ -715,4 +716,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestConversation.settings = settings(max_examples=60, stateful_step_count=30)

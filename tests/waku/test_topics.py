@@ -3,7 +3,7 @@
 import pytest
 from Crypto.Hash import keccak
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import NodeId, PrivateKey
@@ -15,6 +15,7 @@ from mailserver.waku.topics import (
     partitioned_topic,
     topic_of,
 )
+from tests.properties import settings
 
 GROUP_ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141
 
@@ -51,7 +52,7 @@ def test_topic_of_a_name_is_the_start_of_its_keccak(name: str, topic: str) -> No
 
 
 @given(st.text("azAZ09-_ \xe9\u20ac", max_size=40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_topic_of_any_name_is_the_start_of_its_keccak(name: str) -> None:
     assert topic_of(name) == expected_topic(name)
 
@@ -68,7 +69,7 @@ def test_partitioned_topic_is_named_for_x_modulo_5000(secret: int, partition: in
 
 
 @given(secrets)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_partitioned_topic_of_any_key_depends_on_its_x_alone(secret: int) -> None:
     topic = partitioned_topic(private_key(secret).public_key)
     topic_of_opposite = partitioned_topic(private_key(GROUP_ORDER - secret).public_key)
@@ -106,7 +107,7 @@ def test_negotiated_topic_keeps_leading_zeros_of_the_shared_key() -> None:
 
 
 @given(secrets, secrets)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_both_parties_negotiate_the_same_topic(alice: int, bob: int) -> None:
     bob_public = ec.derive_private_key(bob, ec.SECP256K1()).public_key()
     shared = ec.derive_private_key(alice, ec.SECP256K1()).exchange(ec.ECDH(), bob_public)

@@ -1,0 +1,72 @@
+"""tests.fuzz.properties: which properties there are, and that one that does not hold is found, and again."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.properties import property_targets, try_properties
+from tests.fuzz.runner import ROOT
+
+HOLDS = """
+from hypothesis import given, strategies as st
+
+@given(st.integers())
+def test_numbers_are_themselves(number: int) -> None:
+    assert number == number
+
+def test_of_no_property() -> None:
+    assert False
+"""
+BREAKS = """
+from hypothesis import given, strategies as st
+
+@given(st.integers(0, 2000))
+def test_no_number_is_1234(number: int) -> None:
+    assert number != 1234
+"""
+
+
+def root_with(tmp_path: Path, **tests: str) -> Path:
+    """A repository whose tests in the folder `some` are these."""
+    folder = tmp_path / "root" / "tests" / "some"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "root")
+    for name in ("__init__.py", "conftest.py", "properties.py"):
+        if (ROOT / "tests" / name).exists():
+            shutil.copy(ROOT / "tests" / name, folder.parent)
+    for name, code in tests.items():
+        (folder / f"test_{name}.py").write_text(code)
+    return tmp_path / "root"
+
+
+def test_every_folder_with_properties_is_a_target() -> None:
+    targets = property_targets()
+
+    assert {"properties-mail", "properties-waku", "properties-tests"} <= set(targets)
+    assert "properties-docker" not in targets
+
+
+@pytest.mark.fuzz
+def test_properties_that_hold_are_run_and_nothing_else(tmp_path: Path) -> None:
+    root = root_with(tmp_path, holds=HOLDS)
+
+    row, problem = try_properties("properties-some", tmp_path, seconds=0, seed=7, root=root)
+
+    assert problem is None
+    assert row.figures == {"runs": 1000, "rounds": 1, "seed": 7}
+
+
+@pytest.mark.fuzz
+def test_property_that_does_not_hold_is_told_with_its_seed(tmp_path: Path) -> None:
+    root = root_with(tmp_path, breaks=BREAKS)
+
+    row, problem = try_properties("properties-some", tmp_path, seconds=120, seed=7, root=root)
+
+    assert problem is not None
+    last = 7 + int(row.figures["rounds"]) - 1
+    assert f"--hypothesis-seed={last} tests/some/test_breaks.py::test_no_number_is_1234" in problem
+    assert "number=1234" in (tmp_path / "properties-some" / f"log-{last}").read_text()
+
+    _, again = try_properties("properties-some", tmp_path, seconds=0, seed=last, root=root)
+    assert again == problem
