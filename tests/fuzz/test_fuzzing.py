@@ -1,14 +1,14 @@
 """A short run of every target under atheris, in a process of its own, always the same; and what it must find."""
 
 import platform
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.runner import ROOT, fuzz
+from tests.fuzz.runner import fuzz
 from tests.fuzz.target import names
+from tests.planted import plant
 
 HAS_ATHERIS = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)
 
@@ -87,13 +87,7 @@ def test_run_of_one_seed_is_always_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_planted_bug_is_found(name: str, file: str, code: str, bug: str, found: str, tmp_path: Path) -> None:
-    root = tmp_path / "planted"
-    for package in ("mailserver", "spark_export", "tests"):
-        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "corpus"))
-    path = root / "mailserver" / file
-    source = path.read_text()
-    assert source.count(code) == 1
-    path.write_text(source.replace(code, bug))
+    root = plant(tmp_path, file, code, bug)
 
     _, problem = fuzz(name, tmp_path, runs=PLANTED_RUNS, root=root)
 

@@ -110,12 +110,12 @@ async def first_start(recorder: Recorder, choice: random.Random) -> Scenario:
     return Story(recording).scenario()
 
 
-async def ingest(recorder: Recorder, choice: random.Random, *, synchronous: str = "FULL", rounds: int = 2) -> Scenario:
+async def ingest(recorder: Recorder, choice: random.Random) -> Scenario:
     """A flood; now and then a reader keeps the log from being started anew; killed, and started again."""
     before = await _fill(recorder, choice, 200)
     recording = Recording(recorder, choice)
-    for number in range(rounds):
-        with recording.daemon(POWER_SYNCHRONOUS=synchronous) as daemon:
+    for number in range(2):
+        with recording.daemon() as daemon:
             await recording.post(daemon, PACKETS)
             with plain(recording.data_dir / STORE_FILE) as reader:
                 reader.execute("BEGIN")

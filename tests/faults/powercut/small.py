@@ -1,12 +1,9 @@
 """The mailserver with limits that a short run reaches: `python -m tests.faults.powercut.small run ...`.
 
-POWER_SYNCHRONOUS, OFF or NORMAL, is what SQLite is told in place of FULL: a mailserver that confirms too early.
+Only limits are others. Connections are the mailserver's own: what SQLite is told to sync is what is tested here.
 """
 
-import os
-import sqlite3
 import sys
-from pathlib import Path
 
 from mailserver.cli import main
 from mailserver.services import pruning
@@ -30,13 +27,6 @@ def shrink() -> None:
     vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES, CHECKPOINT_BYTES=CHECKPOINT_BYTES)
     vars(deletion).update(RESERVE_PAGES=RESERVE_PAGES, VACUUM_PAGES=VACUUM_PAGES)
     vars(pruning).update(FIRST_ROUND_S=PRUNING_S, ROUND_INTERVAL_S=PRUNING_S)
-    prepare, synchronous = vars(connections)["_prepare"], os.environ.get("POWER_SYNCHRONOUS", "FULL")
-
-    def prepare_small(connection: sqlite3.Connection, path: Path) -> None:
-        prepare(connection, path)
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-
-    vars(connections)["_prepare"] = prepare_small
 
 
 if __name__ == "__main__":

@@ -81,14 +81,14 @@ class Recording:
         return self.folder / DATA
 
     @contextlib.contextmanager
-    def daemon(self, *flags: str, data_dir: Path | None = None, **environment: str) -> Iterator[Daemon]:
+    def daemon(self, *flags: str, data_dir: Path | None = None) -> Iterator[Daemon]:
         """Run the mailserver with small limits, recorded."""
         with running_daemon(
             data_dir or self.data_dir,
             "--min-pow",
             "0",
             *flags,
-            environment={**self.recorder.environment, **environment},
+            environment=self.recorder.environment,
             program=SMALL,
         ) as daemon:
             yield daemon
