@@ -163,10 +163,21 @@ class Metrics:
             "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
         )
 
-        # The process.
+        # Peers.
+        connections = plain(
+            PlainCounter(
+                "mailserver_connections_total",
+                "Peers that have connected, each time their Status came, by who dialled.",
+                "direction",
+                [direction.value for direction in Direction],
+            )
+        )
+        self.connections = {direction: connections.counts[direction.value] for direction in Direction}
         self.disconnects = _by(
             counter("mailserver_disconnects_total", "Connections that ended, by reason.", "reason"), DisconnectReason
         )
+
+        # The process.
         self.loop_lag = histogram(
             "mailserver_event_loop_lag_seconds", "How late the event loop was, twice a second.", buckets=_LAGS_S
         )

@@ -149,8 +149,7 @@ class Server:
         """Read how the node is."""
         peers = {(direction, family): 0 for direction in Direction for family in ClientFamily}
         for peer in self.peers.connected():
-            direction = Direction.IN if peer.connection.is_inbound else Direction.OUT
-            peers[direction, ClientFamily.of(peer.connection.client_id)] += 1
+            peers[peer.direction, ClientFamily.of(peer.connection.client_id)] += 1
         network_bytes = dict(self._ended_bytes)
         for peer in self.peers:
             network_bytes[Direction.IN] += peer.connection.received_bytes

@@ -26,6 +26,7 @@ _ACTIVITY = (
     ("requests rejected", "rejected"),
     ("requests failed", "failed"),
     ("clients lost", "lost"),
+    ("peers that connected", "connected"),
     ("answer time, median", "median_s"),
     ("answer time, 95 % within", "p95_s"),
     ("bytes in", "bytes_in"),

@@ -20,7 +20,7 @@ LATE_S = 26 * 3600.0
 """A nightly compaction is late when the last good one is older: a day, and two hours for a run that takes long."""
 
 NO_PEERS_S = 300.0
-"""For so long nobody may be connected: phones come and go, but a network has somebody."""
+"""For so long nobody need be connected, or connect: phones come and go, but a network has somebody."""
 
 NEARLY_FULL_SHARE = 0.05
 NEARLY_FULL_BYTES = 10 * 1024**3
@@ -88,6 +88,7 @@ class Health:
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
+        self._connections = self._count_connections()
         self._refusals: deque[_Refusals] = deque()
         self.problems: tuple[Problem, ...] = ()
 
@@ -190,8 +191,10 @@ class Health:
         return []
 
     def _peers(self) -> list[Problem]:
+        """Judge by who is connected, and by who has connected since the last look: most clients stay for seconds."""
         now = self._monotonic()
-        if self._peer_count():
+        before, self._connections = self._connections, self._count_connections()
+        if self._peer_count() or self._connections > before:
             self._peers_seen = now
         if now - self._peers_seen < NO_PEERS_S:
             return []
@@ -199,6 +202,9 @@ class Health:
             f"no peers: nobody has been connected for {(now - self._peers_seen) / 60:.0f} min; is the port reachable?"
         )
         return [Problem(Check.PEERS, text)]
+
+    def _count_connections(self) -> int:
+        return sum(count.value for count in self._metrics.connections.values())
 
 
 def _moment(seconds: float) -> str:

@@ -23,7 +23,10 @@ from mailserver.metrics import DELAYS_S, Direction, Metrics, NodeFigures, Outcom
 MINUTE_S = 60
 MAX_MINUTES = 24 * 60
 
-_VERSION = 1
+_VERSION = 2
+_SINCE_2 = {"connected"}
+"""Columns that files of version 1 do not have: in their minutes they are not known."""
+
 _LATEST = 2**33
 """No time in a file is later: the year 2242."""
 
@@ -39,6 +42,8 @@ class Column(Enum):
     REJECTED = "rejected"
     FAILED = "failed"
     LOST = "lost"
+    CONNECTED = "connected"
+    """Peers that connected, however soon they went: most stay for less than a minute."""
     BYTES_IN = "bytes_in"
     BYTES_OUT = "bytes_out"
     PEERS_IN = "peers_in"
@@ -199,6 +204,7 @@ class History:
             Column.TAKEN.value: count_of(metrics.new),
             Column.REFUSED.value: sum(map(count_of, metrics.rejected.values())),
             Column.STORED.value: count_of(metrics.stored),
+            Column.CONNECTED.value: sum(map(count_of, metrics.connections.values())),
             Column.BYTES_IN.value: node.network_bytes[Direction.IN],
             Column.BYTES_OUT.value: node.network_bytes[Direction.OUT],
         }
@@ -255,17 +261,20 @@ def decode_file(data: bytes) -> Minutes:
         RecursionError: it is something else, nested deeply.
     """
     record = json.loads(data)
-    if not isinstance(record, dict) or record.get("version") != _VERSION:
-        raise ValueError("not a history of version 1")
+    version = record.get("version") if isinstance(record, dict) else None
+    if version not in (1, _VERSION):
+        raise ValueError(f"not a history of version 1 or {_VERSION}")
     first_at, columns = record.get("first_at"), record.get("columns")
     if not isinstance(first_at, int | float) or not 0 <= first_at <= _LATEST:  # so not NaN, which Python's JSON has
         raise ValueError(f"first_at is {shown(first_at)}")
-    if not isinstance(columns, dict) or columns.keys() != set(NAMES):
+    missing = _SINCE_2 if version == 1 else set()
+    if not isinstance(columns, dict) or columns.keys() != set(NAMES) - missing:
         raise ValueError("other columns")
-    decoded = {name: _decode_column(name, columns[name]) for name in NAMES}
+    decoded = {name: _decode_column(name, columns[name]) for name in columns}
     if len({len(column) for column in decoded.values()}) != 1:
         raise ValueError("columns of different lengths")
-    return Minutes(float(first_at), decoded)
+    unknown = [_EMPTY] * len(decoded[Column.TAKEN.value])
+    return Minutes(float(first_at), {name: decoded.get(name, array("d", unknown)) for name in NAMES})
 
 
 def encode_shown(minutes: Minutes) -> str:

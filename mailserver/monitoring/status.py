@@ -74,6 +74,7 @@ class Activity:
     rejected: int
     failed: int
     lost: int
+    connected: int
     bytes_in: int
     bytes_out: int
     median_s: float | None

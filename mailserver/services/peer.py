@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.mail.pages import TARGET_PACKET_BYTES
-from mailserver.metrics import Metrics
+from mailserver.metrics import Direction, Metrics
 from mailserver.net.admission import groups_of
 from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
@@ -126,6 +126,11 @@ class ServedPeer:
         log.debug("peer left peer=%s cause=%r", self.connection, closed.cause if closed else "")
 
     @property
+    def direction(self) -> Direction:
+        """Who dialled."""
+        return Direction.IN if self.connection.is_inbound else Direction.OUT
+
+    @property
     def requests_waiting(self) -> int:
         """How many of its history requests wait for their turn."""
         return len(self._requests)
@@ -156,6 +161,7 @@ class ServedPeer:
                 self._on_p2p_messages(envelopes)
             case StatusReceived(settings=settings):
                 self._pace.follow(settings)
+                self._services.metrics.connections[self.direction].inc()
                 log.debug("peer connected peer=%s client=%r", self.connection, self.connection.client_id)
             case SettingsChanged(settings=settings):
                 self._pace.follow(settings)

@@ -13,6 +13,18 @@ from tests.integration.daemons import run_command, running_daemon
 pytestmark = pytest.mark.integration
 
 
+def test_clients_that_come_and_go_between_two_looks_are_counted(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon:
+        port = daemon.wait_for_line("serving metrics port=").rpartition("=")[2]
+        for number in range(3):
+            run_command("post", daemon.enode, "--topic", "news", "--payload", str(number))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            exposed = answer.read().decode()
+
+    assert '\nmailserver_connections_total{direction="in"} 3.0\n' in exposed
+    assert '\nmailserver_peers{client="waku-mailserver",direction="in"} 0.0\n' in exposed
+
+
 def test_daemon_says_how_it_is_as_long_as_it_runs(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon:
         port = daemon.wait_for_line("serving metrics port=").rpartition("=")[2]

@@ -97,6 +97,7 @@ def day_of_minutes(now: int) -> Minutes:
             "stored": taken,
             "delivered": 40 * tide // 1,
             "rejected": chance.choice([0, 0, 0, 2]),
+            "connected": 30 * tide // 1,
             "bytes_in": 300_000 * tide // 1,
             "bytes_out": 2_000_000 * tide // 1,
             "peers_in": 200 + 30 * tide // 1,

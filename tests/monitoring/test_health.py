@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mailserver.metrics import Check, CompactionFigures, DiskFigures, Metrics
+from mailserver.metrics import Check, CompactionFigures, Direction, DiskFigures, Metrics
 from mailserver.monitoring.health import (
     CLOCK_WINDOW_S,
     FULL_BYTES,
@@ -234,6 +234,18 @@ def test_nobody_connected_for_a_while_is_a_problem_until_somebody_is() -> None:
     assert patient.judge() == ()
     patient.peers, patient.uptime_s = 0, 2 * NO_PEERS_S - 1
     assert patient.judge() == ()
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_peers_that_come_and_go_between_two_looks_have_been_connected(direction: Direction) -> None:
+    patient = Patient(peers=0)
+    for _ in range(100):
+        patient.uptime_s += NO_PEERS_S / 2
+        patient.metrics.connections[direction].inc()
+        assert patient.judge() == ()
+
+    patient.uptime_s += NO_PEERS_S
+    assert patient.problem().check is Check.PEERS
 
 
 def test_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,6 +88,8 @@ def test_every_column_is_what_its_name_says() -> None:
     metrics.rejected[Verdict.VERY_OLD].inc(1)
     metrics.rejected[Verdict.FROM_THE_FUTURE].inc(2)
     metrics.stored.inc(3)
+    metrics.connections[Direction.IN].inc(20)
+    metrics.connections[Direction.OUT].inc(1)
     for outcome, count in zip(Outcome, (5, 6, 7, 8), strict=True):
         for kind in (RequestKind.TOPICS, RequestKind.BLOOM):
             metrics.requests.labels(kind.value, outcome.value).inc(count)
@@ -104,6 +106,7 @@ def test_every_column_is_what_its_name_says() -> None:
         Column.REJECTED: [12],
         Column.FAILED: [14],
         Column.LOST: [16],
+        Column.CONNECTED: [21],
         Column.BYTES_IN: [100],
         Column.BYTES_OUT: [300],
         Column.PEERS_IN: [7],
@@ -287,6 +290,21 @@ def test_file_holds_all_and_is_read_again() -> None:
     }
 
 
+def test_file_of_an_earlier_version_is_read_and_what_it_lacks_is_not_known() -> None:
+    record = json.loads(encode_file(minutes(2, taken=3.0)))
+    del record["columns"]["connected"]
+
+    after = decode_file(json.dumps(record | {"version": 1}).encode())
+
+    assert list(after.columns["taken"]) == [3, 3]
+    assert list(map(math.isnan, after.columns["connected"])) == [True, True]
+    run = Run()
+    run.history.resume(after)
+    run.metrics.connections[Direction.IN].inc(5)
+    run.note()
+    assert run.history.minutes().totals()[Column.CONNECTED] == 5
+
+
 def broken(**changes: object) -> bytes:
     record = json.loads(encode_file(minutes(2)))
     record["columns"] |= changes.pop("columns", {})
@@ -300,11 +318,13 @@ def broken(**changes: object) -> bytes:
         b"[]",
         b"\xff\xfe",
         encode_file(minutes(2)).encode()[:-3],
-        broken(version=2),
+        broken(version=3),
         broken(first_at="now"),
         broken(first_at=math.nan),
         broken(first_at=-1),
         broken(first_at=2**40),
+        broken(version=1),  # which has fewer columns
+        broken(version=[1]),
         broken(columns={"more": [1, 2]}),
         broken(columns={"taken": [1]}),
         broken(columns={"taken": {"a": 1}}),

@@ -20,7 +20,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.request import RequestId, decode_request
-from mailserver.metrics import count_of
+from mailserver.metrics import Direction, count_of
 from mailserver.net import connection as connection_module
 from mailserver.net.admission import Allowed
 from mailserver.rlpx import liveness as liveness_module
@@ -1164,6 +1164,19 @@ async def test_confirmation_and_end_of_a_connection_are_counted(mailserver: Mail
     await asyncio.wait(mailserver.tasks)
 
     assert count_of(metrics.disconnects[DisconnectReason.TOO_MANY_PEERS]) == 1
+
+
+async def test_peer_counts_as_connected_once_its_status_has_come_however_soon_it_goes(mailserver: Mailserver) -> None:
+    connections = mailserver.services.metrics.connections
+    await mailserver.dial_silent()
+    for _ in range(3):
+        raw = await mailserver.dial()
+        raw.say(PacketCode.STATUS, EMPTY_LIST)  # a second one says nothing
+        raw.say(PacketCode.MESSAGES, payload := messages(make_envelope(1)))
+        assert await raw.hear_confirmation() == confirmation(payload)
+        await raw.close()
+
+    assert {direction: count.value for direction, count in connections.items()} == {Direction.IN: 3, Direction.OUT: 0}
 
 
 async def test_requests_that_wait_for_their_turn_are_told(mailserver: Mailserver) -> None:
