@@ -1,14 +1,13 @@
 """The machine: its clock, memory, and how many files a process may open."""
 
 import ctypes
-import errno
 import os
 import resource
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.monitoring.memory import memory_limit
 from mailserver.waku.envelope import MAX_U32
 
 EARLIEST = 1_767_225_600
@@ -23,7 +22,6 @@ SPARE_FILES = 128
 _STA_UNSYNC = 0x0040  # linux/timex.h
 _TIME_ERROR = 5
 _TIMEX_BYTES = 512  # struct timex takes 208
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def is_synchronised() -> bool | None:
@@ -71,18 +69,8 @@ def check_open_files(max_peers: int, hard_limit: int | None = None) -> Finding:
 
 def check_memory() -> Finding:
     """There is as much as the daemon may come to need, here or in this container."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = os.sysconf("SC_PHYS_PAGES") * page
-    for name in _CGROUP_LIMITS:
-        try:
-            text = Path(name).read_text(encoding="ascii").strip()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
-                raise
-            continue
-        if text.isdecimal():
-            total = min(total, int(text))
-    return judge_memory(total)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return judge_memory(min(total, memory_limit() or total))
 
 
 def judge_memory(total: int) -> Finding:
