@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.config import Config
+from mailserver.units import number_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,7 +21,7 @@ def _default(setting: Field[Any]) -> str:
     if isinstance(value, tuple):
         value = ",".join(map(str, value))
     if isinstance(value, float):
-        value = f"{value:f}".rstrip("0").rstrip(".")
+        value = number_text(value)
     return f"`{value}`"
 
 

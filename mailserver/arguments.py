@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from mailserver.errors import DecodeError
 from mailserver.mail.request import Cursor
+from mailserver.units import number_text
 from mailserver.waku.envelope import MAX_U32, Topic
 from mailserver.waku.topics import parse_topic
 
@@ -74,7 +75,7 @@ def _number(text: str, kind: type[_N], least: float, most: float) -> _N:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {_KINDS[kind]}") from error
     if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {number_text(least)} to {number_text(most)}")
     return value
 
 

@@ -19,6 +19,7 @@ from mailserver.files import make_folder, open_descriptor, sync_folder, try_lock
 from mailserver.store.backup import OnStep, copy_store, snapshot
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import MAX_FILE_BYTES, PROGRESS_FILE
+from mailserver.units import size_text
 
 MOMENT_ATTEMPTS = 100
 """How often to look for a moment at which none of the small files changes. They do once a second at most, and each
@@ -92,7 +93,7 @@ def _small_files(data_dir: Path) -> dict[str, bytes]:
         with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
             contents[name] = file.read(MAX_FILE_BYTES + 1)
             if len(contents[name]) > MAX_FILE_BYTES:
-                raise BackupError(f"{data_dir / name} is longer than it can be: {MAX_FILE_BYTES} bytes")
+                raise BackupError(f"{data_dir / name} is longer than it can be: {size_text(MAX_FILE_BYTES)}")
     return contents
 
 
@@ -117,7 +118,7 @@ def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
     ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
     free = shutil.disk_usage(destination.parent).free
     if free < size + MIN_SPARE_BYTES:
-        raise BackupError(f"the disk of {destination} has {free} bytes free, the backup takes {size}")
+        raise BackupError(f"the disk of {destination} has {size_text(free)} free, the backup takes {size_text(size)}")
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from mailserver.rpc.waku import Dialect
 from mailserver.services.quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS, DEFAULT_TOLERANCE_S
 from mailserver.sync.catchup import MAX_SOURCES
+from mailserver.units import number_text
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
 from mailserver.waku.topics import parse_topic
@@ -377,12 +378,14 @@ def _check(config: Config) -> None:
     for name in _FROM_ZERO:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
-            raise ConfigError(f"{name}: {value} is not a finite number from 0 on")
+            raise ConfigError(f"{name}: {number_text(value)} is not a finite number from 0 on")
     for name in ("retention_days", "sync_days"):
         if getattr(config, name) > MAX_DAYS:
             raise ConfigError(f"{name}: {getattr(config, name)} is more than {MAX_DAYS:.0f}")
     if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
-        raise ConfigError(f"rate_limit_tolerance_s: {config.rate_limit_tolerance_s} is not a number from 0 on")
+        raise ConfigError(
+            f"rate_limit_tolerance_s: {number_text(config.rate_limit_tolerance_s)} is not a number from 0 on"
+        )
     for name in _COUNTS:
         if getattr(config, name) < 0:
             raise ConfigError(f"{name}: {getattr(config, name)} is less than 0")

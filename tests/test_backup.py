@@ -162,7 +162,7 @@ def test_full_disk_is_told_of_before_anything_is_copied(
 ) -> None:
     monkeypatch.setattr(backup_module, "MIN_SPARE_BYTES", 2**62)
 
-    with pytest.raises(BackupError, match=r"has \d+ bytes free, the backup takes \d+"):
+    with pytest.raises(BackupError, match=r"has [0-9.,]+ [KMGT]iB free, the backup takes [0-9.,]+ [KMGT]iB"):
         make(data_dir, tmp_path / "backup")
 
     assert names_in(tmp_path) == {"data"}

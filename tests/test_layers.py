@@ -18,6 +18,7 @@ LAYERS = {
     "buckets": 1,
     "fair_queue": 1,
     "counters": 1,
+    "units": 1,
     "rlpx": 2,
     "waku": 2,
     "mail": 2,
@@ -63,6 +64,7 @@ EXPORT_SEES = (
     "mailserver.errors",
     "mailserver.files",
     "mailserver.logs",
+    "mailserver.units",
     "mailserver.__version__",
 )
 

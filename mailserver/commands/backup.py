@@ -8,6 +8,7 @@ from mailserver.commands.settings import add_destination, add_settings, config_o
 from mailserver.commands.terminal import progress_bar
 from mailserver.output import counted, printable
 from mailserver.store.schema import STORE_FILE
+from mailserver.units import size_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +39,5 @@ def _as_json(backup: Backup) -> dict[str, object]:
 
 def _as_text(backup: Backup) -> str:
     others = ", ".join(backup.files[1:]) or "nothing else"
-    return printable(f"{backup.folder}: {counted(backup.envelopes, 'envelope')}, {backup.bytes} bytes, with {others}")
+    envelopes = counted(backup.envelopes, "envelope")
+    return printable(f"{backup.folder}: {envelopes}, {size_text(backup.bytes)}, with {others}")

@@ -8,6 +8,7 @@ from mailserver.commands.terminal import progress_bar
 from mailserver.output import counted, printable
 from mailserver.store.check import CheckReport, check_store
 from mailserver.store.schema import STORE_FILE
+from mailserver.units import size_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -40,5 +41,5 @@ def _as_text(report: CheckReport) -> str:
         if count > len(report.shown[kind]):
             lines.append(f".. and {count - len(report.shown[kind])} more")
         lines.append(f"{count} of this kind: {kind.value}")
-    read = f"{counted(report.envelopes, 'envelope')}, {report.bytes} bytes"
+    read = f"{counted(report.envelopes, 'envelope')}, {size_text(report.bytes)}"
     return "\n".join([*lines, f"{read}: {'sound' if report.is_sound else 'DAMAGED'}"])

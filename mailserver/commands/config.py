@@ -10,6 +10,7 @@ from typing import Any
 from mailserver.commands.settings import add_settings, config_of, origins_of
 from mailserver.commands.terminal import print_table
 from mailserver.config import Config
+from mailserver.units import number_text
 
 HIDDEN = "(hidden)"
 
@@ -53,4 +54,4 @@ def _as_text(value: Any) -> str:
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return str(value) or "-"
+    return number_text(value) if isinstance(value, float) else str(value) or "-"

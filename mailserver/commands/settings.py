@@ -9,6 +9,7 @@ from typing import Any
 from mailserver.arguments import checked
 from mailserver.codec.keys import Enode
 from mailserver.config import Config, config_file, given_settings, load_config, parse_value
+from mailserver.units import number_text
 
 
 def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
@@ -21,7 +22,7 @@ def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
         help_text = setting.metadata["help"].replace("%", "%%")
         if setting.default not in ("", ()):  # then the text says what nothing means
             default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
-            help_text += f" (default: {default})"
+            help_text += f" (default: {number_text(default) if isinstance(default, float) else default})"
         if setting.type is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:

@@ -11,6 +11,7 @@ from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
 from mailserver.store.envelopes import read_stats
 from mailserver.store.schema import STORE_FILE
+from mailserver.units import size_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,4 +34,4 @@ def _as_text(name: str, value: int | None) -> str:
         return "-"
     if name in ("oldest", "newest"):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return str(value)
+    return size_text(value) if "bytes" in name else f"{value:,}"

@@ -13,6 +13,7 @@ from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
 from mailserver.control import STATUS, call_daemon
 from mailserver.errors import ConnectionLost
+from mailserver.units import delay_text, size_text, span_text
 
 TIMEOUT_S = 15.0
 """How long the daemon may take to answer."""
@@ -76,7 +77,7 @@ def _state(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", "ready" if status["ready"] else "NOT READY"),
         *(("problem", problem["text"]) for problem in status["problems"]),
         ("version", f"{versions['mailserver']}, Python {versions['python']}, SQLite {versions['sqlite']}"),
-        ("up for", _duration(status["uptime_s"])),
+        ("up for", span_text(status["uptime_s"])),
         ("enode", status["enode"]),
     ]
 
@@ -87,15 +88,15 @@ def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("peers that dialled us", _peers(peers["inbound"])),
         ("peers that we dialled", _peers(peers["outbound"])),
         ("in their handshake", f"{peers['handshakes']}; {peers['max']} peers may connect"),
-        ("waiting for the disk", f"{queues['store_envelopes']:,} envelopes, {_size(queues['store_bytes'])}"),
-        ("kept for relaying", f"{queues['relay_envelopes']:,} envelopes, {_size(queues['relay_bytes'])}"),
+        ("waiting for the disk", f"{queues['store_envelopes']:,} envelopes, {size_text(queues['store_bytes'])}"),
+        ("kept for relaying", f"{queues['relay_envelopes']:,} envelopes, {size_text(queues['relay_bytes'])}"),
         ("requests that wait", f"{queues['requests']:,}"),
     ]
     if store is not None:
         oldest = f", the oldest of {_moment(store['oldest'])}" if store["oldest"] is not None else ""
-        rows.append(("store", f"{store['envelopes']:,} envelopes, {_size(store['bytes'])}{oldest}"))
+        rows.append(("store", f"{store['envelopes']:,} envelopes, {size_text(store['bytes'])}{oldest}"))
     if disk is not None:
-        rows.append(("disk", f"{_size(disk['free'])} of {_size(disk['size'])} are free"))
+        rows.append(("disk", f"{size_text(disk['free'])} of {size_text(disk['size'])} are free"))
     return [*rows, ("compaction", compaction_text(status["compaction"])), ("catching up", _sync(status["catching_up"]))]
 
 
@@ -113,13 +114,13 @@ def compaction_text(run: dict[str, Any] | None) -> str:
     if run["state"] == "died":
         return f"was killed, began {_moment(run['started_at'])}"
     rows = f", {run['rows']:,} envelopes archived" if run["state"] == "succeeded" else ""
-    return f"{run['state']} {_moment(run['finished_at'])}{rows} in {_duration(run['seconds'])}"
+    return f"{run['state']} {_moment(run['finished_at'])}{rows} in {span_text(run['seconds'])}"
 
 
 def _sync(sync: dict[str, int]) -> str:
     if not sync["sources"]:
         return "from nobody"
-    left = f"{_duration(sync['left_s'])} left" if sync["left_s"] else "done"
+    left = f"{span_text(sync['left_s'])} left" if sync["left_s"] else "done"
     aside = f", {sync['set_aside']} left alone" if sync["set_aside"] else ""
     return f"{left}; sources: {sync['sources']}{aside}; {sync['stored']:,} envelopes stored"
 
@@ -128,23 +129,8 @@ def _figure(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     if name.endswith("_s"):
-        return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
-    return _size(value) if name.startswith("bytes") else f"{value:,}"
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+        return delay_text(value)
+    return size_text(value) if name.startswith("bytes") else f"{value:,}"
 
 
 def _moment(seconds: float) -> str:

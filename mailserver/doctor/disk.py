@@ -15,6 +15,7 @@ from mailserver.errors import StartupError, StoreError
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
 from mailserver.store.untouched import read_untouched
+from mailserver.units import size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Less, and the log of SQLite alone may fill the disk: it takes up to 128 MiB in a flood."""
@@ -29,7 +30,6 @@ NETWORKED = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "gl
 """SQLite's log needs memory that is shared by all who open the store, and locks that hold: a network has neither."""
 FLEETING = {"tmpfs", "ramfs", "overlay"}
 _MOUNTS = Path("/proc/self/mountinfo")
-_MIB = 1024 * 1024
 
 
 def check_data_dir(data_dir: Path) -> list[Finding]:
@@ -85,9 +85,9 @@ def read_growth(data_dir: Path) -> Growth | None:
 
 def check_space(free: int, growth: Growth | None) -> Finding:
     """There is room for some days."""
-    text = f"{free // _MIB} MiB free"
+    text = f"{size_text(free)} free"
     if growth is not None:
-        text += f"; the store takes {growth.stored // _MIB} MiB and receives {growth.a_day // _MIB} MiB a day"
+        text += f"; the store takes {size_text(growth.stored)} and receives {size_text(growth.a_day)} a day"
     advice = "make room, or lower --retention-days or --retention-bytes"
     if free < MIN_FREE_BYTES:
         return problem("disk", text, advice)

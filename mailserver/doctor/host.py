@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.monitoring.memory import memory_limit
+from mailserver.units import size_text
 from mailserver.waku.envelope import MAX_U32
 
 EARLIEST = 1_767_225_600
@@ -75,7 +76,7 @@ def check_memory() -> Finding:
 
 def judge_memory(total: int) -> Finding:
     """Say whether so many bytes are enough."""
-    text = f"{total // 1024**2} MiB"
+    text = size_text(total)
     if total < MIN_MEMORY_BYTES:
-        return warning("memory", text, f"the daemon may need {MIN_MEMORY_BYTES // 1024**2} MiB: raise the limit")
+        return warning("memory", text, f"the daemon may need {size_text(MIN_MEMORY_BYTES)}: raise the limit")
     return ok("memory", text)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from mailserver.metrics import Check, Metrics, count_of
 from mailserver.monitoring.watch import Sight
+from mailserver.units import size_text
 from mailserver.waku.acceptance import Verdict
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ class Health:
         if disk is None or disk.free >= min(disk.size * NEARLY_FULL_SHARE, NEARLY_FULL_BYTES):
             return []
         what = "full" if disk.free < FULL_BYTES else "nearly full"
-        text = f"the disk is {what}: {_amount(disk.free)} of {_amount(disk.size)} are free"
+        text = f"the disk is {what}: {size_text(disk.free)} of {size_text(disk.size)} are free"
         return [Problem(Check.DISK, text, is_fatal=disk.free < FULL_BYTES)]
 
     def _time(self) -> list[Problem]:
@@ -209,7 +210,3 @@ class Health:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _amount(size: int) -> str:
-    return f"{size / 1024**3:.1f} GiB"

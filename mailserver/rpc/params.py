@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from mailserver.codec.keys import PRIVATE_KEY_BYTES, PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey, check_public_key
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.rpc.errors import ErrorCode, RpcError
+from mailserver.units import number_text
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
@@ -157,7 +158,7 @@ def number(least: float, most: float) -> Check[float]:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Invalid("not a number")
         if not least <= value <= most:  # exact also for integers that no float can hold
-            raise Invalid(f"not from {least:g} to {most:g}")
+            raise Invalid(f"not from {number_text(least)} to {number_text(most)}")
         return float(value)
 
     return check

@@ -34,6 +34,7 @@ from mailserver.rpc.params import (
 from mailserver.rpc.sending import SendingMethods
 from mailserver.services.filters import MAX_FILTER_TOPICS, Criteria, Filter, Filters, Message
 from mailserver.services.keys import KeyStore
+from mailserver.units import number_text
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Verdict
 from mailserver.waku.envelope import MAX_U32, TOPIC_BYTES, Topic
 
@@ -72,7 +73,9 @@ class PostMethods(SendingMethods):
         await asyncio.sleep(0)  # a megabyte has taken 10 ms so far, and takes as long again to be judged and stored
 
         if pow_target < min_pow:
-            raise RpcError(ErrorCode.REFUSED, f"message rejected, PoW too low: this node asks for {min_pow:g}")
+            raise RpcError(
+                ErrorCode.REFUSED, f"message rejected, PoW too low: this node asks for {number_text(min_pow)}"
+            )
         if len(data) > self._node.requirements.max_envelope_bytes:
             raise RpcError(ErrorCode.REFUSED, Verdict.OVERSIZE.value)
         now = int(self._clock())

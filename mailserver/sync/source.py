@@ -19,6 +19,7 @@ from mailserver.sync.ledger import Account
 from mailserver.sync.pages import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
 from mailserver.sync.patience import Patience, backoff_s
 from mailserver.sync.progress import Progress, State
+from mailserver.units import number_text
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import EnvelopeHash
 
@@ -61,7 +62,7 @@ class RequestTooDear(MailserverError):
         self.pow_requirement = pow_requirement
 
     def __str__(self) -> str:
-        return f"it asks for a proof of work of {self.pow_requirement:g} for a request"
+        return f"it asks for a proof of work of {number_text(self.pow_requirement)} for a request"
 
 
 @dataclass(frozen=True, slots=True)

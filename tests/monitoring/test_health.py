@@ -97,8 +97,8 @@ def test_store_that_is_not_writable_is_fatal() -> None:
 @pytest.mark.parametrize(
     ("free", "size", "text", "is_fatal"),
     [
-        (4 * GIB, 100 * GIB, "the disk is nearly full: 4.0 GiB of 100.0 GiB are free", False),
-        (FULL_BYTES - 1, 100 * GIB, "the disk is full: 0.1 GiB of 100.0 GiB are free", True),
+        (4 * GIB, 100 * GIB, "the disk is nearly full: 4 GiB of 100 GiB are free", False),
+        (FULL_BYTES - 1, 100 * GIB, "the disk is full: 64 MiB of 100 GiB are free", True),
     ],
 )
 def test_disk_without_room_is_a_problem(free: int, size: int, text: str, is_fatal: bool) -> None:
@@ -258,7 +258,7 @@ def test_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", "problem check=store text='the store is not writable: no room'"),
-        ("WARNING", "problem check=disk text='the disk is nearly full: 1.0 GiB of 100.0 GiB are free'"),
+        ("WARNING", "problem check=disk text='the disk is nearly full: 1 GiB of 100 GiB are free'"),
         ("INFO", "problem is over check=disk"),
         ("INFO", "problem is over check=store"),
     ]

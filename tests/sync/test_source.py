@@ -656,7 +656,7 @@ async def test_request_that_takes_too_much_work_is_not_made(tmp_path: Path) -> N
         await until(lambda: server.visits > 2)
         progress = await state_of(catchup, State.WAITING)
 
-    assert "proof of work of 1e+06" in progress.problem
+    assert "proof of work of 1000000 for" in progress.problem
     assert server.requests == []
 
 
