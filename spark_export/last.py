@@ -31,12 +31,13 @@ class _Look:
 
 
 def last(arguments: argparse.Namespace) -> int:
-    """Print it; return 1 if a run failed or died, or none has succeeded for too long, else 0."""
+    """Print it; return 1 if a run failed, died or does not end, or none has succeeded for too long, else 0."""
     now = time.time()
     found = []
     for store in arguments.store:
         try:
-            found.append(_look(Path(store), float(arguments.max_age_hours), now))
+            hours = float(arguments.max_age_hours), float(arguments.max_run_hours)
+            found.append(_look(Path(store), *hours, now))
         except (ExportError, CompactionRecordError, OSError) as error:
             print(f"spark-export: {error}", file=sys.stderr)
             return 1
@@ -53,11 +54,16 @@ def last(arguments: argparse.Namespace) -> int:
     return 1 if faulty else 0
 
 
-def _look(store: Path, max_age_hours: float, now: float) -> _Look:
+def _look(store: Path, max_age_hours: float, max_run_hours: float, now: float) -> _Look:
     state, record = look(store)
     since = waiting_since(store, record)
     fault = ""
-    if state is CompactionState.FAILED and record is not None:
+    if state is CompactionState.RUNNING and record is not None:
+        # Not late: what waits is what it is at work on, be it a month of a store that was restored or moved.
+        if now - record.started_at > max_run_hours * _SECONDS_PER_HOUR:
+            fault = f"the run that began at {utc_text(record.started_at)} has not ended within {max_run_hours:g} h:"
+            fault += " does it hang?"
+    elif state is CompactionState.FAILED and record is not None:
         fault = f"the last run failed: {record.error}"
     elif state is CompactionState.DIED:
         fault = "the last run was killed, or the machine went down: is there memory enough?"

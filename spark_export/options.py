@@ -184,6 +184,13 @@ SCHEDULE = Option(
     lambda text: next_due(text, 0.0),
     default="17 3 * * *",
 )
+MAX_RUN_HOURS = Option(
+    "max_run_hours",
+    "how long a run may take: one that is still at work then hangs (default: 12)",
+    "H",
+    _hours,
+    default="12",
+)
 REPORT_OPTIONS = (
     *SPARK_OPTIONS,
     Option("html", "write a page with plots there", "FILE"),
@@ -193,6 +200,7 @@ LAST_OPTIONS = (
     STORE,
     SCHEDULE,
     Option("max_age_hours", "how old the last success may be (default: 26)", "H", _hours, default="26"),
+    MAX_RUN_HOURS,
     Option("json", "print JSON", switch=True),
     LOG_FORMAT,
 )

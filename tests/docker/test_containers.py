@@ -34,6 +34,9 @@ OURS = 10001
 NEVER_TODAY = f"17 3 1 {(time.gmtime().tm_mon + 5) % 12 + 1} *"
 """A schedule that is half a year away: a run that the next test ends would be the last one, and a failed one."""
 
+STARTED_WITHIN_S = 240.0
+"""How long `up --wait` may take where it fails: it gives each service the time to start that its health check has."""
+
 MIB = 1024 * 1024
 
 
@@ -47,7 +50,12 @@ def stack(built: Stack) -> Stack:
 
 def of_yesterday(topic: Topic, count: int) -> list[NewEnvelope]:
     """True envelopes that were received yesterday, at noon."""
-    noon = int(time.time()) // DAY_S * DAY_S - DAY_S // 2
+    return of_days_ago(1, topic, count)
+
+
+def of_days_ago(days: int, topic: Topic, count: int) -> list[NewEnvelope]:
+    """True envelopes that were received so many days ago, at noon."""
+    noon = (int(time.time()) // DAY_S - days) * DAY_S + DAY_S // 2
     sealed = [encode_envelope(noon + 60, 60, topic, bytes(300), number) for number in range(count)]
     return [NewEnvelope(noon, noon, topic, envelope.hash(), envelope.raw) for envelope in sealed]
 
@@ -200,12 +208,31 @@ def test_the_compaction_runs_by_hand_and_never_twice_at_once(stack: Stack, tmp_p
     assert archived(stack, tmp_path, topic) == hashes(envelopes)
 
 
+def test_up_returns_while_the_first_run_is_at_work_on_days_that_have_waited(built: Stack) -> None:
+    """As after a restore, a move, or a day off; the run takes as long as it takes."""
+    built.settings["SPARK_EXPORT_SCHEDULE"] = NEVER_TODAY  # the run is another container's, and ends when we say so
+    built.down()
+    built.put(of_days_ago(9, topic_of("restored"), 5))
+
+    with holding_the_lock(built, HOLD_AS_A_FIRST_RUN):
+        built.compose("up", "--detach", "--wait", "--no-build", *SERVICES, within_s=STARTED_WITHIN_S)
+        during = built.compose("exec", "-T", "compaction", "spark-export", "last", check=False)
+    killed = built.compose("exec", "-T", "compaction", "spark-export", "last", check=False)
+
+    assert (during.returncode, during.stderr) == (0, "")
+    assert "a run has been at work since " in during.stdout
+    assert killed.returncode == 1
+    assert "the last run was killed" in killed.stderr
+    assert built.compact().returncode == 0
+    assert built.compose("exec", "-T", "compaction", "spark-export", "last").returncode == 0
+
+
 @contextlib.contextmanager
-def holding_the_lock(stack: Stack) -> Iterator[None]:
+def holding_the_lock(stack: Stack, script: str | None = None) -> Iterator[None]:
     """Read the store as a run of the compaction does, in another container, as long as the context is entered."""
     name = f"{stack.project}-lock"
     run = ("run", "--rm", "--detach", "--no-deps", "--name", name, "--entrypoint", "python", "mailserver", "-c")
-    stack.compose(*run, HOLD_THE_LOCK)
+    stack.compose(*run, script or HOLD_THE_LOCK)
     try:
         wait_for(lambda: "locked" in docker("logs", name).stdout, lambda: docker("logs", name).stderr, QUICK_S)
         yield
@@ -218,6 +245,18 @@ import signal
 from pathlib import Path
 from mailserver.store.handover import compaction_lock
 with compaction_lock(Path("/data/mailserver.db")):
+    print("locked", flush=True)
+    signal.pause()
+"""
+
+HOLD_AS_A_FIRST_RUN = """
+import signal, time
+from pathlib import Path
+from mailserver.store.compaction import Compaction, write_compaction
+from mailserver.store.handover import compaction_lock
+store = Path("/data/mailserver.db")
+with compaction_lock(store):
+    write_compaction(store, Compaction(time.time()))
     print("locked", flush=True)
     signal.pause()
 """

@@ -95,11 +95,30 @@ def test_age_is_an_option(store: Path, hours_ago: float, exit_code: int) -> None
     assert main(["last", "--store", str(store), "--max-age-hours", "10"]) == exit_code
 
 
-def test_run_at_work_does_not_hide_that_none_has_succeeded(store: Path) -> None:
-    with compaction_lock(store):
-        write_compaction(store, Compaction(time.time() - 60, succeeded_at=time.time() - 30 * HOUR_S))
+@pytest.mark.parametrize("succeeded_hours_ago", [30, None], ids=["was off for a day", "was restored"])
+def test_run_at_work_has_the_time_it_needs_however_long_rows_have_waited(
+    tmp_path: Path, succeeded_hours_ago: float | None
+) -> None:
+    store = put(tmp_path / "mailserver.db", [envelope(1, received=(day_of(int(time.time())) - 9) * DAY_S)])
+    before = None if succeeded_hours_ago is None else time.time() - succeeded_hours_ago * HOUR_S
 
-        assert main(["last", "--store", str(store)]) == 1
+    with compaction_lock(store):
+        write_compaction(store, Compaction(time.time() - 11.9 * HOUR_S, succeeded_at=before))
+
+        assert main(["last", "--store", str(store)]) == 0
+
+
+@pytest.mark.parametrize(("arguments", "limit"), [((), 12), (("--max-run-hours", "2.5"), 2.5)])
+def test_run_that_does_not_end_is_not_well(
+    store: Path, arguments: tuple[str, ...], limit: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with compaction_lock(store):
+        write_compaction(store, began := Compaction(time.time() - (limit + 0.1) * HOUR_S, succeeded_at=time.time()))
+
+        assert main(["last", "--store", str(store), *arguments]) == 1
+
+    said = f"the run that began at {utc_text(began.started_at)} has not ended within {limit:g} h: does it hang?"
+    assert capsys.readouterr().err == f"spark-export: {store}: {said}\n"
 
 
 def test_fresh_store_is_well(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
