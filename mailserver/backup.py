@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mailserver.datadir import KEY_FILE
 from mailserver.errors import MailserverError
-from mailserver.files import make_folder, open_descriptor, sync_folder, try_lock
+from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
 from mailserver.store.backup import OnStep, copy_store, snapshot
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import MAX_FILE_BYTES, PROGRESS_FILE
@@ -60,7 +60,7 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
                 _check_space(connection, destination)
                 envelopes = copy_store(connection, folder / STORE_FILE, on_step)
             for name, content in small.items():
-                write_new(folder / name, content, 0o600 if name == KEY_FILE else 0o644)
+                write_new(folder / name, content)
             size = (folder / STORE_FILE).stat().st_size
             sync_folder(folder)
             folder.rename(destination)  # takes the place of an empty folder, and of nothing else
@@ -126,8 +126,11 @@ def new_folder(destination: Path) -> Iterator[Path]:
     """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
     folder = destination.with_name(f".{destination.name}.partial")
     make_folder(destination.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise BackupError(f"{folder} is there, and belongs to another user: delete it, or choose another folder")
+        os.fchmod(descriptor, PRIVATE_FOLDER)
         if not try_lock(descriptor):
             raise BackupError(f"another command is making {destination}")
         for left in folder.iterdir():
@@ -136,15 +139,3 @@ def new_folder(destination: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that is not there yet, and have it on disk.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as descriptor:
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(descriptor)

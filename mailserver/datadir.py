@@ -1,6 +1,11 @@
-"""The data folder: its lock, the node key and the enode file."""
+"""The data folder: its lock, the node key and the enode file.
+
+It is its owner's alone, and so is each file in it: whoever may only read the index of the store's log (`-shm`) can hold
+a lock on it, and stop every commit.
+"""
 
 import contextlib
+import logging
 import os
 import re
 import stat
@@ -9,12 +14,29 @@ from pathlib import Path
 
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import DecodeError, StartupError
-from mailserver.files import make_folder, open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.files import (
+    OTHERS_MAY,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    make_folder,
+    open_descriptor,
+    read_holder,
+    try_lock,
+    write_atomically,
+    write_holder,
+)
 from mailserver.net.sessions import random_key
+from mailserver.store.schema import STORE_FILE
+
+log = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
 KEY_FILE = "nodekey"
 ENODE_FILE = "enode"
+
+_MADE_PRIVATE = (f"{STORE_FILE}*", LOCK_FILE, ENODE_FILE, "sync.json", "history.json", "set-aside.jsonl")
+"""Files that versions before this one made readable for others. A node key or a token that others can read is not among
+them: it is refused, for somebody may have read it."""
 
 MIN_TOKEN_CHARS = 16
 MAX_TOKEN_CHARS = 512
@@ -29,12 +51,15 @@ class DataDirInUse(StartupError):
 def locked(data_dir: Path) -> Iterator[None]:
     """Make the data folder if need be and hold its lock: one daemon per folder. The kernel drops it with the process.
 
+    It is its owner's alone then.
+
     Raises:
-        StartupError: another daemon has it, or the folder cannot be written.
+        StartupError: another daemon has it, or the folder cannot be written, or is open to others and not ours.
     """
     with contextlib.ExitStack() as stack:
         try:
-            make_folder(data_dir)
+            make_folder(data_dir, PRIVATE_FOLDER)
+            _close_to_others(data_dir)
             descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT))
         except OSError as error:
             raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error
@@ -53,6 +78,44 @@ def _lock(descriptor: int, data_dir: Path) -> None:
     raise DataDirInUse(f"another mailserver (pid {holder}) uses the data directory {data_dir}")
 
 
+def _close_to_others(data_dir: Path) -> None:
+    """Take all permissions on the folder, and on our files in it, from others.
+
+    A folder that may be somebody's else is left as it is: `--data-dir /srv` by mistake must not lock everybody out.
+
+    Raises:
+        StartupError: that is for the operator to do.
+        OSError: it cannot be looked at.
+    """
+    status = data_dir.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & OTHERS_MAY:
+        if mode & stat.S_ISVTX or (not (data_dir / LOCK_FILE).exists() and _has_others_files(data_dir)):
+            raise StartupError(
+                f"{data_dir} is open to others (mode {mode:04o}), and not only a mailserver's: name a folder of its "
+                f"own, or run: chmod 700 {data_dir}"
+            )
+        try:
+            data_dir.chmod(PRIVATE_FOLDER)
+        except PermissionError as error:
+            raise StartupError(
+                f"{data_dir} is open to others (mode {mode:04o}) and belongs to uid {status.st_uid}; run: "
+                f"chown {os.geteuid()} {data_dir}"
+            ) from error
+        log.warning("data directory was open to others, is closed to them now mode=%s", f"{mode:04o}")
+    # Nobody else can put links here now. Of another user's files none is ours to change, and the folder is closed.
+    for path in (path for pattern in _MADE_PRIVATE for path in data_dir.glob(pattern)):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_mode & OTHERS_MAY and status.st_uid == os.geteuid():
+            path.chmod(PRIVATE_FILE)
+
+
+def _has_others_files(data_dir: Path) -> bool:
+    """Whether there is anything, and nothing of a mailserver."""
+    names = {path.name for path in data_dir.iterdir()}
+    return bool(names) and not names & {KEY_FILE, STORE_FILE}
+
+
 def load_or_make_key(data_dir: Path) -> PrivateKey:
     """Read the node key, 64 hex digits; make one at the first start, readable by its owner only.
 
@@ -64,7 +127,7 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
         text = _read_secret(path)
     except FileNotFoundError:
         key = random_key()
-        _write(path, f"{key.secret.hex()}\n", 0o600)
+        _write(path, f"{key.secret.hex()}\n")
         return key
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from error
@@ -129,7 +192,7 @@ def write_enode(data_dir: Path, enode: Enode) -> None:
     with contextlib.suppress(StartupError):
         if read_enode(data_dir) == enode:
             return
-    _write(data_dir / ENODE_FILE, f"{enode}\n", 0o644)
+    _write(data_dir / ENODE_FILE, f"{enode}\n")
 
 
 def read_enode(data_dir: Path) -> Enode:
@@ -147,8 +210,8 @@ def read_enode(data_dir: Path) -> Enode:
         raise StartupError(f"cannot read {path}: {error}") from error
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def _write(path: Path, text: str) -> None:
     try:
-        write_atomically(path, text, mode)
+        write_atomically(path, text)
     except OSError as error:
         raise StartupError(f"cannot write {path}: {error.strerror}") from error

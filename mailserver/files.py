@@ -1,20 +1,26 @@
 """Small files that processes share: written whole or not at all, and locks that the kernel drops with their holder.
 
-Standard library only, and no words for people: callers say what it was that could not be written or locked.
+All are their owner's alone, whatever the umask: whoever can read a file can lock it, too. Standard library only, and
+no words for people: callers say what it was that could not be written or locked.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a disk, or somebody's share of it, is full is said by."""
 
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
-def write_atomically(path: Path, text: str, mode: int) -> None:
+
+def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     """Write beside, sync, and rename: a crash leaves the old file or the new one.
 
     Args:
@@ -28,7 +34,7 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(descriptor, mode)
+            _own(descriptor, path.parent, mode)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -37,6 +43,30 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
         temporary.unlink(missing_ok=True)  # on a full disk, others want the room
         raise
     sync_folder(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, for its owner only, and have it on disk.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.fsync(descriptor)
+
+
+def _own(descriptor: int, folder: Path, mode: int) -> None:
+    """Give an open file its permissions, and what root makes in somebody's folder to whom the folder belongs.
+
+    Else a command that root has run would leave the daemon files that it cannot open. (SQLite does so, too.)
+    """
+    status = os.fstat(descriptor)
+    if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, mode)
+    if status.st_uid == os.geteuid() == 0 and (owner := folder.stat()).st_uid != 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
@@ -68,14 +98,26 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_descriptor(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+def open_descriptor(path: Path, flags: int, mode: int = PRIVATE_FILE) -> Iterator[int]:
     """Open a file as `os.open` does, not for child processes; close it at the end, which drops its lock.
 
+    A link is not followed, unless it is to a folder.
+
+    Args:
+        mode: with O_CREAT, permissions whatever the umask, also of a file that is there and ours.
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is a link.
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    no_link = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW
     try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | no_link, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, f"{path.name} is a symbolic link", str(path)) from error
+        raise
+    try:
+        if flags & os.O_CREAT:
+            _own(descriptor, path.parent, mode)
         yield descriptor
     finally:
         os.close(descriptor)

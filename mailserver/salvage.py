@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mailserver.backup import BackupError, check_destination, new_folder, write_new
+from mailserver.backup import BackupError, check_destination, new_folder
 from mailserver.datadir import KEY_FILE, LOCK_FILE
 from mailserver.errors import StartupError
-from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock
+from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock, write_new
 from mailserver.store.salvage import Salvage, Show, salvage
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import MAX_FILE_BYTES, PROGRESS_FILE
@@ -28,9 +28,9 @@ async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Sal
     check_destination(destination)
     try:
         with _unused(data_dir), new_folder(destination) as folder:
-            for name, mode in ((KEY_FILE, 0o600), (PROGRESS_FILE, 0o644)):
+            for name in (KEY_FILE, PROGRESS_FILE):
                 with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
-                    write_new(folder / name, file.read(MAX_FILE_BYTES), mode)
+                    write_new(folder / name, file.read(MAX_FILE_BYTES))
             found = await salvage(data_dir / STORE_FILE, folder / STORE_FILE, folder / ASIDE_FILE, show)
             sync_folder(folder)
             folder.rename(destination)

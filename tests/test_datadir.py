@@ -12,6 +12,7 @@ import pytest
 
 from mailserver.codec.keys import Enode
 from mailserver.datadir import (
+    LOCK_FILE,
     MAX_TOKEN_CHARS,
     MIN_TOKEN_CHARS,
     DataDirInUse,
@@ -66,6 +67,82 @@ def test_lock_makes_the_folder_and_its_parents(tmp_path: Path) -> None:
 
     with locked(data_dir):
         assert data_dir.is_dir()
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+def test_folder_is_made_for_its_owner_alone_whatever_the_umask(data_dir: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        with locked(data_dir):
+            assert mode_of(data_dir) == 0o700
+            assert mode_of(data_dir / LOCK_FILE) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_folder_of_an_earlier_version_is_closed_to_others_and_so_are_its_files(
+    made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [LOCK_FILE, STORE_FILE, f"{STORE_FILE}-shm", f"{STORE_FILE}-archived.json", "enode", "sync.json"]
+    for name in names:
+        (made / name).touch()
+        (made / name).chmod(0o644)
+    (made / "archive").mkdir()
+    made.chmod(0o755)
+
+    with locked(made):
+        assert mode_of(made) == 0o700
+        assert {mode_of(made / name) for name in names} == {0o600}
+
+    (line,) = caplog.messages
+    assert line == "data directory was open to others, is closed to them now mode=0755"
+
+
+def test_folder_that_is_closed_is_not_spoken_of(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        with locked(data_dir):
+            pass
+
+    assert caplog.messages == []
+
+
+def test_link_in_an_open_folder_leads_to_no_change_elsewhere(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "elsewhere").chmod(0o644)
+    (made / LOCK_FILE).touch()
+    (made / f"{STORE_FILE}-shm").symlink_to(tmp_path / "elsewhere")
+    made.chmod(0o777)
+
+    with locked(made):
+        assert mode_of(tmp_path / "elsewhere") == 0o644
+
+
+def test_lock_that_is_a_link_is_refused(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    (made / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StartupError) as refused, locked(made):
+        pass
+
+    assert str(refused.value) == f"cannot write the data directory {made}: lock is a symbolic link"
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("mode", "files"), [(0o1777, [LOCK_FILE]), (0o755, ["notes.txt"])])
+def test_open_folder_that_others_use_is_refused_and_left_as_it_is(made: Path, mode: int, files: list[str]) -> None:
+    for name in files:
+        (made / name).touch()
+    made.chmod(mode)
+
+    with pytest.raises(StartupError) as refused, locked(made):
+        pass
+
+    assert str(refused.value) == (
+        f"{made} is open to others (mode {mode:04o}), and not only a mailserver's: name a folder of its own, or run: "
+        f"chmod 700 {made}"
+    )
+    assert mode_of(made) == mode
+    assert names_in(made) == set(files)
 
 
 def test_second_lock_is_refused_with_the_process_that_holds_the_first(data_dir: Path) -> None:

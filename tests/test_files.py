@@ -14,8 +14,13 @@ from mailserver.files import (
     unlock,
     write_atomically,
     write_holder,
+    write_new,
 )
 from tests.synced import watch_syncs
+
+NOBODY = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")
 
 
 def mode_of(path: Path) -> int:
@@ -32,6 +37,53 @@ def test_file_has_its_mode_whatever_the_umask(tmp_path: Path, mask: int) -> None
 
     assert mode_of(tmp_path / "file") == 0o644
     assert (tmp_path / "file").read_text() == "text\n"
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o277])
+def test_file_that_is_opened_to_be_made_is_its_owners_alone_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        with open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT):
+            pass
+        write_new(tmp_path / "new", b"bytes")
+    finally:
+        os.umask(before)
+
+    assert mode_of(tmp_path / "lock") == mode_of(tmp_path / "new") == 0o600
+
+
+def test_file_of_ours_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch(mode=0o666)
+
+    with open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT):
+        assert mode_of(tmp_path / "lock") == 0o600
+
+
+@pytest.mark.parametrize("flags", [os.O_RDWR | os.O_CREAT, os.O_RDONLY])
+def test_link_is_not_followed(tmp_path: Path, flags: int) -> None:
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / "lock").symlink_to("precious")
+
+    with pytest.raises(OSError, match="lock is a symbolic link"), open_descriptor(tmp_path / "lock", flags):
+        pass
+
+    assert (tmp_path / "precious").read_text() == "content"
+
+
+def test_descriptor_is_not_for_child_processes(tmp_path: Path) -> None:
+    with open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT) as descriptor:
+        assert not os.get_inheritable(descriptor)
+
+
+@needs_root
+def test_what_root_makes_in_somebodys_folder_is_theirs(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+
+    write_atomically(tmp_path / "file", "text\n")
+    with open_descriptor(tmp_path / "lock", os.O_RDWR | os.O_CREAT):
+        pass
+
+    assert [(tmp_path / name).stat().st_uid for name in ("file", "lock")] == [NOBODY, NOBODY]
 
 
 def test_folder_is_made_with_its_parents_and_each_name_is_synced(

@@ -17,8 +17,8 @@ SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service"]
 TIMER = "waku-mailserver-compaction.timer"
 PROGRAMS = "/opt/waku-mailserver/bin/"
 
-MAX_EXPOSURE = 13
-"""Tenths: "OK" ends at 2.0 and "SAFE" at 1.0. What is left: any address may be reached, files are group-readable."""
+MAX_EXPOSURE = 12
+"""Tenths: "OK" ends at 2.0 and "SAFE" at 1.0. What is left: any address may be reached."""
 
 
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -83,6 +83,12 @@ def test_service_is_hardened(unit: str) -> None:
 def test_both_share_user_folder_and_settings() -> None:
     for name in ("User", "StateDirectory", "StateDirectoryMode", "UMask", "EnvironmentFile"):
         assert settings(SERVICES[0])[f"Service.{name}"] == settings(SERVICES[1])[f"Service.{name}"]
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_what_a_service_writes_is_its_users_alone(unit: str) -> None:
+    assert settings(unit)["Service.StateDirectoryMode"] == ["0700"]
+    assert settings(unit)["Service.UMask"] == ["0077"]
 
 
 def test_both_know_the_same_store_and_archive() -> None:

@@ -74,4 +74,4 @@ class HistoryFile:
             self._failing = False
 
     def _write(self, minutes: Minutes) -> None:
-        write_atomically(self._path, encode_file(minutes), 0o600)
+        write_atomically(self._path, encode_file(minutes))

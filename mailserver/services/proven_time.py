@@ -129,7 +129,7 @@ class ProvenTime:
         """Write the record; what cannot be written is said once, until it can."""
         text = json.dumps({"version": _VERSION, "proven_at": max(int(self._proven()), 0)}) + "\n"
         try:
-            await asyncio.to_thread(write_atomically, self._path, text, 0o644)
+            await asyncio.to_thread(write_atomically, self._path, text)
             self._problem = None
         except OSError as error:
             if str(error) != self._problem:

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mailserver.errors import StoreError
+from mailserver.files import write_new
 from mailserver.store.schema import PAGE_BYTES
 from mailserver.store.untouched import BUSY_TIMEOUT_S, check_header, check_ours
 
@@ -87,6 +88,7 @@ def _copy_pages(source: sqlite3.Connection, target: Path, page_bytes: int, on_st
             synced = done
         on_step(done, pages * page_bytes)
 
+    write_new(target, b"")  # for its owner only: SQLite would make it as the umask has it
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
         copy.execute("PRAGMA journal_mode = OFF")  # who is killed leaves a copy that nobody takes for one
         copy.execute("PRAGMA synchronous = OFF")

@@ -136,7 +136,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
     text = json.dumps(record, indent=1) + "\n"
     if len(text) > MAX_RECORD_BYTES:
         raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-    write_atomically(compaction_file(store), text, 0o644)
+    write_atomically(compaction_file(store), text)
 
 
 def look(store: Path) -> tuple[CompactionState, Compaction | None]:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import aiosqlite
 
 from mailserver.errors import StoreError
-from mailserver.files import sync_folder
+from mailserver.files import sync_folder, write_new
 from mailserver.store.damage import explain, look_at_files
 from mailserver.store.handover import HandoverError, adopt_handover
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
@@ -136,6 +136,7 @@ def _make(path: Path) -> None:
     new = path.with_name(f"{path.name}.new")
     # What was left of such a store, or belongs to one that was deleted: it would be taken for a part of this one.
     _remove(new, *_beside(new), *_beside(path))
+    write_new(new, b"")  # SQLite would make it as the umask has it, and gives its log and index the same permissions
     connection = _connect(new)
     with _preparing(connection, path):
         _prepare(connection, new)

@@ -84,7 +84,7 @@ def write_handover(store: Path, handover: Handover) -> None:
         "verified_at": handover.verified_at,
         "days": {day_text(day): seq for day, seq in sorted(handover.days.items())},
     }
-    write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n", 0o644)
+    write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n")
 
 
 def adopt_handover(store: Path, store_id: str) -> None:
@@ -109,7 +109,7 @@ def compaction_lock(store: Path) -> Iterator[None]:
         CompactionRunning: another run holds the lock.
         OSError: the lock file cannot be written, or the batch does not end.
     """
-    with open_descriptor(_lock_file(store), os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
+    with open_descriptor(_lock_file(store), os.O_RDWR | os.O_CREAT) as descriptor:
         _lock(descriptor)
         write_holder(descriptor)
         yield

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
+from mailserver.files import open_descriptor, write_new
 from mailserver.store.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import HandoverError, handover_file, read_handover, write_handover
@@ -190,8 +191,10 @@ def _verified(row: Row) -> NewEnvelope:
 @contextlib.contextmanager
 def _setting_aside(path: Path) -> Iterator[Aside]:
     """A file of JSON, an object a line, for its owner only; none if nothing is set aside."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with (
+        open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor,
+        os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file,
+    ):
         yield lambda what: print(json.dumps(what), file=file)
         file.flush()
         os.fsync(descriptor)
@@ -217,7 +220,7 @@ def _hand_over(source: Path, target: Path, identity: str) -> None:
     try:
         handover = read_handover(source)
     except HandoverError:
-        handover_file(target).write_bytes(handover_file(source).read_bytes())
+        write_new(handover_file(target), handover_file(source).read_bytes())
         return
     if handover is not None:
         write_handover(target, replace(handover, store_id=identity, days={}))

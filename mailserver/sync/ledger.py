@@ -124,7 +124,7 @@ class Ledger:
             if not self._changed:
                 return
             self._changed = False
-            writing = asyncio.ensure_future(asyncio.to_thread(write_atomically, self._path, self._encode(), 0o644))
+            writing = asyncio.ensure_future(asyncio.to_thread(write_atomically, self._path, self._encode()))
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:

@@ -679,8 +679,14 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("mode", [0o555, 0o000])
-def test_folder_without_permission_is_refused(mode: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        (0o000, "cannot write the data directory {data_dir}: Permission denied\n"),
+        (0o555, "{data_dir} is open to others (mode 0555) and belongs to uid 0; run: chown 65534 {data_dir}\n"),
+    ],
+)
+def test_folder_without_permission_is_refused(mode: int, why: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
         Path(folder).chmod(0o755)
         data_dir = Path(folder) / "data"
@@ -691,7 +697,7 @@ def test_folder_without_permission_is_refused(mode: int) -> None:
 
         done = run_command("run", "--data-dir", data_dir, program=[sys.executable, "-c", program])
 
-        assert_fails(done, 1, f"cannot write the data directory {data_dir}: Permission denied\n")
+        assert_fails(done, 1, why.format(data_dir=data_dir))
         assert list(data_dir.iterdir()) == []
 
 

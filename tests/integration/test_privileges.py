@@ -3,6 +3,9 @@
 import os
 import re
 import stat
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +17,14 @@ from mailserver.client import seal_request
 from mailserver.codec import rlp
 from mailserver.control import CONTROL_FILE
 from mailserver.datadir import ENODE_FILE, KEY_FILE
+from mailserver.files import OTHERS_MAY
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PacketCode, StatusOptions
 from mailserver.waku.payload import key_from_password
-from tests.integration.daemons import Daemon, running_daemon
+from tests.integration.daemons import Daemon, run_command, running_daemon
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, bound_stream
 
@@ -34,7 +38,9 @@ ASKED_FOR = Topic(b"\x91\x4c\xe5\x37")
 
 CLIENT_ADDRESS = "127.91.76.229"
 PASSWORD = "status-offline-inbox"
-OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
+NOBODY = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
 def sockets_of(daemon: Daemon) -> set[str]:
@@ -95,18 +101,71 @@ def test_nothing_listens_but_what_is_configured(tmp_path: Path) -> None:
         assert daemon.stop() == 0
 
 
-def test_files_of_a_new_data_directory_are_not_for_others_where_they_tell_anything(tmp_path: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_all_of_a_data_directory_is_its_owners_alone(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
     try:
         with running_daemon(tmp_path / "data") as daemon:
-            files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+            post(daemon)
+            made = run_command("backup", "--data-dir", tmp_path / "data", tmp_path / "backup")
+            files = modes_in(tmp_path / "data") | modes_in(tmp_path / "backup")
             assert daemon.stop() == 0
+        saved = run_command("salvage", "--data-dir", tmp_path / "data", tmp_path / "salvaged")
+        files |= modes_in(tmp_path / "data") | modes_in(tmp_path / "salvaged")
     finally:
         os.umask(before)
 
-    assert {name for name, mode in files.items() if not mode & OTHERS_MAY} >= {KEY_FILE, CONTROL_FILE}
-    assert {name for name, mode in files.items() if mode & (stat.S_IWGRP | stat.S_IWOTH)} == set()
-    assert ENODE_FILE in files  # is what everybody is told
+    assert (made.returncode, saved.returncode) == (0, 0)
+    names = {KEY_FILE, CONTROL_FILE, ENODE_FILE, "lock", STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"}
+    assert names <= {path.name for path in files}
+    assert {str(path): oct(mode) for path, mode in files.items() if mode & OTHERS_MAY} == {}
+
+
+def modes_in(folder: Path) -> dict[Path, int]:
+    """The permissions of a folder, and of all in it."""
+    return {path: stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+def post(daemon: Daemon) -> None:
+    done = run_command("post", daemon.enode, "--topic", "status", "--payload", "hello")
+    assert done.stdout.startswith("confirmed"), done.stderr
+
+
+LOCKS = """
+import fcntl, os, sys
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+for path in sys.argv[1:]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        fcntl.lockf(os.fdopen(descriptor, "rb"), fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 120)
+        print("locked", path)
+    except PermissionError:
+        pass
+"""
+"""What stopped every commit: a shared lock on byte 120 of the index of the log, by whoever may read that."""
+
+
+@needs_root
+@pytest.mark.parametrize("is_open", [False, True])
+def test_another_user_can_neither_open_nor_lock_a_file_of_the_store(is_open: bool) -> None:
+    """Nor where the folder has been opened since: the files themselves are not for others."""
+    with tempfile.TemporaryDirectory() as parent:  # pytest's own folders are closed to others
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "data"
+        with running_daemon(folder) as daemon:
+            post(daemon)
+            if is_open:
+                folder.chmod(0o755)
+            files = sorted(folder.iterdir())
+
+            program = [sys.executable, "-c", LOCKS.format(nobody=NOBODY)]
+            trying = subprocess.run([*program, *files], capture_output=True, text=True, check=False, timeout=20)
+
+            assert (trying.returncode, trying.stdout, trying.stderr) == (0, "", "")
+            assert {path.name for path in files} >= {STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm", "lock"}
+            post(daemon)
 
 
 async def ask_as_a_client(daemon: Daemon) -> None:

@@ -58,11 +58,11 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / STORE_FILE
 
 
-def test_record_lies_beside_the_store_and_everybody_may_read_it(store: Path) -> None:
+def test_record_lies_beside_the_store_and_is_its_owners_alone(store: Path) -> None:
     write_compaction(store, SUCCEEDED)
 
     assert names_in(store.parent) == {f"{STORE_FILE}-compaction.json"}
-    assert stat.S_IMODE(compaction_file(store).stat().st_mode) == 0o644
+    assert stat.S_IMODE(compaction_file(store).stat().st_mode) == 0o600
 
 
 def test_record_is_json_that_people_can_read(store: Path) -> None:

@@ -50,7 +50,7 @@ def test_record_lies_beside_the_store_and_is_named_after_it(store: Path) -> None
 
     assert names_in(store.parent) == {f"{STORE_FILE}-archived.json"}
     assert handover_file(store) == store.parent / f"{STORE_FILE}-archived.json"
-    assert stat.S_IMODE(handover_file(store).stat().st_mode) == 0o644
+    assert stat.S_IMODE(handover_file(store).stat().st_mode) == 0o600
 
 
 def test_record_is_json_that_people_can_read(store: Path) -> None:
