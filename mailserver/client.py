@@ -338,8 +338,7 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     Args:
         key: our node key; a new one if not given.
     Raises:
-        ConnectionLost: nobody answers there, or the handshake fails.
-        NoAnswer: the node sends no Status within ANSWER_TIMEOUT_S.
+        ConnectionLost: nobody answers there, the handshake fails, or no Status comes.
     """
     status = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
     connection = await dial(enode, session_config(key or random_key(), client_id), status)
@@ -348,10 +347,7 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     running.add_done_callback(lambda _: client.on_lost())
     try:
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                client.settings = await connection.ready()
-        except TimeoutError as error:
-            raise NoAnswer(f"no Status from {enode.host}:{enode.port} within {ANSWER_TIMEOUT_S:g} s") from error
+            client.settings = await connection.ready()
         except ConnectionLost as error:
             cause = f"cannot connect to {enode.host}:{enode.port}: {error.cause}"
             raise ConnectionLost(error.reason, cause) from error

@@ -39,6 +39,7 @@ from mailserver.services.delivery import DeliverySettings
 from mailserver.services.peer import ServedPeer
 from mailserver.services.peers import Peers
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.waku import peer as waku_peer_module
 from mailserver.waku.acceptance import Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
@@ -613,7 +614,7 @@ async def test_node_with_another_key_is_not_talked_to() -> None:
 
 
 async def test_node_that_never_says_status_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(waku_peer_module, "STATUS_TIMEOUT_S", 0.2)
 
     async def try_to_connect(enode: Enode) -> None:
         async with asyncio.timeout(3), connect(enode, "client/1"):
@@ -626,7 +627,10 @@ async def test_node_that_never_says_status_is_given_up(monkeypatch: pytest.Monke
         raw = await RawPeer.accept(end)
         raw.write(raw.hello())
 
-        with pytest.raises((NoAnswer, ConnectionLost)):
+        await raw.hear()
+        raw.compressed = True
+
+        with pytest.raises(ConnectionLost, match=r"no Status within 0\.2 s"):
             await connecting
         await raw.close()
 

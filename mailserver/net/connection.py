@@ -24,7 +24,7 @@ from mailserver.rlpx.session import Session, SessionState
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
-from mailserver.waku.peer import Event, StatusReceived, WakuPeer
+from mailserver.waku.peer import Event, PeerState, StatusReceived, WakuPeer
 
 log = logging.getLogger(__name__)
 
@@ -226,9 +226,7 @@ class Connection:
         """Whether the peer has just shown that it is still there; if not, it is found out within PROBE_TIMEOUT_S."""
         is_there = self._session.probe(self._loop.time())
         self._flush()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._arm_timer()
+        self._rearm_timer()
         if not is_there and self._pipe.is_full and self._stuck_timer is None:
             # Its silence says nothing: it is not read from while it does not read.
             written = self._pipe.written_bytes
@@ -297,9 +295,9 @@ class Connection:
         """Before more of a large frame is read, wait until there is memory for it."""
         if self._closed is not None or self._room.ask(self._session.frame):
             return
-        self._session.pause_reading()
+        self._pause_reading()
         await self._pipe.rest(TURN_TIMEOUT_S)
-        self._session.resume_reading(self._loop.time())
+        self._resume_reading()
         if not self._room.is_granted and self._closed is None:
             self.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
 
@@ -317,6 +315,8 @@ class Connection:
                 case Opened(client_id=client_id):
                     self.client_id = client_id
                     self.opened_at = self._loop.time()
+                    self._peer.opened(self.opened_at)
+                    self._rearm_timer()
                     if self.is_open:  # it may have said goodbye in the same breath
                         self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
                 case Closed():
@@ -329,9 +329,9 @@ class Connection:
     async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
         if self._before is not None:
             self._flush()  # it may take a while
-            self._session.pause_reading()
+            self._pause_reading()
             await self._before(code, payload)
-            self._session.resume_reading(self._loop.time())
+            self._resume_reading()
         try:
             event = self._peer.receive_packet(code, payload)
         except RemoteProtocolError as error:
@@ -361,6 +361,17 @@ class Connection:
             await self._pipe.rest(seconds)
             self._session.resume_reading(self._loop.time())
 
+    def _pause_reading(self) -> None:
+        """Read nothing for a reason of ours, which must not count against the peer."""
+        self._session.pause_reading()
+        self._peer.pause_reading(self._loop.time())
+
+    def _resume_reading(self) -> None:
+        self._session.resume_reading(self._loop.time())
+        if self._peer.state is PeerState.AWAIT_STATUS:
+            self._peer.resume_reading(self._loop.time())
+            self._rearm_timer()
+
     def _lost(self) -> ConnectionLost:
         if self._closed is None:  # the end has been read, but not yet acted on
             return ConnectionLost(None, "connection is ending")
@@ -380,7 +391,16 @@ class Connection:
 
     def _arm_timer(self) -> None:
         due = self._session.next_timer()
-        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+        if due is None:
+            self._timer = None
+            return
+        of_peer = self._peer.next_timer()
+        self._timer = self._loop.call_at(due if of_peer is None else min(due, of_peer), self._on_timer)
+
+    def _rearm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm_timer()
 
     def _end_if_stuck(self, written_bytes: int) -> None:
         self._stuck_timer = None
@@ -389,7 +409,12 @@ class Connection:
 
     def _on_timer(self) -> None:
         # The session's timer moves on with every byte; ours is set anew only when it fires, not for each of them.
-        self._session.handle_timer(self._loop.time())
+        now = self._loop.time()
+        self._session.handle_timer(now)
+        try:
+            self._peer.handle_timer(now)
+        except RemoteProtocolError as error:
+            self._session.disconnect(error.reason, error.cause)
         self._take_events()
         self._flush()
         if self._closed is not None:

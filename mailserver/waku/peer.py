@@ -1,9 +1,9 @@
 """One Waku v1 peer, without I/O: Status first, then packets as events (6/WAKU1).
 
 It sees the payloads of the `waku` capability and nothing of RLPx. A peer's fault raises RemoteProtocolError,
-which the connection turns into a Disconnect.
+which the connection turns into a Disconnect. Times are monotonic seconds.
 
-    AWAIT_STATUS --Status--> READY
+    AWAIT_STATUS --Status, within STATUS_TIMEOUT_S--> READY
 """
 
 from collections.abc import Callable
@@ -21,6 +21,10 @@ from mailserver.waku.packets import (
     StatusOptions,
     decode_batch_acknowledged,
 )
+
+STATUS_TIMEOUT_S = 5.0
+"""From when both Hellos are in until Status is: as long as the handshake may take. Who says nothing but Pong would
+otherwise keep a place for as long as it likes; deployed nodes send Status at once."""
 
 
 class PeerState(Enum):
@@ -138,6 +142,8 @@ class WakuPeer:
         self._light_node = light_node
         self._state = PeerState.AWAIT_STATUS
         self._settings = PeerSettings()
+        self._deadline: float | None = None
+        self._left_s: float | None = None  # of its time, while nothing is read
         self._decoders: dict[PacketCode, Callable[[bytes], Event]] = {
             PacketCode.STATUS: self._on_status,
             PacketCode.MESSAGES: _on_messages,
@@ -158,6 +164,34 @@ class WakuPeer:
     def settings(self) -> PeerSettings:
         """What the peer has announced so far."""
         return self._settings
+
+    def opened(self, now: float) -> None:
+        """The session is open: Status is due."""
+        self._deadline = now + STATUS_TIMEOUT_S
+
+    def next_timer(self) -> float | None:
+        """When to call `handle_timer`; None while nothing is due."""
+        return self._deadline
+
+    def handle_timer(self, now: float) -> None:
+        """Give up on a peer that has not sent Status.
+
+        Raises:
+            RemoteProtocolError: its time is over.
+        """
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            raise RemoteProtocolError(DisconnectReason.PING_TIMEOUT, f"no Status within {STATUS_TIMEOUT_S:g} s")
+
+    def pause_reading(self, now: float) -> None:
+        """The caller reads nothing for a reason of its own: until it reads again, the time for Status stands still."""
+        if self._deadline is not None:
+            self._left_s, self._deadline = self._deadline - now, None
+
+    def resume_reading(self, now: float) -> None:
+        """The caller reads again."""
+        if self._left_s is not None:
+            self._deadline, self._left_s = now + self._left_s, None
 
     def receive_packet(self, code: int, payload: bytes) -> Event:
         """Take one packet; return what it means.
@@ -180,6 +214,7 @@ class WakuPeer:
             return PacketIgnored(PacketCode.STATUS)
         self._update(payload)
         self._state = PeerState.READY
+        self._deadline = self._left_s = None
         return StatusReceived(self._settings)
 
     def _on_status_update(self, payload: bytes) -> Event:

@@ -566,6 +566,20 @@ async def test_peer_above_the_limit_hears_so(tmp_path: Path, peers: Peers) -> No
         assert await raw.hear_hangup() is DisconnectReason.TOO_MANY_PEERS
 
 
+async def test_who_never_sends_status_keeps_no_place(tmp_path: Path, peers: Peers) -> None:
+    with running_daemon(tmp_path, "--max-peers", "5") as daemon:
+        silent = [await peers.dial(daemon, f"silent {number}") for number in range(5)]
+        for raw in silent:
+            await raw.greet(status=None)
+        refused = await peers.dial(daemon, "client")
+        assert await refused.hear_hangup() is DisconnectReason.TOO_MANY_PEERS
+
+        for raw in silent:
+            assert await raw.hear_hangup() is DisconnectReason.PING_TIMEOUT
+
+        await (await peers.dial(daemon, "client")).greet()
+
+
 async def test_whoever_has_our_own_key_hears_so(tmp_path: Path, peers: Peers) -> None:
     key_file = tmp_path / "nodekey"
     key_file.write_text(f"{private_key('ourselves').secret.hex()}\n")

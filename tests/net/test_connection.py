@@ -29,9 +29,18 @@ from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.rlpx.session_config import Refuse
 from mailserver.rlpx.shared_payload import SharedPayload
+from mailserver.waku import peer as peer_module
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest
-from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode, PeerSettings, StatusOptions
+from mailserver.waku.envelope import Topic
+from mailserver.waku.packets import (
+    MAX_RECEIVED_PACKET_BYTES,
+    MAX_TOPIC_INTEREST,
+    PacketCode,
+    PeerSettings,
+    StatusOptions,
+)
 from mailserver.waku.peer import (
+    STATUS_TIMEOUT_S,
     BatchAcknowledged,
     Event,
     P2PRequestCompleted,
@@ -52,6 +61,7 @@ from tests.raw_peer import (
     open_stream,
     stream_pair,
 )
+from tests.simulated_time import in_simulated_time, pass_time
 from tests.waiting import DEADLINE_S, turns, until
 
 KEY = private_key("server")
@@ -282,6 +292,90 @@ async def test_status_without_options_means_the_defaults(wires: Wires) -> None:
     await raw.greet(status=EMPTY_STATUS)
 
     assert await asyncio.wait_for(running.connection.ready(), DEADLINE_S) == PeerSettings()
+
+
+async def test_peer_that_never_sends_status_is_disconnected(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "STATUS_TIMEOUT_S", 0.2)
+    running, raw = await wires.connect()
+    await raw.greet(status=None)
+
+    assert await raw.hear_hangup() is DisconnectReason.PING_TIMEOUT
+    assert "no Status within" in (await running.ended()).cause
+
+
+@in_simulated_time
+async def test_neither_pings_nor_a_status_that_trickles_keep_a_peer() -> None:
+    wires = Wires()
+    pinging, trickling = await wires.connect(), await wires.connect()
+    for _, raw in (pinging, trickling):
+        await raw.greet(status=None)
+    status = trickling[1].packet(PacketCode.STATUS, DEPLOYED_STATUS)
+
+    for second in range(int(STATUS_TIMEOUT_S)):
+        assert [running.connection.closed for running, _ in (pinging, trickling)] == [None, None], second
+        pinging[1].write(*(pinging[1].frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD) for _ in range(20)))
+        trickling[1].write(status[second : second + 1])
+        await pass_time(1.0)
+
+    for running, _ in (pinging, trickling):
+        assert (await running.ended()).cause == f"no Status within {STATUS_TIMEOUT_S:g} s"
+    await wires.close()
+
+
+@in_simulated_time
+async def test_pings_that_are_slowed_give_no_more_time_for_status() -> None:
+    wires = Wires()
+    running, raw = await wires.connect(throttle=lambda size, now: 60.0)
+    await raw.greet(status=None)
+    raw.write(raw.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
+
+    await pass_time(STATUS_TIMEOUT_S - 0.1)
+    assert running.connection.is_open
+    await pass_time(0.2)
+
+    assert (await running.ended()).cause == f"no Status within {STATUS_TIMEOUT_S:g} s"
+    await wires.close()
+
+
+@in_simulated_time
+async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> None:
+    wires, memory = Wires(), ReceiveMemory(64 * 1024)
+    held = memory.ask(64 * 1024, lambda: None)
+    running, raw = await wires.connect(memory=memory)
+    await raw.greet(status=None)
+    await pass_time(STATUS_TIMEOUT_S - 0.5)
+    topics = frozenset(Topic(number.to_bytes(4, "big")) for number in range(MAX_TOPIC_INTEREST))
+    raw.say(PacketCode.STATUS, StatusOptions(topic_interest=topics).encode())
+    await pass_time(STATUS_TIMEOUT_S)
+    assert running.connection.is_open
+    assert not running.events
+
+    memory.give_back(held)
+    await pass_time(0.1)
+
+    assert [type(event) for event in running.events] == [StatusReceived]
+    await pass_time(2 * STATUS_TIMEOUT_S)
+    assert running.connection.is_open
+    await wires.close()
+
+
+@in_simulated_time
+async def test_peer_that_waits_for_memory_in_vain_has_what_was_left_of_its_time() -> None:
+    wires, memory = Wires(), ReceiveMemory(64 * 1024)
+    held = memory.ask(64 * 1024, lambda: None)
+    running, raw = await wires.connect(memory=memory)
+    await raw.greet(status=None)
+    await pass_time(STATUS_TIMEOUT_S - 1)
+    raw.write(raw.packet(PacketCode.STATUS, random.Random(1).randbytes(40_000))[:1000])
+    await pass_time(STATUS_TIMEOUT_S)
+
+    memory.give_back(held)
+    await pass_time(0.9)
+    assert running.connection.is_open
+    await pass_time(0.2)
+
+    assert (await running.ended()).cause == f"no Status within {STATUS_TIMEOUT_S:g} s"
+    await wires.close()
 
 
 async def test_status_update_changes_what_holds_for_the_peer(wires: Wires) -> None:

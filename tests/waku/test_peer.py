@@ -25,6 +25,7 @@ from mailserver.waku.packets import (
 )
 from mailserver.waku.peer import (
     LAWFUL,
+    STATUS_TIMEOUT_S,
     BatchAcknowledged,
     Event,
     MessageResponseReceived,
@@ -123,6 +124,45 @@ def test_peer_starts_before_its_status_with_the_defaults() -> None:
 
     assert peer.state is PeerState.AWAIT_STATUS
     assert peer.settings == PeerSettings()
+
+
+def test_status_is_due_from_when_the_session_is_open_until_it_is_there() -> None:
+    peer = new_peer()
+    assert peer.next_timer() is None
+
+    peer.opened(100.0)
+    assert peer.next_timer() == 100.0 + STATUS_TIMEOUT_S
+    peer.handle_timer(100.0 + STATUS_TIMEOUT_S - 0.01)
+    peer.receive_packet(PacketCode.STATUS, EMPTY_STATUS)
+
+    assert peer.next_timer() is None
+    peer.handle_timer(1000.0)
+
+
+def test_peer_without_status_is_given_up_when_its_time_is_over() -> None:
+    peer = new_peer()
+    peer.opened(100.0)
+
+    with pytest.raises(RemoteProtocolError, match="no Status within 5 s") as broken:
+        peer.handle_timer(100.0 + STATUS_TIMEOUT_S)
+
+    assert broken.value.reason is DisconnectReason.PING_TIMEOUT
+    assert peer.next_timer() is None
+
+
+def test_time_for_status_stands_still_while_nothing_is_read() -> None:
+    peer = new_peer()
+    peer.pause_reading(90.0)
+    peer.resume_reading(95.0)
+    assert peer.next_timer() is None  # the session is not open yet
+
+    peer.opened(100.0)
+    peer.pause_reading(101.0)
+    assert peer.next_timer() is None
+    peer.handle_timer(110.0)
+    peer.resume_reading(120.0)
+
+    assert peer.next_timer() == 120.0 + STATUS_TIMEOUT_S - 1.0
 
 
 @pytest.mark.parametrize("code", [*(code for code in PacketCode if code is not PacketCode.STATUS), *UNKNOWN_CODES])
