@@ -151,7 +151,7 @@ class Config:
         "", "file with the bearer token that JSON-RPC asks for; a must for any address but loopback (default: none)"
     )
     rpc_dialect: str = _setting(
-        "specification", "what waku_post and wakuext_requestMessages return: specification: true, deployed: a hash"
+        "specification", "what waku_post returns: specification: true, deployed: the hash of the envelope"
     )
     metrics: str = _setting("", "HOST:PORT to serve metrics on, for Prometheus (default: not at all)")
     log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS), reloadable=True)

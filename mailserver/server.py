@@ -23,6 +23,7 @@ from mailserver.net.memory import ReceiveMemory
 from mailserver.net.sessions import session_config
 from mailserver.net.turns import Turns
 from mailserver.services.archive import Archive
+from mailserver.services.completions import Completions
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
 from mailserver.services.intake import Intake
@@ -72,7 +73,7 @@ class Server:
             trusted=[enode.node_id for enode in config.trusted_enodes],
             static=[enode.node_id for enode in config.static_enodes],
         )
-        feed = Feed()
+        feed, completions = Feed(), Completions()
         archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
         self.relay = Relay(feed, time.time, metrics=metrics, light_node=config.light_node)
         self.node = Node(
@@ -80,6 +81,7 @@ class Server:
             CLIENT_ID,
             acceptance=acceptance,
             archive=archive,
+            completions=completions,
             feed=feed,
             relay=self.relay,
             peers=self.peers,
@@ -90,6 +92,7 @@ class Server:
         )
         self._services = Services(
             archive=archive,
+            completions=completions,
             delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             intake=Intake(),
@@ -204,9 +207,9 @@ class Server:
         if config.interest != before.interest:
             node.set_interest(config.interest)
         if config.static_peers != before.static_peers:
-            node.set_static(config.static_enodes)
+            node.follow_static(before.static_enodes, config.static_enodes)
         if config.trusted_peers != before.trusted_peers:
-            node.set_trusted(enode.node_id for enode in config.trusted_enodes)
+            node.follow_trusted(*([enode.node_id for enode in of.trusted_enodes] for of in (before, config)))
         self._catchup.follow(config.trusted_enodes)
         node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
 

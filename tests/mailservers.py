@@ -24,6 +24,7 @@ from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.net.turns import Turns
 from mailserver.services.archive import Archive
+from mailserver.services.completions import Completions
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.feed import Feed
 from mailserver.services.intake import Intake
@@ -253,11 +254,13 @@ def wired(
 ) -> tuple[Node, Services]:
     """A node, and what it serves its peers with, as `mailserver.server` wires them; the key is that of `settings`."""
     feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(requirements)
+    completions = Completions()
     metrics = Metrics()
     relay = Relay(feed, clock, metrics=metrics, light_node=light_node)
     archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter, metrics=metrics)
     services = Services(
         archive=archive,
+        completions=completions,
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
         intake=intake or Intake(),
@@ -274,6 +277,7 @@ def wired(
         CLIENT_ID,
         acceptance=acceptance,
         archive=archive,
+        completions=completions,
         feed=feed,
         relay=relay,
         peers=peers,

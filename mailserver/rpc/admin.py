@@ -25,6 +25,7 @@ class AdminMethods:
             "admin_peers": Method(self._peers),
             "admin_addPeer": Method(self._add_peer, ("enode",)),
             "admin_removePeer": Method(self._remove_peer, ("enode",)),
+            "admin_removeTrustedPeer": Method(self._remove_trusted_peer, ("enode",)),
         }
 
     async def _node_info(self, params: Fields, call: Call) -> Json:
@@ -57,6 +58,11 @@ class AdminMethods:
     async def _remove_peer(self, params: Fields, call: Call) -> Json:
         """True also where there was no such peer, as in geth."""
         self._node.remove_peer(params.required("enode", enode).node_id)
+        return True
+
+    async def _remove_trusted_peer(self, params: Fields, call: Call) -> Json:
+        """The reverse of waku_markTrustedPeer, under geth's name. The peer stays connected."""
+        self._node.mark_untrusted(params.required("enode", enode).node_id)
         return True
 
 

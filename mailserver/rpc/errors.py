@@ -22,7 +22,7 @@ class ErrorCode(IntEnum):
     NOT_FOUND = -32001
     """No key, filter or subscription has this id."""
     TOO_MANY = -32002
-    """As many keys, filters, subscriptions or proofs of work as there may be."""
+    """As many keys, filters, subscriptions, proofs of work or history requests as there may be."""
     TOO_MUCH_WORK = -32003
     """The proof of work was not found in the time given."""
     PEER_UNAVAILABLE = -32004

@@ -10,6 +10,7 @@ from mailserver.rpc.waku_ext import HistoryMethods
 from mailserver.rpc.waku_messages import FilterMethods, PostMethods
 from mailserver.rpc.work import Works
 from mailserver.services.archive import Clock, EnvelopeRefused
+from mailserver.services.completions import TooManyRequests
 from mailserver.services.filters import FilterNotFound, Filters, TooManyFilters
 from mailserver.services.keys import KeyNotFound, KeyStore, TooManyKeys
 from mailserver.services.node import Node
@@ -21,6 +22,7 @@ KNOWN_ERRORS: Known = {
     FilterNotFound: ErrorCode.NOT_FOUND,
     TooManyKeys: ErrorCode.TOO_MANY,
     TooManyFilters: ErrorCode.TOO_MANY,
+    TooManyRequests: ErrorCode.TOO_MANY,
     TooMuchWork: ErrorCode.TOO_MUCH_WORK,
     PeerNotConnected: ErrorCode.PEER_UNAVAILABLE,
     PeerNotTrusted: ErrorCode.PEER_UNAVAILABLE,
@@ -37,6 +39,6 @@ def all_methods(node: Node, keys: KeyStore, filters: Filters, *, dialect: Dialec
         **KeyMethods(keys).table(),
         **PostMethods(node, keys, works, dialect=dialect, clock=clock).table(),
         **FilterMethods(keys, filters).table(),
-        **HistoryMethods(node, keys, works, dialect=dialect, clock=clock).table(),
+        **HistoryMethods(node, keys, works, clock=clock).table(),
         **AdminMethods(node).table(),
     }

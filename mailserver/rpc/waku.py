@@ -36,12 +36,12 @@ MAX_PASSWORD_CHARS = 4096
 
 
 class Dialect(Enum):
-    """What waku_post and wakuext_requestMessages return."""
+    """What waku_post returns."""
 
     SPECIFICATION = "specification"
-    """true, as 9/WAKU-RPC and 10/WAKU-USAGE have it."""
+    """true, as 9/WAKU-RPC has it."""
     DEPLOYED = "deployed"
-    """The hash of the envelope; of a history request, its id."""
+    """The hash of the envelope."""
 
 
 class NodeMethods:

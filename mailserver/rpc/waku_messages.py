@@ -32,8 +32,12 @@ from mailserver.rpc.params import (
     whole,
 )
 from mailserver.rpc.sending import SendingMethods
+from mailserver.rpc.waku import Dialect
+from mailserver.rpc.work import Works
+from mailserver.services.archive import Clock
 from mailserver.services.filters import MAX_FILTER_TOPICS, Criteria, Filter, Filters, Message
 from mailserver.services.keys import KeyStore
+from mailserver.services.node import Node
 from mailserver.units import number_text
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Verdict
 from mailserver.waku.envelope import MAX_U32, TOPIC_BYTES, Topic
@@ -55,6 +59,11 @@ _NO_TOPIC = Topic(bytes(TOPIC_BYTES))
 
 class PostMethods(SendingMethods):
     """Sending."""
+
+    def __init__(self, node: Node, keys: KeyStore, works: Works, *, dialect: Dialect, clock: Clock) -> None:
+        """As of SendingMethods; `dialect` says what is returned."""
+        super().__init__(node, keys, works, clock=clock)
+        self._dialect = dialect
 
     def table(self) -> dict[str, Method]:
         """The methods by name."""
@@ -97,7 +106,7 @@ class PostMethods(SendingMethods):
             await self._node.post(envelope)
         else:
             await self._node.send_direct(target.node_id, envelope)
-        return self._sent(envelope)
+        return encode_hex(envelope.hash()) if self._dialect is Dialect.DEPLOYED else True
 
     def _seal(self, message: Fields, *, has_topic: bool) -> bytes:
         key_id = message.maybe("symKeyID", identifier)

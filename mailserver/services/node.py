@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
+from mailserver.mail.request import RequestId
 from mailserver.net.dialer import StaticPeers
 from mailserver.services.archive import Archive, Clock
+from mailserver.services.completions import ANSWER_TIMEOUT_S, Asker, Completions
 from mailserver.services.delivery import send_in_turn
 from mailserver.services.feed import Feed
 from mailserver.services.peers import PeerInfo, PeerNotTrusted, Peers
@@ -30,6 +32,7 @@ class Node:
         *,
         acceptance: Acceptance,
         archive: Archive,
+        completions: Completions,
         feed: Feed,
         relay: Relay,
         peers: Peers,
@@ -41,6 +44,7 @@ class Node:
         """Put together what runs. `listening` says where, once that is known."""
         self.key = key
         self.client_id = client_id
+        self.completions = completions
         self.feed = feed
         self.enode: Enode
         self.listen_address: tuple[str, int]
@@ -132,18 +136,29 @@ class Node:
         """
         await send_in_turn(self._peers.get(node_id).outlet(), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
 
-    async def request_history(self, node_id: NodeId, envelope: Envelope) -> None:
-        """Send a history request to a trusted peer; what it answers comes by the feed.
+    async def request_history(
+        self, node_id: NodeId, envelope: Envelope, *, asker: Asker, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Send a history request to a trusted peer; what it answers comes by the feed, and its end by `completions`.
 
+        Args:
+            asker, timeout_s: as of `Completions.expect`.
         Raises:
             PeerNotConnected: there is no such peer.
             PeerNotTrusted: we would not take its answer.
+            TooManyRequests: as many are under way as may be.
             ConnectionLost: it is going away.
         """
         peer = self._peers.get(node_id)
         if node_id not in self._peers.trusted:
             raise PeerNotTrusted(f"peer {node_id.hex()[:8]} is not trusted")
-        await send_in_turn(peer.outlet(), PacketCode.P2P_REQUEST, envelope.raw)
+        request_id = RequestId(envelope.hash())
+        self.completions.expect(peer.number, request_id, asker, timeout_s)
+        try:
+            await send_in_turn(peer.outlet(), PacketCode.P2P_REQUEST, envelope.raw)
+        except BaseException:  # whoever asked is told by the error, or has gone
+            self.completions.forget(peer.number, request_id)
+            raise
 
     # Peers.
 
@@ -155,10 +170,22 @@ class Node:
         """Take history from this peer, from now on."""
         self._peers.trusted.add(node_id)
 
-    def set_trusted(self, node_ids: Iterable[NodeId]) -> None:
-        """Take history from these peers and no others."""
-        self._peers.trusted.clear()
-        self._peers.trusted.update(node_ids)
+    def mark_untrusted(self, node_id: NodeId) -> bool:
+        """Take history from this peer no longer; return whether we did. What it was asked for ends so."""
+        was_trusted = node_id in self._peers.trusted
+        self._peers.trusted.discard(node_id)
+        for peer in self._peers:
+            if peer.connection.node_id == node_id:
+                self.completions.end_all(peer.number, "the mailserver is not trusted any more")
+        return was_trusted
+
+    def follow_trusted(self, before: Iterable[NodeId], now: Iterable[NodeId]) -> None:
+        """The settings name these trusted peers now, and those before. Whom they do not speak of stays as it is."""
+        before, now = set(before), set(now)
+        for node_id in before - now:
+            self.mark_untrusted(node_id)
+        for node_id in now - before:
+            self.mark_trusted(node_id)
 
     def add_peer(self, enode: Enode) -> None:
         """Stay connected to this peer until it is removed or the process ends."""
@@ -171,8 +198,11 @@ class Node:
         self._static_peers.remove(node_id)
         return self._peers.disconnect(node_id, "removed by the operator")
 
-    def set_static(self, enodes: Iterable[Enode]) -> None:
-        """Stay connected to these peers and no others."""
-        wanted = tuple(enodes)
-        self._peers.static = {enode.node_id for enode in wanted}
-        self._static_peers.follow(wanted)
+    def follow_static(self, before: Iterable[Enode], now: Iterable[Enode]) -> None:
+        """As `follow_trusted`, of the peers to stay connected to. A connection that is there goes on."""
+        before, now = set(before), set(now)
+        for node_id in {enode.node_id for enode in before} - {enode.node_id for enode in now}:
+            self._peers.static.discard(node_id)
+            self._static_peers.remove(node_id)
+        for enode in now - before:
+            self.add_peer(enode)

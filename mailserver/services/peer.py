@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
-from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected, StoreError
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.metrics import Direction, Metrics
 from mailserver.net.admission import groups_of
@@ -21,6 +21,7 @@ from mailserver.net.connection import Connection
 from mailserver.net.pace import Pace
 from mailserver.net.turns import Share, Turns
 from mailserver.services.archive import Archive, Clock
+from mailserver.services.completions import Completions
 from mailserver.services.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.intake import TURN_BYTES, Intake, Load
@@ -34,6 +35,7 @@ from mailserver.waku.peer import (
     Event,
     MessagesReceived,
     P2PMessagesReceived,
+    P2PRequestCompleted,
     P2PRequestReceived,
     SettingsChanged,
     StatusReceived,
@@ -61,10 +63,12 @@ CONCURRENCY_RETRY_S = 1
 class Services:
     """What every peer is served with.
 
-    `sealing`: turns at what is sent. `trusted`: the peers whose P2P Messages are taken.
+    `completions`: how requests of ours end. `sealing`: turns at what is sent. `trusted`: the peers whose P2P Messages
+    are taken.
     """
 
     archive: Archive
+    completions: Completions
     delivery: Delivery
     feed: Feed
     intake: Intake
@@ -120,6 +124,7 @@ class ServedPeer:
                     self._known_requester.leave()
                 self._services.intake.requests.leave(self._request_bytes)
                 self._give_back(self._memory)  # of a packet that did not decode, or came while we were quitting
+                self._services.completions.end_all(self.number, "the mailserver has gone")
         closed = self.connection.closed
         if closed is not None:
             self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
@@ -159,6 +164,8 @@ class ServedPeer:
                 await self._on_request(payload)
             case P2PMessagesReceived(envelopes=envelopes):
                 self._on_p2p_messages(envelopes)
+            case P2PRequestCompleted(payload=payload):
+                self._on_completion(payload)
             case StatusReceived(settings=settings):
                 self._pace.follow(settings)
                 self._services.metrics.connections[self.direction].inc()
@@ -166,7 +173,7 @@ class ServedPeer:
             case SettingsChanged(settings=settings):
                 self._pace.follow(settings)
             case _:
-                pass  # nobody waits for confirmations or completions here
+                pass  # nobody waits for confirmations here
 
     async def _before_packet(self, code: int, payload: bytes) -> None:
         """Wait for this peer's turn to have a packet decoded, and for memory for what that makes of it."""
@@ -237,8 +244,16 @@ class ServedPeer:
         """Hand what a trusted mailserver sends to the filters: it is history, neither judged nor stored nor relayed."""
         if self.connection.node_id not in self._services.trusted:
             return
+        self._services.completions.on_messages(self.number)
         for envelope in envelopes:
             self._services.feed.publish(LiveEnvelope(envelope, envelope.hash(), is_p2p=True))
+
+    def _on_completion(self, payload: bytes) -> None:
+        """Say how a request ended that this node has sent; what else it may be about, nobody asked."""
+        try:
+            self._services.completions.on_completion(self.number, payload)
+        except DecodeError as error:
+            self.connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"completion: {error}")
 
     async def _on_request(self, payload: bytes) -> None:
         refused = None

@@ -9,9 +9,13 @@ import jsonrpc_async
 import jsonrpc_websocket
 import pytest
 
+from mailserver.mail.completion import Failure
+from mailserver.mail.request import decode_request
 from mailserver.rpc.errors import ErrorCode
 from mailserver.rpc.server import RpcServer
-from tests.mailservers import NEWS, NOW
+from mailserver.waku.packets import PacketCode
+from tests.mailservers import NEWS, NOW, PASSWORD_KEY
+from tests.pairs import private_key
 from tests.rpc.nodes import RunningNode
 from tests.waiting import DEADLINE_S
 
@@ -105,6 +109,27 @@ async def test_subscription_over_a_websocket(websocket: Any) -> None:
     assert [(of, message["payload"]) for of, message in heard] == [(subscription, "0x01"), (subscription, "0x02")]
     assert await websocket.waku_unsubscribe(subscription) is True
     assert await websocket.waku_unsubscribe(subscription) is False
+
+
+async def test_end_of_a_history_request_is_told_over_a_websocket(websocket: Any, running: RunningNode) -> None:
+    notifications: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+    websocket.wakuext_subscription = lambda subscription, result: notifications.put_nowait((subscription, result))
+    enode = f"enode://{private_key('mailserver').public_key.hex()}@127.0.0.1:30303"
+    await websocket.waku_markTrustedPeer(enode)
+    mailserver = await running.dial("mailserver")
+    key_id = await websocket.waku_addSymKey(f"0x{PASSWORD_KEY.hex()}")
+    subscription = await websocket.wakuext_subscribe("completions")
+
+    request_id = await websocket.wakuext_requestMessages(
+        {"mailServerPeer": enode, "topics": [TOPIC], "symKeyID": key_id}
+    )
+    request = decode_request((await mailserver.hear_packet()).payload)
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, "come back in 10 s").encode())
+
+    async with asyncio.timeout(DEADLINE_S):
+        of, result = await notifications.get()
+    assert (of, result["requestID"], result["errorMessage"]) == (subscription, request_id, "come back in 10 s")
+    assert await websocket.wakuext_unsubscribe(subscription) is True
 
 
 async def test_calls_made_at_once_over_a_websocket(websocket: Any) -> None:

@@ -133,10 +133,13 @@ METHODS: dict[str, dict[str, Kind | dict[str, Kind]]] = {
     "waku_getFilterMessages": {"id": ID},
     "waku_post": {"message": POST},
     "wakuext_requestMessages": {"request": REQUEST},
+    "wakuext_subscribe": {"name": ("completions", [*TEXT, "", "completion", "completions "])},
+    "wakuext_unsubscribe": {"id": ID},
     "admin_nodeInfo": {},
     "admin_peers": {},
     "admin_addPeer": {"enode": PEER},
     "admin_removePeer": {"enode": PEER},
+    "admin_removeTrustedPeer": {"enode": PEER},
 }
 
 

@@ -1,12 +1,18 @@
 """mailserver.rpc.waku_ext: what a mailserver is sent, and what becomes of its answer."""
 
+import contextlib
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mailserver.mail.request import Cursor, MailRequest, SealedRequest, decode_fields, decode_request
+from mailserver.errors import DisconnectReason
+from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
+from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.rpc import work
+from mailserver.rpc.caller import Call, Caller
 from mailserver.rpc.errors import ErrorCode
 from mailserver.rpc.params import Json
 from mailserver.rpc.waku import Dialect
@@ -18,7 +24,7 @@ from tests.mailservers import NEWS, NOW, PASSWORD_KEY, SPORT
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer
 from tests.rpc.nodes import CallFailed, RunningNode, running_node
-from tests.waiting import until
+from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -56,9 +62,10 @@ async def heard(mailserver: RawPeer) -> tuple[Envelope, MailRequest]:
 async def test_request_for_the_last_day_is_sent(running: RunningNode) -> None:
     mailserver = await trusted(running, pow_requirement=0.01)
 
-    assert await ask(running) is True
+    request_id = await ask(running)
 
     envelope, request = await heard(mailserver)
+    assert request_id == f"0x{envelope.hash().hex()}"
     assert (envelope.created, envelope.ttl) == (NOW, 50)
     assert envelope.pow() >= 0.01
     assert (request.lower, request.upper, request.limit, request.cursor) == (NOW - DAY, NOW, 0, None)
@@ -109,14 +116,212 @@ async def test_lower_bound_goes_back_a_day_from_the_upper_but_not_before_1970(ru
     assert [(request.lower, request.upper) for request in requests] == [(DAY, 2 * DAY), (0, 100)]
 
 
-async def test_deployed_dialect_answers_with_the_requests_id(tmp_path: Path) -> None:
-    async with running_node(tmp_path, dialect=Dialect.DEPLOYED) as running:
+# How it ended
+
+
+class Subscriber:
+    """A caller who is notified of completions; `heard` is what of, by the ids of the requests."""
+
+    def __init__(self) -> None:
+        self.caller = Caller(self._send)
+        self.heard: dict[str, dict[str, str]] = {}
+        self.subscription = ""
+
+    async def _send(self, text: str) -> None:
+        notification = json.loads(text)
+        assert notification["method"] == "wakuext_subscription"
+        assert notification["params"]["subscription"] == self.subscription
+        result = notification["params"]["result"]
+        assert result["requestID"] not in self.heard
+        self.heard[result["requestID"]] = result
+
+    async def ended(self, request_id: str) -> dict[str, str]:
+        """What the subscriber is told of a request, when it is."""
+        await until(lambda: request_id in self.heard)
+        return self.heard[request_id]
+
+
+@contextlib.asynccontextmanager
+async def subscribed(running: RunningNode) -> AsyncIterator[Subscriber]:
+    subscriber = Subscriber()
+    subscriber.subscription = await running.call("wakuext_subscribe", "completions", caller=subscriber.caller)
+    try:
+        yield subscriber
+    finally:
+        await subscriber.caller.end()
+
+
+@pytest.fixture
+async def subscriber(running: RunningNode) -> AsyncIterator[Subscriber]:
+    async with subscribed(running) as subscriber:
+        yield subscriber
+
+
+def told(request_id: str, *, last: EnvelopeHash = NO_ENVELOPE, cursor: str = "", error: str = "") -> dict[str, str]:
+    return {
+        "requestID": request_id,
+        "lastEnvelopeHash": f"0x{last.hex()}",
+        "cursor": cursor,
+        "errorMessage": error,
+    }
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("form", CompletionFormat)
+async def test_completion_is_a_notification_under_the_id_that_the_call_returned(
+    tmp_path: Path, dialect: Dialect, form: CompletionFormat
+) -> None:
+    async with running_node(tmp_path, dialect=dialect) as running, subscribed(running) as subscriber:
+        mailserver = await trusted(running)
+        request_id = await ask(running)
+        envelope, request = await heard(mailserver)
+        assert request_id == f"0x{envelope.hash().hex()}"
+
+        completion = Completion(request.request_id, CURSOR.hash, CURSOR)
+        mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, completion.encode(form))
+
+        expected = told(request_id, last=CURSOR.hash, cursor=CURSOR.encode().hex())
+        assert await subscriber.ended(request_id) == expected
+
+
+async def test_cursor_that_is_told_can_be_asked_with(running: RunningNode, subscriber: Subscriber) -> None:
+    mailserver = await trusted(running)
+    first = await ask(running)
+    _, request = await heard(mailserver)
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Completion(request.request_id, CURSOR.hash, CURSOR).encode())
+
+    second = await ask(running, cursor=(await subscriber.ended(first))["cursor"])
+    _, following = await heard(mailserver)
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Completion(following.request_id).encode())
+
+    assert following.cursor == CURSOR
+    assert await subscriber.ended(second) == told(second)
+
+
+async def test_refusal_is_told_in_the_mailservers_words(running: RunningNode, subscriber: Subscriber) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running)
+    _, request = await heard(mailserver)
+
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, "come back in 10 s").encode())
+
+    assert await subscriber.ended(request_id) == told(request_id, error="come back in 10 s")
+
+
+async def test_completion_by_another_peer_or_of_another_request_is_not_told(
+    running: RunningNode, subscriber: Subscriber
+) -> None:
+    mailserver, stranger = await trusted(running), await running.dial("a stranger")
+    request_id = await ask(running)
+    _, request = await heard(mailserver)
+
+    stranger.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, "a lie").encode())
+    stranger.say(PacketCode.MESSAGES, encode_envelopes([]))
+    await stranger.hear_confirmation()  # so what was said before has been heard
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(RequestId(bytes(32)), "nobody's").encode())
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Completion(request.request_id).encode())
+
+    assert await subscriber.ended(request_id) == told(request_id)
+    assert len(subscriber.heard) == 1
+
+
+async def test_mailserver_that_goes_away_ends_what_it_was_asked(running: RunningNode, subscriber: Subscriber) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running)
+    await heard(mailserver)
+
+    await mailserver.close()
+
+    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has gone")
+
+
+async def test_mailserver_that_is_not_trusted_any_more_ends_what_it_was_asked(
+    running: RunningNode, subscriber: Subscriber
+) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running)
+    await heard(mailserver)
+
+    assert await running.call("admin_removeTrustedPeer", ENODE) is True
+
+    error = "the mailserver is not trusted any more"
+    assert await subscriber.ended(request_id) == told(request_id, error=error)
+    with pytest.raises(CallFailed) as failed:
+        await ask(running)
+    assert failed.value.code == ErrorCode.PEER_UNAVAILABLE
+
+
+async def test_mailserver_that_never_answers_is_given_up_on_in_the_time_given(
+    running: RunningNode, subscriber: Subscriber
+) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running, timeout=0.05)
+    await heard(mailserver)
+
+    assert await subscriber.ended(request_id) == told(request_id, error="no answer within 0.05 s")
+
+
+async def test_completion_that_does_not_decode_ends_the_connection(
+    running: RunningNode, subscriber: Subscriber
+) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running)
+    await heard(mailserver)
+
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, b"\x80")
+
+    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has gone")
+    assert await mailserver.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+
+async def test_end_of_a_request_is_not_told_before_the_answer_that_names_it(
+    running: RunningNode, subscriber: Subscriber
+) -> None:
+    mailserver = await trusted(running)
+    key_id = await running.call("waku_addSymKey", f"0x{PASSWORD_KEY.hex()}")
+    params = [{"mailServerPeer": ENODE, "topics": [TOPIC], "symKeyID": key_id}]
+    text = json.dumps({"jsonrpc": "2.0", "method": "wakuext_requestMessages", "params": params, "id": 1})
+
+    call = Call(subscriber.caller)
+    answer = await running.dispatcher.answer(text, call)  # and the transport is slow to send it
+    assert answer is not None
+    _, request = await heard(mailserver)
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Completion(request.request_id).encode())
+    await until(lambda: len(running.node.completions) == 0)
+    await turns()
+    before = dict(subscriber.heard)
+    call.answered.set()
+
+    assert before == {}
+    request_id = json.loads(answer)["result"]
+    assert await subscriber.ended(request_id) == told(request_id)
+
+
+async def test_subscription_ends_when_it_is_cancelled(running: RunningNode, subscriber: Subscriber) -> None:
+    async with subscribed(running) as other:
         mailserver = await trusted(running)
 
-        answered = await ask(running)
+        cancelled = [
+            await running.call("wakuext_unsubscribe", subscriber.subscription, caller=subscriber.caller)
+            for _ in range(2)
+        ]
+        request_id = await ask(running)
+        _, request = await heard(mailserver)
+        mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Completion(request.request_id).encode())
 
-        envelope, _ = await heard(mailserver)
-        assert answered == f"0x{envelope.hash().hex()}"
+        assert cancelled == [True, False]
+        assert await other.ended(request_id) == told(request_id)
+        assert subscriber.heard == {}
+
+
+async def test_subscription_needs_a_connection_that_stays(running: RunningNode) -> None:
+    with pytest.raises(CallFailed) as failed:
+        await running.call("wakuext_subscribe", "completions")
+
+    assert failed.value.code == ErrorCode.NO_NOTIFICATIONS
+
+
+# What comes
 
 
 async def test_answer_passes_through_filters_that_allow_it(running: RunningNode) -> None:

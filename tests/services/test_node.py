@@ -15,10 +15,11 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from mailserver.codec.keys import Enode
-from mailserver.errors import DisconnectReason
+from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.net import dialer as dialer_module
 from mailserver.services import relay as relay_module
 from mailserver.services.archive import EnvelopeRefused
+from mailserver.services.completions import Asker
 from mailserver.services.peers import PeerNotConnected, PeerNotTrusted
 from mailserver.waku.acceptance import GRACE_PERIOD_S, MAX_ENVELOPE_BYTES, MAX_FORMER, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, FULL_INTEREST, Interest, bloom_of
@@ -38,6 +39,7 @@ from tests.waiting import DEADLINE_S, turns, until
 
 STRANGER = private_key("stranger").public_key
 NOWHERE = Enode(STRANGER, "127.0.0.1", 1)
+ELSEWHERE = Enode(private_key("elsewhere").public_key, "127.0.0.1", 1)
 ONLY_NEWS, ONLY_SPORT = Interest(topics=frozenset({NEWS})), Interest(topics=frozenset({SPORT}))
 WANTS_ALL = StatusOptions(pow_requirement=0.0).encode()
 WANTS_NOTHING = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM).encode()
@@ -200,9 +202,9 @@ async def test_history_is_asked_of_trusted_peers_only(mailserver: Mailserver) ->
     node_id = raw.key.public_key
 
     with pytest.raises(PeerNotTrusted, match=node_id.hex()[:8]):
-        await mailserver.node.request_history(node_id, request)
+        await mailserver.node.request_history(node_id, request, asker=Asker())
     mailserver.node.mark_trusted(node_id)
-    await mailserver.node.request_history(node_id, request)
+    await mailserver.node.request_history(node_id, request, asker=Asker())
 
     assert await raw.hear_packet() == Packet(PacketCode.P2P_REQUEST, request.raw)
 
@@ -210,20 +212,37 @@ async def test_history_is_asked_of_trusted_peers_only(mailserver: Mailserver) ->
 async def test_nothing_is_sent_to_a_peer_that_is_not_there(mailserver: Mailserver) -> None:
     mailserver.node.mark_trusted(STRANGER)
 
-    for send in (mailserver.node.send_direct, mailserver.node.request_history):
-        with pytest.raises(PeerNotConnected):
-            await send(STRANGER, make_envelope(1))
+    with pytest.raises(PeerNotConnected):
+        await mailserver.node.send_direct(STRANGER, make_envelope(1))
+    with pytest.raises(PeerNotConnected):
+        await mailserver.node.request_history(STRANGER, make_envelope(1), asker=Asker())
 
 
-async def test_trusted_peers_are_those_of_the_last_list_and_those_marked_since(mailserver: Mailserver) -> None:
-    first, second = private_key("first").public_key, private_key("second").public_key
+async def test_request_that_cannot_be_sent_is_not_waited_for(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    node_id = raw.key.public_key
+    mailserver.node.mark_trusted(node_id)
+    mailserver.connections[-1].disconnect(DisconnectReason.REQUESTED, "the test says so")
 
-    mailserver.node.mark_trusted(STRANGER)
-    mailserver.node.set_trusted([first])
-    mailserver.node.mark_trusted(second)
+    with pytest.raises((ConnectionLost, PeerNotConnected)):
+        await mailserver.node.request_history(node_id, make_envelope(1), asker=Asker())
+
+    assert len(mailserver.node.completions) == 0
+
+
+async def test_settings_that_name_other_trusted_peers_leave_alone_who_was_marked_otherwise(
+    mailserver: Mailserver,
+) -> None:
+    first, second, third = (private_key(name).public_key for name in ("first", "second", "third"))
+    node = mailserver.node
+    node.follow_trusted([], [first, second])
+
+    node.mark_trusted(STRANGER)
+    node.mark_untrusted(second)
+    node.follow_trusted([first, second], [second, third])
 
     assert mailserver.services.trusted is mailserver.connected.trusted
-    assert mailserver.connected.trusted == {first, second}
+    assert mailserver.connected.trusted == {STRANGER, third}
 
 
 # Peers
@@ -268,15 +287,16 @@ async def test_peer_that_is_removed_while_it_shakes_hands_is_disconnected(mailse
     await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
 
 
-async def test_static_peers_are_those_of_the_last_list(pair: tuple[Mailserver, Mailserver]) -> None:
+async def test_static_peers_of_the_settings_come_and_go_and_others_stay(pair: tuple[Mailserver, Mailserver]) -> None:
     left, right = pair
 
-    left.node.set_static([NOWHERE])
-    left.node.set_static([right.node.enode])
+    left.node.add_peer(ELSEWHERE)
+    left.node.follow_static([], [NOWHERE])
+    left.node.follow_static([NOWHERE], [right.node.enode])
     await until(lambda: len(left.node.peers()) == 1)
-    left.node.set_static([])
+    left.node.follow_static([right.node.enode], [])
 
-    assert left.connected.static == set()
+    assert left.connected.static == {ELSEWHERE.node_id}
     assert len(left.node.peers()) == 1  # what is connected stays
     assert not left.node.peers()[0].is_static
 

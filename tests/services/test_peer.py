@@ -1041,7 +1041,7 @@ async def test_trust_may_come_and_go_while_a_peer_is_connected(mailserver: Mails
         if trusted:
             mailserver.node.mark_trusted(friend.key.public_key)
         else:
-            mailserver.node.set_trusted([])
+            mailserver.node.mark_untrusted(friend.key.public_key)
         friend.say(PacketCode.P2P_MESSAGE, messages(envelope))
         await heard_by(friend)
 

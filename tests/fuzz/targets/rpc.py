@@ -110,7 +110,7 @@ class Interface:
         """Have a text answered; check the answer."""
 
         async def send(notification: str) -> None:
-            assert json.loads(notification)["method"] == "waku_subscription"
+            assert json.loads(notification)["method"] in ("waku_subscription", "wakuext_subscription")
 
         call = Call(Caller(send))
         answer = await self.dispatcher.answer(text, call)
