@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId, check_public_key
 from mailserver.errors import DecodeError
 from mailserver.mail.request import Cursor
 from mailserver.units import number_text
@@ -44,6 +45,17 @@ def read_text(text: str) -> str:
 def read_topic(text: str) -> tuple[str, Topic]:
     """A topic and how it was given."""
     return text, parse_topic(read_text(text))
+
+
+def read_public_key(text: str) -> NodeId:
+    """A public key in hex: 64 bytes, or the 65 of an uncompressed point, which begin with 04; 0x may stand before."""
+    try:
+        data = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
+    if len(data) == PUBLIC_KEY_BYTES + 1 and data.startswith(b"\x04"):
+        data = data[1:]
+    return check_public_key(data)
 
 
 def read_cursor(text: str) -> Cursor:

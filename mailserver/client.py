@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from mailserver.codec.aes import GCM_NONCE_BYTES
 from mailserver.codec.ecies import IV_BYTES
 from mailserver.codec.keccak import keccak256
-from mailserver.codec.keys import Enode, NodeId, PrivateKey
+from mailserver.codec.keys import PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
+from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
 from mailserver.net.connection import Connection
@@ -42,6 +43,9 @@ REQUEST_TTL_S = 50
 
 REQUEST_TOPIC = Topic(bytes(4))
 
+MAX_PAGES = 100_000
+"""Most pages whose cursors are followed: a hundred million envelopes."""
+
 _ATTEMPTS = 1000  # nonces that are tried together: 2 ms
 
 OnEnvelopes = Callable[[Sequence[Envelope]], None]
@@ -56,6 +60,18 @@ class RequestFailed(MailserverError):
 
     def __str__(self) -> str:
         return self.failure.message
+
+
+class RequestPowTooLow(RequestFailed):
+    """The mailserver asks for more proof of work than `pow`, which the request was sealed with."""
+
+    def __init__(self, failure: Failure, pow_: float) -> None:
+        super().__init__(failure)
+        self.pow = pow_
+
+    def __str__(self) -> str:
+        sealed_with = f"{self.pow:.9f}".rstrip("0").rstrip(".")  # no exponents, for people
+        return f"{self.failure.message} (it was sealed with {sealed_with})"
 
 
 class NoAnswer(MailserverError):
@@ -153,22 +169,28 @@ async def seal_envelope(
     signing_key: PrivateKey | None = None,
     turn: asyncio.Lock | None = None,
 ) -> Envelope:
-    """Seal a payload with a symmetric key, and make an envelope around it with `mine_envelope`.
+    """Seal a payload, and make an envelope around it with `mine_envelope`.
 
+    Args:
+        key: a symmetric key, 32 bytes, or a public key, 64.
     Raises:
         TooMuchWork: it takes longer than `ttl`.
     """
-    data = seal_to_key(payload, key, signing_key=signing_key)
+    if len(key) == PUBLIC_KEY_BYTES:
+        data = seal_to_node(payload, NodeId(key), signing_key=signing_key)
+    else:
+        data = seal_to_key(payload, key, signing_key=signing_key)
     return await mine_envelope(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
 
 
 async def seal_request(
     request: MailRequest, key: bytes, *, min_pow: float, now: int, turn: asyncio.Lock | None = None
 ) -> Envelope:
-    """Seal a history request with a mailserver's symmetric key, in the deployed form.
+    """Seal a history request in the deployed form.
 
     Args:
         request: its `request_id` is ignored: it is the hash of the envelope that is made here.
+        key: the mailserver's symmetric key, 32 bytes, or its public key, 64.
         min_pow: what the mailserver asks for.
         turn: as of `mine_envelope`.
     Raises:
@@ -193,6 +215,7 @@ class _Answer:
 
     request_id: RequestId
     on_envelopes: OnEnvelopes
+    check: AnswerCheck | None
     progressed: asyncio.Event
     completion: Completion | Failure | None = None
 
@@ -230,20 +253,35 @@ class MailClient:
         finally:
             self._confirmations.pop(batch_hash, None)
 
-    async def request(self, request: MailRequest, key: bytes, on_envelopes: OnEnvelopes) -> Completion:
-        """Ask for one page of history, sealed with the mailserver's symmetric key, in the deployed form.
+    async def request(
+        self,
+        request: MailRequest,
+        key: bytes,
+        on_envelopes: OnEnvelopes,
+        *,
+        min_pow: float | None = None,
+        check: AnswerCheck | None = None,
+    ) -> Completion:
+        """Ask for one page of history, in the deployed form.
 
         Args:
-            request: its `request_id` is ignored: it is that of the envelope that is made here.
+            request, key: as of `seal_request`.
             on_envelopes: called with each packet's envelopes as they arrive.
+            min_pow: the request's proof of work; None for as much as the node asks for.
+            check: is told of all envelopes, and leaves `on_envelopes` those that were asked for.
         Raises:
-            RequestFailed: the mailserver refused it.
+            RequestFailed: the mailserver refused it. RequestPowTooLow: for its proof of work.
             ConnectionLost: the connection ended first.
             NoAnswer: nothing came for ANSWER_TIMEOUT_S.
+            TooMuchWork: the proof of work takes longer than REQUEST_TTL_S.
         """
-        envelope = await seal_request(request, key, min_pow=self.settings.pow_requirement, now=int(time.time()))
+        if min_pow is None:
+            min_pow = self.settings.pow_requirement
+        envelope = await seal_request(request, key, min_pow=min_pow, now=int(time.time()))
+        if check is not None:
+            check.begin(request)
         async with self._turn:
-            answer = _Answer(RequestId(envelope.hash()), on_envelopes, asyncio.Event())
+            answer = _Answer(RequestId(envelope.hash()), on_envelopes, check, asyncio.Event())
             self._answer = answer
             try:
                 await self._send(PacketCode.P2P_REQUEST, envelope.raw)
@@ -258,21 +296,36 @@ class MailClient:
             finally:
                 self._answer = None
         if isinstance(answer.completion, Failure):
+            if answer.completion.is_pow_too_low:
+                raise RequestPowTooLow(answer.completion, min_pow)
             raise RequestFailed(answer.completion)
         return answer.completion
 
-    async def request_all(self, request: MailRequest, key: bytes, on_envelopes: OnEnvelopes) -> Completion:
-        """Ask page after page, following the cursors; return the last completion.
+    async def request_all(
+        self,
+        request: MailRequest,
+        key: bytes,
+        on_envelopes: OnEnvelopes,
+        *,
+        min_pow: float | None = None,
+        check: AnswerCheck | None = None,
+    ) -> Completion:
+        """Ask page after page, following the cursors, also of short and empty pages; return the last completion.
 
         Raises:
-            RequestFailed, ConnectionLost, NoAnswer: as `request`.
+            RequestFailed: as `request`, or the cursors go in circles, or do not end within MAX_PAGES.
+            ConnectionLost, NoAnswer, TooMuchWork: as `request`.
         """
+        seen = {request.cursor}
         while True:
-            completion = await self.request(request, key, on_envelopes)
+            completion = await self.request(request, key, on_envelopes, min_pow=min_pow, check=check)
             if completion.cursor is None:
                 return completion
-            if completion.cursor == request.cursor:
+            if completion.cursor in seen:
                 raise RequestFailed(Failure(completion.request_id, "the mailserver's cursor does not advance"))
+            if len(seen) >= MAX_PAGES:
+                raise RequestFailed(Failure(completion.request_id, f"the answer does not end within {MAX_PAGES} pages"))
+            seen.add(completion.cursor)
             request = replace(request, cursor=completion.cursor)
 
     async def _send(self, code: PacketCode, payload: bytes) -> None:
@@ -297,7 +350,8 @@ class MailClient:
         """Take what the node sends."""
         match event:
             case P2PMessagesReceived(envelopes=envelopes) if self._answer is not None:
-                self._answer.on_envelopes(envelopes)
+                check = self._answer.check
+                self._answer.on_envelopes(envelopes if check is None else check.right(envelopes))
                 self._answer.progressed.set()
             case P2PRequestCompleted(payload=payload) if self._answer is not None:
                 self._on_completion(self._answer, payload)

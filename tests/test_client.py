@@ -17,6 +17,7 @@ from mailserver.client import (
     MailClient,
     NoAnswer,
     RequestFailed,
+    RequestPowTooLow,
     TooMuchWork,
     connect,
     mine_envelope,
@@ -29,6 +30,7 @@ from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DisconnectReason, Rejection
+from mailserver.mail.answer import AnswerCheck, Fault
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.net.admission import Admission, AdmissionLimits
@@ -140,11 +142,18 @@ async def mailserver(
     store: EnvelopeStore,
     *,
     min_pow: float = 0.0,
+    min_request_pow: float = 0.0,
     completion_format: CompletionFormat = CompletionFormat.BYTES,
     max_limit: int = 10,
 ) -> AsyncIterator[MailClient]:
     """A client that is connected to a mailserver over this store."""
-    settings = DeliverySettings(PASSWORD_KEY, KEY, max_limit=max_limit, completion_format=completion_format)
+    settings = DeliverySettings(
+        PASSWORD_KEY,
+        KEY,
+        max_limit=max_limit,
+        min_request_pow=min_request_pow,
+        completion_format=completion_format,
+    )
     _, services = wired(store, Clock(), settings, Peers(1), requirements=Requirements(min_pow))
 
     async def serve(connection: Connection) -> None:
@@ -444,6 +453,105 @@ async def test_cursor_that_does_not_advance_is_given_up() -> None:
     async with node(completing(lambda request_id: Completion(request_id, cursor=cursor).encode())) as client:
         with pytest.raises(RequestFailed, match="does not advance"):
             await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+def paging(*pages: tuple[list[Envelope], Cursor | None]) -> Behave:
+    """A mailserver that answers one request after the other with these pages, and then with the first one again."""
+    left: list[tuple[list[Envelope], Cursor | None]] = []
+
+    async def behave(connection: Connection, event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            left[:] = left or pages
+            envelopes, cursor = left.pop(0)
+            connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw for envelope in envelopes]))
+            completion = Completion(decode_request(event.payload).request_id, cursor=cursor)
+            connection.send(PacketCode.P2P_REQUEST_COMPLETE, completion.encode())
+
+    return behave
+
+
+def cursor_at(created: int) -> Cursor:
+    return Cursor(created, EnvelopeHash(bytes(32)))
+
+
+async def test_cursors_of_short_and_empty_pages_are_followed_to_the_end() -> None:
+    first, second, third = make_envelopes(3)
+    pages = paging(
+        ([first], cursor_at(900)),
+        *(([], cursor_at(created)) for created in range(899, 870, -1)),
+        ([second, third], cursor_at(800)),
+        ([], cursor_at(700)),
+        ([], None),
+    )
+    taken = Taken()
+
+    async with node(pages) as client:
+        completion = await client.request_all(ASK, PASSWORD_KEY, taken)
+
+    assert taken.envelopes == [first, second, third]
+    assert completion.cursor is None
+
+
+async def test_cursors_that_go_in_circles_are_given_up() -> None:
+    async with node(paging(([], cursor_at(900)), ([], cursor_at(800)))) as client:
+        with pytest.raises(RequestFailed, match="does not advance"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+async def test_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_PAGES", 5)
+
+    async with node(paging(*(([], cursor_at(created)) for created in range(100)))) as client:
+        with pytest.raises(RequestFailed, match="does not end within 5 pages"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+async def test_what_was_not_asked_for_is_counted_and_not_passed_on() -> None:
+    news, more = make_envelopes(2)
+    sport = make_envelope(1, topic=Topic(b"spor"))
+    check, taken = AnswerCheck(), Taken()
+
+    async with node(paging(([news, sport], cursor_at(900)), ([news, more], None))) as client:
+        await client.request_all(ASK, PASSWORD_KEY, taken, check=check)
+
+    assert taken.envelopes == [news, more]
+    assert check.faults == {Fault.UNWANTED_TOPIC: 1, Fault.DOUBLE: 1}
+
+
+# Proof of work of requests
+
+
+async def test_request_has_the_work_that_was_given_instead_of_what_the_node_asks_for(store: EnvelopeStore) -> None:
+    async with mailserver(store, min_pow=0.5, min_request_pow=0.02) as client:
+        with pytest.raises(RequestPowTooLow) as failed:
+            await client.request(ASK, PASSWORD_KEY, Taken(), min_pow=0.0000001)
+        await client.request(ASK, PASSWORD_KEY, Taken(), min_pow=0.02)
+
+    assert str(failed.value) == f"{Rejection.POW_TOO_LOW.value} (it was sealed with 0.0000001)"
+
+
+async def test_deployed_servers_word_for_too_little_work_is_known() -> None:
+    def refuse(request_id: RequestId) -> bytes:
+        return Failure(request_id, "PoW() is too low").encode()
+
+    async with node(completing(refuse), StatusOptions(pow_requirement=0.002)) as client:
+        with pytest.raises(RequestPowTooLow) as failed:
+            await client.request(ASK, PASSWORD_KEY, Taken())
+
+    assert str(failed.value) == "PoW() is too low (it was sealed with 0.002)"
+
+
+async def test_request_can_be_sealed_to_the_mailservers_public_key(store: EnvelopeStore) -> None:
+    envelopes = make_envelopes(2)
+    await fill(store, envelopes)
+    taken = Taken()
+
+    async with mailserver(store) as client:
+        await client.request(ASK, KEY.public_key, taken)
+        with pytest.raises(RequestFailed, match="could not be decrypted"):
+            await client.request(ASK, private_key("another").public_key, taken)
+
+    assert taken.envelopes == envelopes
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff", rlp.encode(bytes(63)), rlp.encode(b"ERROR=short"), b"\xc0"])

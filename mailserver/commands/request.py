@@ -5,12 +5,24 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from mailserver.arguments import checked, read_cursor, read_limit, read_text, read_time, read_topic
-from mailserver.client import connect
+from mailserver.arguments import (
+    checked,
+    read_cursor,
+    read_limit,
+    read_pow,
+    read_public_key,
+    read_text,
+    read_time,
+    read_topic,
+)
+from mailserver.client import RequestPowTooLow, connect
+from mailserver.codec.keys import Enode
 from mailserver.commands.settings import add_node
 from mailserver.config import Config
-from mailserver.mail.request import MailRequest, RequestId
-from mailserver.output import FORMATS, Printer
+from mailserver.errors import ConfigError
+from mailserver.mail.answer import AnswerCheck
+from mailserver.mail.request import OPEN_UPPER_AHEAD_S, MailRequest, RequestId
+from mailserver.output import FORMATS, Printer, complain
 from mailserver.server import CLIENT_ID
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.payload import key_from_password
@@ -18,12 +30,28 @@ from mailserver.waku.payload import key_from_password
 DEFAULT_HISTORY_S = 24 * 3600
 """How far back `request` asks if --from is not given: a day, as deployed clients do."""
 
+NODE = "node"
+"""What `--seal-to` is given for the public key that is in the enode URL."""
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `request`."""
     add_node(parser)
-    parser.add_argument(
+    sealing = parser.add_mutually_exclusive_group()
+    sealing.add_argument(
         "--password", type=read_text, default=Config().password, help="the mailserver's password (default: %(default)s)"
+    )
+    sealing.add_argument(
+        "--seal-to",
+        type=checked(_read_recipient),
+        metavar="KEY",
+        help=f"seal to the mailserver's public key instead: hex digits, or {NODE!r} for the one in the URL",
+    )
+    parser.add_argument(
+        "--pow",
+        type=read_pow,
+        metavar="X",
+        help="proof of work of the request (default: what the node announces that it asks for)",
     )
     parser.add_argument(
         "--topic",
@@ -63,24 +91,61 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_request)
 
 
-def _request(arguments: argparse.Namespace) -> None:
+def _read_recipient(text: str) -> bytes:
+    """A public key; nothing for NODE."""
+    return b"" if text == NODE else read_public_key(text)
+
+
+def _range(arguments: argparse.Namespace, now: int) -> tuple[int, int]:
+    """The bounds as they are sent: an upper of 0 is open, so what was given as 0 is sent as 1.
+
+    Raises:
+        ConfigError: they are in the wrong order.
+    """
+    is_open = arguments.to_time is None
+    end = now if is_open else arguments.to_time
+    lower = max(end - DEFAULT_HISTORY_S, 0) if arguments.from_time is None else arguments.from_time
+    if lower > end + (OPEN_UPPER_AHEAD_S if is_open else 0):
+        raise ConfigError(f"--from {lower} is after --to {end}{' (now)' if is_open else ''}")
+    return lower, 0 if is_open else max(end, 1)
+
+
+def _sealing_key(arguments: argparse.Namespace) -> bytes:
+    """The key to seal the request with, a symmetric or a public one."""
+    enode: Enode = arguments.enode
+    if arguments.seal_to is None:
+        return key_from_password(arguments.password)
+    return arguments.seal_to or enode.node_id
+
+
+def _request(arguments: argparse.Namespace) -> int:
     topics = frozenset(topic for _, topic in arguments.topic)
-    end = arguments.to_time or int(datetime.now(UTC).timestamp())
+    lower, upper = _range(arguments, int(datetime.now(UTC).timestamp()))
     request = MailRequest(
         RequestId(bytes(32)),
-        lower=max(end - DEFAULT_HISTORY_S, 0) if arguments.from_time is None else arguments.from_time,
-        upper=arguments.to_time or 0,
+        lower=lower,
+        upper=upper,
         interest=Interest(topics=topics) if topics else FULL_INTEREST,
         limit=arguments.limit,
         cursor=arguments.cursor,
     )
     opening_key = None if arguments.sym_key_password is None else key_from_password(arguments.sym_key_password)
 
+    key, check = _sealing_key(arguments), AnswerCheck()
+
     async def ask() -> None:
         with Printer(arguments.format, opening_key) as printer:
             async with connect(arguments.enode, CLIENT_ID) as client:
                 ask_pages = client.request_all if arguments.all else client.request
-                completion = await ask_pages(request, key_from_password(arguments.password), printer.show)
+                completion = await ask_pages(request, key, printer.show, min_pow=arguments.pow, check=check)
             printer.finish(completion)
 
-    uvloop.run(ask())
+    try:
+        uvloop.run(ask())
+    except RequestPowTooLow as error:
+        complain(f"{error}: give more by --pow")
+        return 1
+    finally:
+        if check.faults:  # also where the answer was broken off
+            complain(f"the mailserver's answer is not what was asked for: {check}")
+    return 1 if check.faults else 0

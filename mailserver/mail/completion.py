@@ -7,6 +7,7 @@
 We send the deployed form, which deployed clients need, or by a setting the list; we read both.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +20,7 @@ NO_ENVELOPE = EnvelopeHash(bytes(HASH_BYTES))
 """The last envelope's hash where none was found."""
 
 _ERROR_PREFIX = b"ERROR="
+_POW_TOO_LOW = re.compile(r"\b(pow|proof of work)\b.*\btoo low\b", re.IGNORECASE)
 _MIN_BYTES = REQUEST_ID_BYTES + HASH_BYTES
 
 
@@ -51,6 +53,11 @@ class Failure:
 
     request_id: RequestId
     message: str
+
+    @property
+    def is_pow_too_low(self) -> bool:
+        """Whether it says that the request has not enough proof of work: in our words, or the deployed server's."""
+        return _POW_TOO_LOW.search(self.message) is not None
 
     def encode(self) -> bytes:
         """Encode as a byte string: the specification has no form for it."""

@@ -346,13 +346,6 @@ def test_request_with_another_password_is_answered_with_an_error(archive: Daemon
     assert_fails(done, 1, "request could not be decrypted")
 
 
-def test_request_for_a_time_that_ends_before_it_begins_is_answered_with_an_error(archive: Daemon) -> None:
-    done = request(archive.enode, "--from", "2000", "--to", "1000", "--format", "json")
-
-    assert_fails(done, 1, "lower bound is above the upper bound")
-    assert done.stdout == ""
-
-
 def test_mailserver_with_another_password_answers_those_who_know_it(data_dir: Path) -> None:
     with running_daemon(data_dir, environment={"MAILSERVER_PASSWORD": "of this house"}) as daemon:
         assert request(daemon.enode, "--password", "of this house").returncode == 0

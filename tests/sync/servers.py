@@ -150,8 +150,14 @@ class Archive:
 
 
 @contextlib.asynccontextmanager
-async def serving(answer: Answer, *, name: str = "source", status: StatusOptions = STATUS) -> AsyncIterator[Server]:
-    """Accept connections on a free port and answer their requests; whatever goes wrong here is raised at the end."""
+async def serving(
+    answer: Answer, *, name: str = "source", status: StatusOptions = STATUS, key: bytes = PASSWORD_KEY
+) -> AsyncIterator[Server]:
+    """Accept connections on a free port and answer their requests; whatever goes wrong here is raised at the end.
+
+    Args:
+        key: that of the password, which requests are sealed with.
+    """
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
     server = Server(Enode(private_key(name).public_key, "127.0.0.1", listening.getsockname()[1]))
@@ -166,7 +172,7 @@ async def serving(answer: Answer, *, name: str = "source", status: StatusOptions
         while True:
             end, _ = await asyncio.get_running_loop().sock_accept(listening)
             server.visits += 1
-            task = asyncio.create_task(_serve(end, server, answer, name, status))
+            task = asyncio.create_task(_serve(end, server, answer, name, status, key))
             task.add_done_callback(ended)
             tasks.add(task)
 
@@ -185,7 +191,9 @@ async def serving(answer: Answer, *, name: str = "source", status: StatusOptions
     assert not failures, failures
 
 
-async def _serve(end: socket.socket, server: Server, answer: Answer, name: str, status: StatusOptions) -> None:
+async def _serve(
+    end: socket.socket, server: Server, answer: Answer, name: str, status: StatusOptions, key: bytes
+) -> None:
     visit = server.visits
     reader, writer = await open_stream(end)
     try:
@@ -197,7 +205,7 @@ async def _serve(end: socket.socket, server: Server, answer: Answer, name: str, 
         while True:
             packet = await peer.hear_packet()
             if packet.code == PacketCode.P2P_REQUEST:
-                request = _read(packet.payload)
+                request = _read(packet.payload, key)
                 server.requests.append(request)
                 await answer(Asked(peer, request, visit, len(server.requests)))
     except (Hangup, ConnectionError):  # it has gone, whatever we were about to say
@@ -206,7 +214,7 @@ async def _serve(end: socket.socket, server: Server, answer: Answer, name: str, 
         await close_stream(writer)
 
 
-def _read(payload: bytes) -> MailRequest:
+def _read(payload: bytes, key: bytes) -> MailRequest:
     sealed = decode_request(payload)
     assert isinstance(sealed, SealedRequest)
-    return decode_fields(RequestId(sealed.request_id), open_symmetric(sealed.envelope.data, PASSWORD_KEY).payload)
+    return decode_fields(RequestId(sealed.request_id), open_symmetric(sealed.envelope.data, key).payload)
