@@ -131,10 +131,27 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
         return key
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from error
+    return _private_key(path, text, "node key")
+
+
+def read_private_key(path: Path) -> PrivateKey:
+    """Read a private key, 64 hex digits.
+
+    Raises:
+        StartupError: others may read the file, or it holds no key.
+    """
+    try:
+        text = _read_secret(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise StartupError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    return _private_key(path, text, "private key")
+
+
+def _private_key(path: Path, text: bytes, what: str) -> PrivateKey:
     try:
         return PrivateKey(bytes.fromhex(text.decode("ascii").strip()))
     except (ValueError, DecodeError) as error:
-        raise StartupError(f"{path} holds no node key (64 hex digits of a secp256k1 private key)") from error
+        raise StartupError(f"{path} holds no {what} (64 hex digits of a secp256k1 private key)") from error
 
 
 def read_token(path: Path) -> str:

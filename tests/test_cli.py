@@ -29,6 +29,7 @@ from tests.pairs import private_key
 COMMANDS = ("run", "sync", "request", "post", "status", "enode", "stats", "check", "backup", "config", "doctor")
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
+NOBODY = f"enode://{private_key('nobody').public_key.hex()}@127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +139,11 @@ def test_commands_beside_the_daemon_take_the_data_folder_and_nothing_else_of_it(
         (["request", "enode://1@host:1"], "ENODE"),
         (["request", "http://example.org"], "ENODE"),
         (["post", "ENODE"], "ENODE"),
-        (["post"], "ENODE, --topic, --payload"),
+        (["post"], "ENODE, --topic"),
+        (["post", NOBODY, "--topic", "x"], "--payload --payload-file"),
+        (["request", NOBODY, "--password", "x", "--seal-to", "node"], "--seal-to"),
+        (["request", NOBODY, "--seal-to", "xyz"], "is not hex"),
+        (["request", NOBODY, "--seal-to", "00" * 64], "not on the curve"),
         (["stats", "--json=yes"], "--json"),
         (["sync"], "--since"),
         (["sync", "--since", "0", "--listen", "127.0.0.1:0"], "--listen"),

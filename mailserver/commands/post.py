@@ -2,16 +2,23 @@
 
 import argparse
 import json
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import uvloop
 
-from mailserver.arguments import checked, read_pow, read_text, read_topic, read_ttl
+from mailserver.arguments import checked, read_pow, read_public_key, read_text, read_topic, read_ttl
 from mailserver.client import connect, seal_envelope
 from mailserver.commands.settings import add_node
+from mailserver.datadir import read_private_key
+from mailserver.errors import ConfigError
 from mailserver.output import complain
 from mailserver.server import CLIENT_ID
+from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.payload import key_from_password
+
+STDIN = "-"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +31,26 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="NAME_OR_0xHEX",
         help="the topic, by its name or as 0x and 8 hex digits",
     )
-    parser.add_argument("--payload", required=True, type=read_text, metavar="TEXT", help="what to seal")
-    parser.add_argument(
+    payload = parser.add_mutually_exclusive_group(required=True)
+    payload.add_argument("--payload", type=read_text, metavar="TEXT", help="what to seal; it may be empty")
+    payload.add_argument(
+        "--payload-file", metavar="FILE", help=f"a file with what to seal, any bytes; {STDIN} is standard input"
+    )
+    sealing = parser.add_mutually_exclusive_group()
+    sealing.add_argument(
         "--sym-key-password",
         type=read_text,
         metavar="PW",
         help="seal with the key from this password (default: the topic as given)",
+    )
+    sealing.add_argument(
+        "--seal-to", type=checked(read_public_key), metavar="KEY", help="seal to this public key, hex digits, instead"
+    )
+    parser.add_argument(
+        "--sign-with",
+        type=Path,
+        metavar="FILE",
+        help="sign with the private key in this file: 64 hex digits; nobody else may read it (default: not signed)",
     )
     parser.add_argument("--ttl", type=read_ttl, default=60, metavar="S", help="seconds to live (default: %(default)s)")
     parser.add_argument(
@@ -39,20 +60,56 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_post)
 
 
+def _payload(arguments: argparse.Namespace) -> bytes:
+    """What to seal.
+
+    Raises:
+        ConfigError: it cannot be read, or fits into no envelope.
+    """
+    name: str | None = arguments.payload_file
+    if name is None:
+        payload = bytes(arguments.payload.encode())
+    else:
+        most = MAX_ENVELOPE_BYTES + 1  # one more than could ever fit tells that there is too much
+        try:
+            if name == STDIN:
+                payload = sys.stdin.buffer.read(most)
+            else:
+                with Path(name).open("rb") as file:
+                    payload = file.read(most)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise ConfigError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    if len(payload) > MAX_ENVELOPE_BYTES:
+        raise ConfigError(f"the payload is too long: an envelope has at most {MAX_ENVELOPE_BYTES} bytes")
+    return payload
+
+
+def _sealing_key(arguments: argparse.Namespace, topic_text: str) -> bytes:
+    """The key to seal with, a public or a symmetric one."""
+    if arguments.seal_to is not None:
+        return bytes(arguments.seal_to)
+    return key_from_password(topic_text if arguments.sym_key_password is None else arguments.sym_key_password)
+
+
 def _post(arguments: argparse.Namespace) -> int:
     topic_text, topic = arguments.topic
-    key = key_from_password(topic_text if arguments.sym_key_password is None else arguments.sym_key_password)
+    payload, key = _payload(arguments), _sealing_key(arguments, topic_text)
+    signing_key = None if arguments.sign_with is None else read_private_key(arguments.sign_with)
 
     async def post() -> int:
         async with connect(arguments.enode, CLIENT_ID) as client:
             envelope = await seal_envelope(
-                arguments.payload.encode(),
+                payload,
                 key,
                 topic,
                 ttl=arguments.ttl,
                 min_pow=client.settings.pow_requirement if arguments.pow is None else arguments.pow,
                 now=int(datetime.now(UTC).timestamp()),
+                signing_key=signing_key,
             )
+            if len(envelope.raw) > MAX_ENVELOPE_BYTES:
+                size = f"{len(envelope.raw)} bytes, an envelope has at most {MAX_ENVELOPE_BYTES}"
+                raise ConfigError(f"the payload is too long: sealed it takes {size}")
             response = await client.post([envelope])
         for error in response.errors:
             complain(f"envelope refused: {error.description} (code {error.code})")
