@@ -16,7 +16,7 @@ from mailserver import __version__
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config, parse_address
 from mailserver.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
-from mailserver.datadir import check_store_is_left, load_or_make_key, locked, read_token, write_enode
+from mailserver.datadir import load_or_make_key, locked, read_token, write_enode
 from mailserver.errors import StartupError
 from mailserver.logs import RecentError, RecentErrors, recent_errors
 from mailserver.metrics import Metrics, SyncFigures
@@ -27,6 +27,7 @@ from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
+from mailserver.own_store import open_own_store
 from mailserver.rpc.dispatch import Dispatcher
 from mailserver.rpc.methods import KNOWN_ERRORS, all_methods
 from mailserver.rpc.waku import Dialect
@@ -36,7 +37,7 @@ from mailserver.services.keys import KeyStore
 from mailserver.services.node import Node
 from mailserver.services.proven_time import ProvenTime
 from mailserver.services.pruning import Pruning, PruningSettings
-from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.envelopes import EnvelopeStore
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.catchup import Catchup
@@ -69,10 +70,9 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         loop.add_signal_handler(number, stop.set)
     with recent_errors() as recent, locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
-        check_store_is_left(config.data_dir, config.data_dir / STORE_FILE)
         settings, metrics = sync_settings(config), Metrics()
         async with (
-            open_store(config.data_dir / STORE_FILE) as store,
+            open_own_store(config.data_dir) as store,
             _prove_time(config, store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics),
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received

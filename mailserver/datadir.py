@@ -190,16 +190,6 @@ def _read_secret(path: Path) -> bytes:
         return file.read(1024)
 
 
-def check_store_is_left(data_dir: Path, store: Path) -> None:
-    """A store without a byte is what a first start leaves that was killed at once; later, somebody has emptied it.
-
-    Raises:
-        StartupError: it is empty, and was not.
-    """
-    if (data_dir / ENODE_FILE).exists() and store.is_file() and not store.stat().st_size:
-        raise StartupError(f"{store} is empty, and was not: restore a backup, or delete it to begin anew")
-
-
 def write_enode(data_dir: Path, enode: Enode) -> None:
     """Write the enode file: complete, or as it was. One that says the same is left: it takes no room then.
 

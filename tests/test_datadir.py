@@ -16,7 +16,6 @@ from mailserver.datadir import (
     MAX_TOKEN_CHARS,
     MIN_TOKEN_CHARS,
     DataDirInUse,
-    check_store_is_left,
     load_or_make_key,
     locked,
     read_enode,
@@ -493,20 +492,7 @@ def test_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_token(tmp_path / "token")
 
 
-# The store, as far as the folder says something of it
-
-
-def test_store_that_was_emptied_is_refused(made: Path) -> None:
-    store = made / STORE_FILE
-    store.touch()
-    check_store_is_left(made, store)  # the first start was killed
-    write_enode(made, enode_at(30303))
-
-    with pytest.raises(StartupError, match="is empty, and was not: restore a backup"):
-        check_store_is_left(made, store)
-
-    store.unlink()
-    check_store_is_left(made, store)
+# The enode file again
 
 
 def test_enode_file_that_says_the_same_is_left_alone(made: Path) -> None:

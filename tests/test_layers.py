@@ -39,6 +39,7 @@ LAYERS = {
     "daemon": 6,
     "arguments": 6,
     "backup": 6,
+    "own_store": 6,
     "salvage": 6,
     "doctor": 6,
     "cli": 6,

@@ -16,9 +16,8 @@ from mailserver.daemon import sync_settings
 from mailserver.datadir import DataDirInUse, locked
 from mailserver.errors import ConfigError
 from mailserver.logs import set_up_logging
+from mailserver.own_store import open_own_store
 from mailserver.rpc.params import Json
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
 from mailserver.sync.command import Show, is_complete, overview, report, run_once
 from mailserver.sync.progress import Progress
 
@@ -75,10 +74,10 @@ async def _catch_up(
     def read(progress: Any) -> tuple[Progress, ...]:
         return tuple(Progress.from_json(source) for source in progress)
 
+    set_up_logging("warning")
     try:
         with locked(config.data_dir):
-            set_up_logging("warning")
-            async with open_store(config.data_dir / STORE_FILE) as store:
+            async with open_own_store(config.data_dir) as store:
                 settings = sync_settings(config, sources)
                 return await run_once(store, config.data_dir, settings, since, until, show=show)
     except DataDirInUse:

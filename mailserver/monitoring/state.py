@@ -68,7 +68,7 @@ class Monitoring:
         """Look again and again, for ever; keep the history in its file."""
         self.history.begin(self._node())
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch.run(self._on_look))
+            tasks.create_task(self._watch.run(self._on_look, self._on_change))
             tasks.create_task(self._history_file.keep())
 
     def figures(self) -> Figures:
@@ -116,7 +116,10 @@ class Monitoring:
                 self._shown = await asyncio.to_thread(encode_shown, self.history.minutes())
             return self._shown
 
-    def _on_look(self) -> None:
+    def _on_change(self) -> None:
         self.health.judge(self._watch.sight)
+
+    def _on_look(self) -> None:
+        self._on_change()
         self.history.note(self._node(), self._watch.take_worst_lag())
         self._shown = None

@@ -4,9 +4,10 @@ So an answer to whoever asks costs nothing, and nobody makes us read the disk by
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client import Histogram
@@ -20,6 +21,10 @@ from mailserver.store.handover import read_handover
 
 LOOK_INTERVAL_S = 15.0
 """From the end of one look to the start of the next: Prometheus asks as often, or less."""
+
+STORE_INTERVAL_S = 1.0
+"""How often it is looked whether the store's files are there, and whether a failure is over; and least time between two
+changes that are told: a disk with little room fails large groups between small ones."""
 
 STORE_TIMEOUT_S = 10.0
 """How long the store may take to commit something. A disk that is slower than that does not keep up."""
@@ -57,22 +62,36 @@ class Watch:
         self._lag = lag
         self.sight = Sight()
         self._worst_lag_s = 0.0
+        self._changed = asyncio.Event()
 
-    async def run(self, on_look: Callable[[], None]) -> None:
-        """Look for ever; call `on_look` after each look."""
+    async def run(self, on_look: Callable[[], None], on_change: Callable[[], None]) -> None:
+        """Look for ever.
+
+        Args:
+            on_look: called after each look.
+            on_change: called as soon as the store has failed, or does again what it is there for.
+        """
+        self._store.tell(self._changed.set)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._measure_lag())
+            tasks.create_task(self._look_at_files())
+            tasks.create_task(self._follow_store(on_change))
             while True:
                 await self.look()
                 on_look()
+                if self.sight.store_problem:
+                    self._changed.set()
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def look(self) -> None:
         """Look once."""
-        store, days, store_problem = await self._look_at_store()
+        store, days, not_read = await self._look_at_store()
+        not_stored = "" if not_read else await self._try_to_store()
         disk = await asyncio.to_thread(_disk, self._path.parent)
         compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
         limit = await asyncio.to_thread(memory_limit)
+        # What the store itself has seen, at the last moment: it may have failed since it was tried.
+        store_problem = self._store.problem or not_read or not_stored
         self.sight = Sight(store, days, store_problem, self._store.damage, disk, compaction, figures, problem, limit)
 
     def take_worst_lag(self) -> float:
@@ -88,14 +107,38 @@ class Watch:
             figures = StoreFigures(usage.envelopes, usage.bytes, _size(self._path), _size(wal), oldest)
         except StoreError as error:
             return None, (), str(error)
+        return figures, days, ""
+
+    async def _try_to_store(self) -> str:
+        """Why nothing can be stored; "" if something can. So little may find room where envelopes do not."""
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._store.touch()
         except StoreError as error:
-            return figures, days, str(error)
+            return str(error)
         except TimeoutError:
-            return figures, days, f"nothing was committed for {STORE_TIMEOUT_S:g} s"
-        return figures, days, self._store.problem  # so little may have found room where envelopes do not
+            return f"nothing was committed for {STORE_TIMEOUT_S:g} s"
+        return ""
+
+    async def _look_at_files(self) -> None:
+        while True:
+            await asyncio.sleep(STORE_INTERVAL_S)
+            with contextlib.suppress(StoreError):  # the store remembers, and tells
+                await self._store.look_at_files()
+
+    async def _follow_store(self, on_change: Callable[[], None]) -> None:
+        """Tell of a failure at once; then try again and again, and tell as soon as it is over."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STORE_INTERVAL_S if self.sight.store_problem else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            problem = self._store.problem
+            if not problem and self.sight.store_problem:
+                problem = await self._try_to_store()
+            self.sight = replace(self.sight, store_problem=problem, store_damage=self._store.damage)
+            on_change()
+            await asyncio.sleep(STORE_INTERVAL_S)
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

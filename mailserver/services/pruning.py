@@ -84,6 +84,8 @@ class Pruning:
     async def prune_once(self) -> None:
         """Delete all that is too much now and may go. Failures are logged: the next round tries again."""
         this = _Round(time.monotonic())
+        if self._store.is_lost:  # that was said
+            return
         try:
             if await asyncio.to_thread(compaction_running, self._path):
                 log.debug("pruning waits for the compaction")

@@ -5,7 +5,7 @@ import contextlib
 import heapq
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import aiosqlite
 from mailserver.errors import StoreError
 from mailserver.store.connections import open_reader, open_writer, transaction
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
+from mailserver.store.presence import Presence
 from mailserver.store.reader import Finder, Page, Query, Raws
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
@@ -80,9 +81,18 @@ class EnvelopeStore:
         return self._writer.held or self._trouble.writing
 
     @property
+    def is_lost(self) -> bool:
+        """Whether what is open is no longer the store at its path: nothing is stored or deleted until a restart."""
+        return self._trouble.is_lost
+
+    @property
     def damage(self) -> str:
         """What else is wrong with the file, as far as it was used since it was opened; "" if nothing is."""
         return self._trouble.damage
+
+    def tell(self, on_change: Callable[[], None]) -> None:
+        """Have this called whenever `problem` or `damage` has changed by what was written or read."""
+        self._trouble.tell(on_change)
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -172,6 +182,14 @@ class EnvelopeStore:
         """
         await self._writer.between_commits(_touch)
 
+    async def look_at_files(self) -> None:
+        """Look whether what is open is still what has the store's name: else nothing is stored any more.
+
+        Raises:
+            StoreError: it is not.
+        """
+        await self._writer.look()
+
     async def held(self, surplus: Surplus) -> int:
         """How much of what is too much is there.
 
@@ -233,15 +251,19 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     """
     worker = await open_writer(path)
     try:
-        trouble = Trouble(path)
+        trouble, presence = Trouble(path), Presence(path)
         async with _open_readers(path, READERS, trouble) as readers:
-            writer = StoreWriter(worker, path, trouble)
+            writer = StoreWriter(worker, path, presence, trouble)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 yield EnvelopeStore(writer, readers, trouble)
             finally:
                 writer.close()
                 await writing
+                if await worker.run(lambda _: presence.look()):
+                    # Who closes a store last writes its log back, and removes the file of that name: it may be another
+                    # store's now. Connections that only read cannot, and hold the writer's off.
+                    await worker.close()
     finally:
         await worker.close()
 

@@ -32,11 +32,22 @@ class Trouble:
         self._not_stored = 0
         self._checkpoint = ""
         self._reading = ""
+        self._lost = ""
+        self._on_change: Callable[[], None] = lambda: None
+
+    def tell(self, on_change: Callable[[], None]) -> None:
+        """Have this called, on the event loop, whenever something new is wrong, or is over."""
+        self._on_change = on_change
 
     @property
     def writing(self) -> str:
         """Why envelopes are not stored at present; "" if they are."""
-        return self._writing if self._clock() - self._failed_at < REMEMBERED_S else ""
+        return self._lost or (self._writing if self._clock() - self._failed_at < REMEMBERED_S else "")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is open is no longer the store."""
+        return bool(self._lost)
 
     @property
     def damage(self) -> str:
@@ -50,25 +61,39 @@ class Trouble:
         if cause != self._writing or now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
             log.error("store write failed envelopes=%d error=%r", self._not_stored, cause)
-        self._writing, self._failed_at = cause, now
+        before, self._writing, self._failed_at = self.writing, cause, now
+        if before != self.writing:
+            self._on_change()
         return cause
+
+    def lost(self, why: str) -> None:
+        """What is open is no longer the store, for good."""
+        if not self._lost:
+            log.error("store lost, nothing is stored until a restart error=%r", why)
+            self._lost = why
+            self._on_change()
 
     def stored(self) -> None:
         """A group was committed."""
         if self._writing:
             log.info("store can be written again envelopes=%d", self._not_stored)
             self._writing, self._not_stored = "", 0
+            self._on_change()
 
     def checkpointed(self, error: sqlite3.Error | None) -> None:
         """The log was, or was not, written back into the file."""
         cause = "" if error is None else explain(error, self._path)
         if cause and cause != self._checkpoint:
             log.error("store checkpoint failed error=%r", cause)
-        self._checkpoint = f"its log cannot be written back: {cause}" if cause else ""
+        before, self._checkpoint = self._checkpoint, f"its log cannot be written back: {cause}" if cause else ""
+        if before != self._checkpoint:
+            self._on_change()
 
     def not_read(self, error: sqlite3.Error) -> str:
         """Something could not be read; return why."""
         cause = explain(error, self._path)
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
-            self._reading = f"some of it cannot be read: {cause}"
+            before, self._reading = self._reading, f"some of it cannot be read: {cause}"
+            if before != self._reading:
+                self._on_change()
         return cause

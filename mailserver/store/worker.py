@@ -20,6 +20,7 @@ class Worker:
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
         self._connection = connection
         self._thread = thread
+        self._closed = False
 
     @classmethod
     async def start(cls, connect: Callable[[], sqlite3.Connection]) -> "Worker":
@@ -36,6 +37,8 @@ class Worker:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
 
     async def close(self) -> None:
-        """Close the connection behind all work that was begun, and end the thread."""
-        await self.run(sqlite3.Connection.close)
-        self._thread.shutdown()
+        """Close the connection behind all work that was begun, and end the thread; nothing if that is done."""
+        if not self._closed:
+            self._closed = True
+            await self.run(sqlite3.Connection.close)
+            self._thread.shutdown()

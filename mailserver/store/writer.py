@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.errors import StoreError
 from mailserver.fair_queue import FairQueue
 from mailserver.store.connections import BUSY_TIMEOUT_S, transaction
+from mailserver.store.presence import Presence, StoreLost
 from mailserver.store.schema import HASH_PREFIX_BYTES
 from mailserver.store.trouble import Trouble
 from mailserver.store.wal import wal_file
@@ -120,8 +121,9 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
-    def __init__(self, worker: Worker, path: Path, trouble: Trouble) -> None:
+    def __init__(self, worker: Worker, path: Path, presence: Presence, trouble: Trouble) -> None:
         self._worker = worker
+        self._presence = presence
         self._wal = wal_file(path)
         self._trouble = trouble
         self._held = ""
@@ -171,6 +173,14 @@ class StoreWriter:
         self._jobs.append((job, future))
         self._arrived.set()
         return await future
+
+    async def look(self) -> None:
+        """Look whether what is open is still the store; nothing is stored any more if it is not.
+
+        Raises:
+            StoreError: it is not, or the store is closing.
+        """
+        await self.between_commits(lambda connection: None)
 
     def hold(self, why: str) -> None:
         """Store nothing that comes from now on, for this reason; "": store it again."""
@@ -238,23 +248,40 @@ class StoreWriter:
         elif size > self._max_wal_bytes:
             self._max_wal_bytes = size + _WAL_STEP_BYTES
             try:
-                await self._worker.run(_restart_log)
+                await self._write(_restart_log)
                 self._trouble.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
                 self._trouble.checkpointed(error)
+            except StoreLost:  # who waits for the next transaction is told
+                pass
+
+    async def _write(self, work: Job[T]) -> T:
+        """Do some work on the connection, if what is open is still the store, and see that it was so to the end.
+
+        Raises:
+            StoreLost: it is not; whatever was written is nowhere.
+            sqlite3.Error: SQLite could not do it.
+        """
+        try:
+            return await self._worker.run(partial(_while_present, self._presence, work))
+        except StoreLost as error:
+            self._trouble.lost(str(error))
+            raise
 
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
         if future.done():  # whoever wanted it is gone
             return
         failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
-            result = await self._worker.run(job)
+            result = await self._write(job)
             failure = None
             if not future.done():
                 future.set_result(result)
         except sqlite3.Error as error:
             failure = StoreError(f"cannot change the store: {error}")
             failure.__cause__ = error
+        except StoreLost as error:
+            failure = error
         finally:
             if failure is not None:
                 _fail(future, failure)
@@ -282,13 +309,15 @@ class StoreWriter:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
         try:
-            await self._worker.run(partial(_commit, envelopes))
+            await self._write(partial(_commit, envelopes))
             failure = None
             self._trouble.stored()
         except sqlite3.Error as error:
             cause = self._trouble.not_stored(len(envelopes), error)
             failure = StoreError(f"cannot store {len(envelopes)} envelopes: {cause}")
             failure.__cause__ = error
+        except StoreLost as error:
+            failure = error
         finally:
             self._settle(group, failure)
 
@@ -304,6 +333,13 @@ class StoreWriter:
                 future.set_exception(failure)
         if self._queued_bytes < MAX_QUEUED_BYTES:
             self._room.set()
+
+
+def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:
+    presence.check()  # else nothing is written: who copies the files that are still open, copies whole ones
+    result = work(connection)
+    presence.check()
+    return result
 
 
 def _commit(envelopes: Sequence[NewEnvelope], connection: sqlite3.Connection) -> None:

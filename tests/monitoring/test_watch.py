@@ -1,14 +1,17 @@
 """mailserver.monitoring.watch: what it sees of a real store, disk and compaction."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from mailserver.errors import StoreError
 from mailserver.metrics import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
@@ -158,6 +161,76 @@ async def test_damaged_record_of_the_compaction_says_so(store: EnvelopeStore, tm
     assert "is no record of the compaction" in sight.compaction_problem
 
 
+@contextlib.contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """The kernel fails what this process writes beyond, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.asynccontextmanager
+async def watching(store: EnvelopeStore, folder: Path) -> AsyncIterator[list[str]]:
+    """Watch a store; what is given is what has been told of it."""
+    told: list[str] = []
+    watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
+    looked = asyncio.Event()
+    running = asyncio.create_task(watch.run(looked.set, lambda: told.append(watch.sight.store_problem)))
+    await looked.wait()
+    try:
+        yield told
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_write_that_failed_is_told_at_once_and_so_is_that_it_is_over(
+    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 3600.0)
+    async with watching(store, tmp_path) as told:
+        with no_file_longer_than(200_000):
+            with pytest.raises(StoreError):
+                await fill(store, make_envelopes(50, data_bytes=10_000))
+            await until(lambda: told != [])
+            assert told == [store.problem]
+            assert told != [""]
+        await fill(store, make_envelopes(50, data_bytes=10_000))
+        await until(lambda: told[-1] == "")
+
+
+async def test_failure_that_only_the_look_has_found_is_over_as_soon_as_something_can_be_stored(
+    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(watch_module, "STORE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watch_module, "STORE_TIMEOUT_S", 0.1)
+    connection = sqlite3.connect(tmp_path / STORE_FILE)
+    connection.execute("BEGIN IMMEDIATE")
+    async with watching(store, tmp_path) as told:
+        await until(lambda: told != [])
+        assert told[-1] == "nothing was committed for 0.1 s"
+
+        connection.close()
+
+        await until(lambda: told[-1] == "")
+
+
+async def test_store_that_was_removed_is_told_though_nobody_sends_anything(
+    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "STORE_INTERVAL_S", 0.01)
+    async with watching(store, tmp_path) as told:
+        (tmp_path / STORE_FILE).unlink()
+
+        await until(lambda: told != [])
+
+    assert f"{STORE_FILE} was removed" in told[0]
+
+
 async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
     store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +246,7 @@ async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
         return metrics.registry.get_sample_value(f"mailserver_event_loop_lag_seconds_{of}") or 0.0
 
     watch = Watch(store, tmp_path / STORE_FILE, metrics.loop_lag)
-    running = asyncio.create_task(watch.run(on_look))
+    running = asyncio.create_task(watch.run(on_look, lambda: None))
     await until(lambda: looks > 2 and lags("count") > 2)
     before = lags("sum")
     busy_until = time.monotonic() + 0.2

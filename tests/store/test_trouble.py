@@ -48,6 +48,46 @@ def test_failure_that_nobody_repeats_is_forgotten(trouble: Trouble, clock: Clock
     assert trouble.writing == ""
 
 
+def test_change_is_told_when_it_begins_and_when_it_is_over(trouble: Trouble, clock: Clock) -> None:
+    told: list[tuple[str, str]] = []
+    trouble.tell(lambda: told.append((trouble.writing, trouble.damage)))
+
+    for _ in range(3):
+        trouble.not_stored(2, FULL)
+    trouble.stored()
+    trouble.stored()
+    for _ in range(2):
+        trouble.checkpointed(FULL)
+        trouble.not_read(failure(sqlite3.SQLITE_CORRUPT, "malformed"))
+
+    full = "database or disk is full"
+    assert told[:3] == [(full, ""), ("", ""), ("", f"its log cannot be written back: {full}")]
+    assert len(told) == 4
+
+
+def test_failure_that_was_forgotten_is_told_again(trouble: Trouble, clock: Clock) -> None:
+    told: list[str] = []
+    trouble.tell(lambda: told.append(trouble.writing))
+    trouble.not_stored(2, FULL)
+    clock.now += REMEMBERED_S
+
+    trouble.not_stored(2, FULL)
+
+    assert told == ["database or disk is full"] * 2
+
+
+def test_store_that_is_lost_stays_so_whatever_else_happens(
+    trouble: Trouble, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        trouble.lost("it was removed")
+    trouble.stored()
+    clock.now += REMEMBERED_S
+
+    assert (trouble.writing, trouble.is_lost) == ("it was removed", True)
+    assert caplog.messages == ["store lost, nothing is stored until a restart error='it was removed'"]
+
+
 def test_failures_are_one_line_a_minute(trouble: Trouble, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(100):

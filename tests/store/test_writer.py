@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mailserver.errors import StoreError
 from mailserver.store import writer as writer_module
 from mailserver.store.connections import open_writer, pragma
+from mailserver.store.presence import Presence
 from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.trouble import Trouble
 from mailserver.store.worker import Worker
@@ -75,7 +76,7 @@ async def connected(path: Path) -> AsyncIterator[Running]:
 
     await worker.run(lambda connection: connection.set_trace_callback(trace))
     try:
-        yield Running(StoreWriter(worker, path, Trouble(path)), worker, statements, begun)
+        yield Running(StoreWriter(worker, path, Presence(path), Trouble(path)), worker, statements, begun)
     finally:
         await worker.close()
 

@@ -1,0 +1,58 @@
+"""Whether the files that SQLite has open are still those that have the store's names.
+
+SQLite writes on into files that were removed or replaced, and says that all is stored; nobody ever finds it there. So
+their names are compared with what is open before anything is confirmed. That takes some microseconds, and only looks at
+the names: `mailserver.store.connections` says why nothing may be opened here.
+"""
+
+import os
+from pathlib import Path
+
+from mailserver.errors import StoreError
+from mailserver.store.wal import wal_file
+
+
+class StoreLost(StoreError):
+    """What is open is no longer the store at its path. It stays so until the program is started again."""
+
+
+class Presence:
+    """The files of one store that was just opened. Only the thread that writes it looks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # SQLite follows links in the name of the store, and puts the others beside the file that it finds.
+        real = path.resolve()
+        names = dict.fromkeys((path, real, wal_file(real), real.with_name(f"{real.name}-shm")))
+        # On a file system without shared memory SQLite does without log and index.
+        self._files = {str(name): found for name in names if (found := _identity(name)) is not None}
+        self._lost = ""
+
+    def look(self) -> str:
+        """Why the store is lost; "" if it is not."""
+        if not self._lost:
+            changed = [(name, now) for name, was in self._files.items() if (now := _identity(name)) != was]
+            if changed:
+                what = ", ".join(f"{name} {'was removed' if now is None else 'was replaced'}" for name, now in changed)
+                self._lost = (
+                    f"{what}: what was stored is in files that end with this process; README says how to copy them"
+                )
+        return self._lost
+
+    def check(self) -> None:
+        """Look whether what was written has become part of the store.
+
+        Raises:
+            StoreLost: it has not, and nothing will any more.
+        """
+        if self.look():
+            raise StoreLost(self._lost)
+
+
+def _identity(name: Path | str) -> tuple[int, int] | None:
+    """What a name stands for, a link for itself; None if for nothing, or nothing that can be looked at."""
+    try:
+        status = os.lstat(name)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
