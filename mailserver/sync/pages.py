@@ -32,7 +32,7 @@ MAX_WINDOW_PAGES = 20_000
 
 MAX_IDLE_PAGES = 10
 """How many pages of one window may lead nowhere although more is said to follow. An honest page does so where all
-that it found was deleted before it was read."""
+that it found was deleted before it was read, and its cursor is not one that we understand."""
 
 _PAGE_DIVISOR = 8
 
@@ -155,7 +155,9 @@ class Passage:
 
     Pages must lead on: one with a cursor has an envelope older, or newer, than all before it in this window. That
     finds repeated pages and cursors that go in circles, in whichever order the source answers, and needs no cursor
-    to be understood. It cannot find envelopes made for the purpose: those end with MAX_WINDOW_PAGES.
+    to be understood. An empty page leads on by its cursor, if that is a place in the window below all cursors before:
+    a mailserver may end a page early where it looks for long and finds nothing. What is made for the purpose, envelopes
+    or cursors, cannot be found so: it ends with MAX_WINDOW_PAGES.
     """
 
     def __init__(self, window: Range) -> None:
@@ -166,6 +168,7 @@ class Passage:
         self._idle = 0
         self._lowest: Place | None = None
         self._highest: Place | None = None
+        self._lowest_cursor: Cursor | None = None
         self.refusals = 0
 
     @property
@@ -188,8 +191,8 @@ class Passage:
             raise SourceLies(Lie.ENDLESS_PAGE)
         self._limit = max(self._limit // _PAGE_DIVISOR, MIN_PAGE_ENVELOPES)
 
-    def note(self, places: Sequence[Place]) -> None:
-        """A page with a cursor had envelopes at these places.
+    def note(self, places: Sequence[Place], cursor: Cursor) -> None:
+        """A page with this cursor had envelopes at these places.
 
         Raises:
             SourceLies: the pages lead nowhere, or do not end.
@@ -197,14 +200,12 @@ class Passage:
         self._pages += 1
         if self._pages > MAX_WINDOW_PAGES:
             raise SourceLies(Lie.ENDLESS_WINDOW)
-        if not self._led_on(places):
+        if not (self._led_on(places) if places else self._went_on(cursor)):
             self._idle += 1
             if self._idle > MAX_IDLE_PAGES:
                 raise SourceLies(Lie.STANDSTILL)
 
     def _led_on(self, places: Sequence[Place]) -> bool:
-        if not places:
-            return False
         lowest, highest = min(places), max(places)
         led_on = False
         if self._lowest is None or lowest < self._lowest:
@@ -212,3 +213,11 @@ class Passage:
         if self._highest is None or highest > self._highest:
             self._highest, led_on = highest, True
         return led_on
+
+    def _went_on(self, cursor: Cursor) -> bool:
+        if not self.asked.lower <= cursor.created <= self.asked.upper:
+            return False
+        if self._lowest_cursor is not None and cursor >= self._lowest_cursor:
+            return False
+        self._lowest_cursor = cursor
+        return True

@@ -322,7 +322,7 @@ class Source:
         if self._lies > MAX_WRONG:
             raise SourceLies(Lie.WRONG_ENVELOPES)
         if page.cursor is not None:
-            passage.note(places)
+            passage.note(places, page.cursor)
             self.account.advance(page.cursor)
             self._on_change()
         passage.refusals = 0

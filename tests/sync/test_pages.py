@@ -31,6 +31,8 @@ from tests.sync.servers import DAY
 
 WINDOW = Range(NOW - DAY, NOW)
 ALL = Judge(Requirements(0.0))
+CURSOR = Cursor(0, EnvelopeHash(bytes(32)))
+"""One that nobody understands."""
 
 
 def places(*numbers: int) -> list[Place]:
@@ -185,21 +187,21 @@ def test_pages_of_one_second_lead_on_by_their_hashes() -> None:
     passage = Passage(WINDOW)
 
     for envelope_hash in hashes:
-        passage.note([(NOW, envelope_hash)])
+        passage.note([(NOW, envelope_hash)], CURSOR)
 
 
 def test_oldest_envelope_so_far_is_known() -> None:
     passage = Passage(WINDOW)
     assert passage.lowest is None
 
-    passage.note(places(-5, -9, -2))
+    passage.note(places(-5, -9, -2), CURSOR)
 
     assert passage.lowest == NOW - 9
 
 
 def note_all(passage: Passage, pages: list[list[Place]]) -> None:
     for page in pages:
-        passage.note(page)
+        passage.note(page, CURSOR)
 
 
 def repeated_pages() -> list[list[Place]]:
@@ -235,12 +237,61 @@ def test_some_pages_may_lead_nowhere() -> None:
     note_all(Passage(WINDOW), [*idle, *in_descending_order(5), *idle])
 
 
+def cursors(*numbers: int) -> list[Cursor]:
+    return [Cursor(*place) for place in places(*numbers)]
+
+
+def follow(way: list[Cursor], page: list[Place] | None = None) -> Passage:
+    """A passage that was led along these cursors, by pages that are all the same; empty, if not given."""
+    passage = Passage(WINDOW)
+    for cursor in way:
+        passage.note(page or [], cursor)
+    return passage
+
+
+def test_empty_pages_lead_on_by_cursors_that_go_down_within_the_window() -> None:
+    assert follow(cursors(*range(0, -1000, -1))).lowest is None
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        cursors(-5) * 100,  # the same
+        cursors(-5, -6, -7) * 50,  # circles
+        cursors(*range(-100, 0)),  # upwards
+        cursors(*range(-DAY - 1, -DAY - 100, -1)),  # below the window
+        cursors(*range(200, 100, -1)),  # above it
+    ],
+)
+def test_empty_pages_whose_cursors_lead_nowhere_are_a_lie(following: list[Cursor]) -> None:
+    with pytest.raises(SourceLies) as caught:
+        follow(following)
+
+    assert caught.value.lie is Lie.STANDSTILL
+
+
+def test_pages_that_repeat_envelopes_are_a_lie_wherever_their_cursors_lead() -> None:
+    with pytest.raises(SourceLies) as caught:
+        follow(cursors(*range(0, -100, -1)), places(-1, -2))
+
+    assert caught.value.lie is Lie.STANDSTILL
+
+
+def test_empty_pages_without_end_are_a_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "MAX_WINDOW_PAGES", 50)
+
+    with pytest.raises(SourceLies) as caught:
+        follow(cursors(*range(0, -100, -1)))
+
+    assert caught.value.lie is Lie.ENDLESS_WINDOW
+
+
 def test_pages_without_end_are_a_lie_even_if_they_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_module, "MAX_WINDOW_PAGES", 50)
     passage = Passage(WINDOW)
     note_all(passage, in_descending_order(50))
 
     with pytest.raises(SourceLies) as caught:
-        passage.note(places(-10_000))
+        passage.note(places(-10_000), CURSOR)
 
     assert caught.value.lie is Lie.ENDLESS_WINDOW

@@ -5,7 +5,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +64,21 @@ class Backwards(Archive):
         asked.complete(Cursor(7_000_000 - start - SMALL, EnvelopeHash(random.randbytes(32))) if more else None)
 
 
+class Hasty(Archive):
+    """Answers newest first, and ends a page after every so many seconds of creation times, whatever it has found."""
+
+    def __init__(self, envelopes: Iterable[Envelope], step_s: int) -> None:
+        super().__init__(envelopes)
+        self._step_s = step_s
+
+    async def __call__(self, asked: Asked) -> None:
+        request = asked.request
+        upper = request.cursor.created - 1 if request.cursor else request.upper
+        lower = max(upper - self._step_s + 1, request.lower)
+        asked.give([envelope for envelope in self.envelopes if lower <= envelope.created <= upper])
+        asked.complete(Cursor(lower, EnvelopeHash(bytes(32))) if lower > request.lower else None)
+
+
 # Honest sources
 
 
@@ -76,6 +91,9 @@ class Backwards(Archive):
         Archive(THREE_DAYS, like_go=True),
         Archive(THREE_DAYS, like_go=True, max_limit=SMALL),
         Backwards(THREE_DAYS),
+        Hasty(THREE_DAYS, 3600),
+        Hasty(THREE_DAYS[::80], 3600),
+        Hasty([], 3600),
         Archive([]),
     ],
 )
