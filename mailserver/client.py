@@ -23,6 +23,7 @@ from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
 from mailserver.net.pace import Pace
 from mailserver.net.sessions import random_key, session_config
+from mailserver.units import number_text
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
@@ -70,8 +71,7 @@ class RequestPowTooLow(RequestFailed):
         self.pow = pow_
 
     def __str__(self) -> str:
-        sealed_with = f"{self.pow:.9f}".rstrip("0").rstrip(".")  # no exponents, for people
-        return f"{self.failure.message} (it was sealed with {sealed_with})"
+        return f"{self.failure.message} (it was sealed with {number_text(self.pow)})"
 
 
 class NoAnswer(MailserverError):

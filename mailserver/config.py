@@ -38,6 +38,9 @@ MAX_DAYS = 36_500.0
 MAX_RATE = 0xFFFF_FFFF
 """Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
 
+MAX_REQUEST_POW = 100.0
+"""Highest `request_pow`: 5 s of work for each request; a mailserver that asks for more hears from nobody."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _ADMISSION_DEFAULTS = AdmissionLimits()  # they say why the defaults are what they are
@@ -79,6 +82,10 @@ class Config:
     )
     sync_days: float = _setting(30.0, "how far back to fetch what was missed from trusted peers, in days; 0: nothing")
     min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
+    request_pow: float = _setting(
+        0.0,
+        "least proof of work of the history requests made here; more where a mailserver announces more",
+    )
     max_peers: int = _setting(
         500, "most connected peers, shared between subnets; static and trusted ones always find room", reloadable=True
     )
@@ -354,6 +361,7 @@ _LIMITS = ("packet_rate_limits", "byte_rate_limits", "peer_request_limits", "add
 _FROM_ZERO = (
     "min_pow",
     "min_request_pow",
+    "request_pow",
     "retention_days",
     "sync_days",
     "connections_per_second",
@@ -382,6 +390,8 @@ def _check(config: Config) -> None:
     for name in ("retention_days", "sync_days"):
         if getattr(config, name) > MAX_DAYS:
             raise ConfigError(f"{name}: {getattr(config, name)} is more than {MAX_DAYS:.0f}")
+    if config.request_pow > MAX_REQUEST_POW:
+        raise ConfigError(f"request_pow: {number_text(config.request_pow)} is more than {MAX_REQUEST_POW:.0f}")
     if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
         raise ConfigError(
             f"rate_limit_tolerance_s: {number_text(config.rate_limit_tolerance_s)} is not a number from 0 on"

@@ -173,7 +173,14 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
     from mailserver.rpc.server import RpcServer  # noqa: PLC0415 - its HTTP library takes 11 MB, and 0.2 s of the start
 
     filters = Filters(node.feed)
-    methods = all_methods(node, KeyStore(), filters, dialect=Dialect(config.rpc_dialect), clock=time.time)
+    methods = all_methods(
+        node,
+        KeyStore(),
+        filters,
+        dialect=Dialect(config.rpc_dialect),
+        request_pow=config.request_pow,
+        clock=time.time,
+    )
     token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
     server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
     port = await _listen(server.start, "rpc", config.rpc)
@@ -339,6 +346,7 @@ def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> S
         password_key=key_from_password(config.password),
         client_id=CLIENT_ID,
         acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
+        request_pow=config.request_pow,
     )
 
 

@@ -24,7 +24,7 @@ from mailserver.sync.progress import Progress
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `sync`."""
-    add_settings(parser, only={"data_dir", "password", "min_pow", "archive_topics"})
+    add_settings(parser, only={"data_dir", "password", "min_pow", "request_pow", "archive_topics"})
     parser.add_argument(
         "--from",
         dest="sources",

@@ -31,14 +31,20 @@ KNOWN_ERRORS: Known = {
 }
 
 
-def all_methods(node: Node, keys: KeyStore, filters: Filters, *, dialect: Dialect, clock: Clock) -> dict[str, Method]:
-    """Every method of the interface, by name."""
+def all_methods(
+    node: Node, keys: KeyStore, filters: Filters, *, dialect: Dialect, clock: Clock, request_pow: float = 0.0
+) -> dict[str, Method]:
+    """Every method of the interface, by name.
+
+    Args:
+        request_pow: least proof of work of the history requests that are made.
+    """
     works = Works()
     return {
         **NodeMethods(node).table(),
         **KeyMethods(keys).table(),
         **PostMethods(node, keys, works, dialect=dialect, clock=clock).table(),
         **FilterMethods(keys, filters).table(),
-        **HistoryMethods(node, keys, works, clock=clock).table(),
+        **HistoryMethods(node, keys, works, clock=clock, request_pow=request_pow).table(),
         **AdminMethods(node).table(),
     }

@@ -33,7 +33,11 @@ from mailserver.rpc.params import (
     whole,
 )
 from mailserver.rpc.sending import SendingMethods
+from mailserver.rpc.work import Works
+from mailserver.services.archive import Clock
 from mailserver.services.completions import ANSWER_TIMEOUT_S, Asker, Follower
+from mailserver.services.keys import KeyStore
+from mailserver.services.node import Node
 from mailserver.services.peers import PeerInfo
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import MAX_U32, Topic
@@ -65,6 +69,11 @@ _ID_OF_ENVELOPE = RequestId(bytes(32))
 class HistoryMethods(SendingMethods):
     """Requests to other mailservers."""
 
+    def __init__(self, node: Node, keys: KeyStore, works: Works, *, clock: Clock, request_pow: float) -> None:
+        """As of SendingMethods; `request_pow` is the least proof of work of a request."""
+        super().__init__(node, keys, works, clock=clock)
+        self._request_pow = request_pow
+
     def table(self) -> dict[str, Method]:
         """The methods by name."""
         return {
@@ -81,8 +90,9 @@ class HistoryMethods(SendingMethods):
         now = int(self._clock())
         request = _request(fields, now)
         peer, key = self._mailserver(node_id), self._keys.symmetric(key_id)
+        min_pow = max(peer.settings.pow_requirement, self._request_pow)
         with self._works.place() as turn:
-            envelope = await seal_request(request, key, min_pow=peer.settings.pow_requirement, now=now, turn=turn)
+            envelope = await seal_request(request, key, min_pow=min_pow, now=now, turn=turn)
         asker = Asker(call.caller, call.answered)
         await self._node.request_history(peer.node_id, envelope, asker=asker, timeout_s=timeout_s)
         return encode_hex(envelope.hash())
@@ -122,6 +132,8 @@ async def _notify(follower: Follower, subscription: str, call: Call) -> None:
 def _notification(subscription: str, outcome: Completion | Failure) -> Json:
     if isinstance(outcome, Failure):
         last, cursor, message = NO_ENVELOPE, "", outcome.message
+        if outcome.is_pow_too_low:
+            message += "; this node gives more by its setting request_pow"
     else:
         last, cursor, message = outcome.last_envelope_hash, outcome.cursor.encode().hex() if outcome.cursor else "", ""
     result = {

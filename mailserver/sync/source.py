@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mailserver.client import MailClient, NoAnswer, RequestFailed, TooMuchWork, connect
+from mailserver.client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, TooMuchWork, connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
 from mailserver.mail.request import Cursor
@@ -41,7 +41,8 @@ MAX_REFUSALS = 3
 """So often in a row a source may refuse to answer for a window; then that is begun again, after all others."""
 
 MAX_REQUEST_POW = 1.0
-"""Most proof of work that is done for a request, 50 ms of it; deployed mailservers ask for 0.002."""
+"""Most proof of work that is done for a request because a source announces that it asks for it, 50 ms of it; deployed
+mailservers ask for 0.002. The operator may have more done."""
 
 MAX_PROBLEM_CHARS = 200
 """How much of what a source says goes into the log."""
@@ -71,6 +72,7 @@ class SyncSettings:
 
     `password_key` seals the requests. `acceptance` is that of the archive: what it would not take live is not taken
     from history; when its requirements change, each source is asked for its next page by the new ones.
+    `request_pow`: least proof of work of a request; more where the source announces that it asks for more.
     `give_up_after`: so many failures in a row, or one lie, or the same final answer twice, and a source is not asked
     again; 0: never give up.
     """
@@ -80,6 +82,7 @@ class SyncSettings:
     client_id: str
     acceptance: Acceptance
     give_up_after: int = 0
+    request_pow: float = 0.0
 
 
 class Source:
@@ -269,8 +272,9 @@ class Source:
         self._on_change()
 
     async def _ask(self, client: MailClient, passage: Passage, cursor: Cursor | None) -> Page:
-        if client.settings.pow_requirement > MAX_REQUEST_POW:
-            raise RequestTooDear(client.settings.pow_requirement)
+        min_pow = max(client.settings.pow_requirement, self._settings.request_pow)
+        if min_pow > max(MAX_REQUEST_POW, self._settings.request_pow):
+            raise RequestTooDear(min_pow)
         now = asyncio.get_running_loop().time
         judge = self._judge_now()
         request = passage.request(cursor, judge.asked)
@@ -278,7 +282,7 @@ class Source:
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
                 basket = Basket(on_full=lambda: deadline.reschedule(now()))
                 try:
-                    completion = await client.request(request, self._settings.password_key, basket)
+                    completion = await client.request(request, self._settings.password_key, basket, min_pow=min_pow)
                 finally:
                     self._has_answered = self._has_answered or not basket.is_empty
                 if not basket.is_full:  # else its end has come in the same moment
@@ -368,7 +372,8 @@ class Source:
             self._patience.on_window_postponed()
             self.account.postpone()
             self._on_change()
-        return self._fail(str(error), is_final=is_final)
+        hint = "; give more by --request-pow" if isinstance(error, RequestPowTooLow) else ""
+        return self._fail(f"{error}{hint}", is_final=is_final)
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())

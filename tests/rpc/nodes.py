@@ -86,7 +86,7 @@ class RunningNode:
 
 @contextlib.asynccontextmanager
 async def running_node(
-    folder: Path, *, min_pow: float = 0.0, dialect: Dialect = Dialect.SPECIFICATION
+    folder: Path, *, min_pow: float = 0.0, request_pow: float = 0.0, dialect: Dialect = Dialect.SPECIFICATION
 ) -> AsyncIterator[RunningNode]:
     """Run a node with a store in `folder` and a port of its own."""
     key, clock, peers = private_key("node"), Clock(), Peers(10)
@@ -117,7 +117,7 @@ async def running_node(
         static_peers = StaticPeers(dial_peer, serve, lambda node_id: peers.find(node_id) is not None)
         node.listening(("127.0.0.1", port), Enode(key.public_key, "127.0.0.1", port), static_peers)
         keys, filters = KeyStore(), Filters(node.feed)
-        methods = all_methods(node, keys, filters, dialect=dialect, clock=clock)
+        methods = all_methods(node, keys, filters, dialect=dialect, request_pow=request_pow, clock=clock)
         running = RunningNode(node, store, keys, filters, peers, Dispatcher(methods, KNOWN_ERRORS), clock, [])
         tasks = [asyncio.create_task(services.relay.run()), asyncio.create_task(filters.run())]
         try:

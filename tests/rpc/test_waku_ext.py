@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mailserver.errors import DisconnectReason
+from mailserver.errors import DisconnectReason, Rejection
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.rpc import work
@@ -206,6 +206,30 @@ async def test_refusal_is_told_in_the_mailservers_words(running: RunningNode, su
     mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, "come back in 10 s").encode())
 
     assert await subscriber.ended(request_id) == told(request_id, error="come back in 10 s")
+
+
+@pytest.mark.parametrize(("announced", "least"), [(0.0, 0.02), (0.02, 0.0)])
+async def test_request_has_the_work_of_the_setting_or_more_where_more_is_announced(
+    announced: float, least: float, tmp_path: Path
+) -> None:
+    async with running_node(tmp_path, request_pow=least) as running:
+        mailserver = await trusted(running, pow_requirement=announced)
+
+        await ask(running)
+
+        assert (await heard(mailserver))[0].pow() >= 0.02
+
+
+async def test_refusal_for_too_little_work_names_the_setting(running: RunningNode, subscriber: Subscriber) -> None:
+    mailserver = await trusted(running)
+    request_id = await ask(running)
+    _, request = await heard(mailserver)
+
+    message = Rejection.POW_TOO_LOW.value
+    mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, message).encode())
+
+    error = f"{message}; this node gives more by its setting request_pow"
+    assert await subscriber.ended(request_id) == told(request_id, error=error)
 
 
 async def test_completion_by_another_peer_or_of_another_request_is_not_told(

@@ -71,12 +71,13 @@ def settings_for(*sources: Enode, min_pow: float = 0.0, interest: Interest = FUL
 
 @dataclass
 class Asked:
-    """A request, and ways to answer it. `visit` and `number` count connections and requests from 1."""
+    """A request, its work, and ways to answer it. `visit` and `number` count connections and requests from 1."""
 
     peer: RawPeer
     request: MailRequest
     visit: int
     number: int
+    pow: float
 
     def give(self, envelopes: Sequence[Envelope], *, per_packet: int = _PACKET_ENVELOPES) -> None:
         """Send envelopes, byte for byte, packet by packet; a long one by itself."""
@@ -205,16 +206,18 @@ async def _serve(
         while True:
             packet = await peer.hear_packet()
             if packet.code == PacketCode.P2P_REQUEST:
-                request = _read(packet.payload, key)
+                request, work = _read(packet.payload, key)
                 server.requests.append(request)
-                await answer(Asked(peer, request, visit, len(server.requests)))
+                await answer(Asked(peer, request, visit, len(server.requests), work))
     except (Hangup, ConnectionError):  # it has gone, whatever we were about to say
         pass
     finally:
         await close_stream(writer)
 
 
-def _read(payload: bytes, key: bytes) -> MailRequest:
+def _read(payload: bytes, key: bytes) -> tuple[MailRequest, float]:
+    """A request, and the proof of work of its envelope."""
     sealed = decode_request(payload)
     assert isinstance(sealed, SealedRequest)
-    return decode_fields(RequestId(sealed.request_id), open_symmetric(sealed.envelope.data, key).payload)
+    fields = open_symmetric(sealed.envelope.data, key).payload
+    return decode_fields(RequestId(sealed.request_id), fields), sealed.envelope.pow()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mailserver import client as client_module
+from mailserver.errors import Rejection
 from mailserver.mail.request import Cursor
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import pages as pages_module
@@ -248,6 +249,61 @@ async def test_next_page_is_asked_for_while_the_last_one_is_stored(tmp_path: Pat
         await until(lambda: len(server.requests) > 1)
 
         assert server.requests[1].cursor is not None
+
+
+# Proof of work of requests
+
+
+class Strict(Archive):
+    """Asks for more proof of work than it announces."""
+
+    async def __call__(self, asked: Asked) -> None:
+        if asked.pow < 0.02:
+            asked.fail(Rejection.POW_TOO_LOW.value)
+        else:
+            await super().__call__(asked)
+
+
+async def test_requests_have_the_work_of_the_setting(tmp_path: Path) -> None:
+    async with (
+        serving(Strict(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, settings=replace(settings_for(), request_pow=0.02)) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert (progress.state, progress.stored) == (State.DONE, len(THREE_DAYS))
+
+
+async def test_refusal_for_too_little_work_names_the_flag_that_raises_it(tmp_path: Path) -> None:
+    settings = replace(settings_for(), request_pow=0.000001, give_up_after=1)
+
+    async with (
+        serving(Strict(THREE_DAYS)) as server,
+        catching_up(tmp_path, server.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    problem = f"{Rejection.POW_TOO_LOW.value} (it was sealed with 0.000001); give more by --request-pow"
+    assert (progress.state, progress.problem) == (State.GIVEN_UP, problem)
+
+
+async def test_more_work_than_a_source_may_ask_for_is_done_where_the_operator_says_so(tmp_path: Path) -> None:
+    """The source announces more than is done without a word of the operator."""
+    status = replace(STATUS, pow_requirement=1.5)
+    envelopes = THREE_DAYS[:3]
+
+    async with serving(Archive(envelopes), status=status) as server:
+        (tmp_path / "without").mkdir()
+        async with catching_up(
+            tmp_path / "without", server.enode, settings=replace(settings_for(), give_up_after=1)
+        ) as it:
+            (without,) = await settled(it)
+        settings = replace(settings_for(), request_pow=1.5)
+        async with catching_up(tmp_path, server.enode, settings=settings) as it:
+            (asked,) = await settled(it)
+
+    assert (without.state, without.problem) == (State.GIVEN_UP, "it asks for a proof of work of 1.5 for a request")
+    assert asked.state is State.DONE
 
 
 # Lies. Each liar is asked together with an honest source.
