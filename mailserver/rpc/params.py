@@ -182,7 +182,7 @@ def text(most_chars: int) -> Check[str]:
 
 
 def hex_bytes(least: int, most: int, *, bare: bool = False) -> Check[bytes]:
-    """So many bytes as hex digits after 0x.
+    """So many bytes as hex digits after 0x. Where there may be none, "" is none, as deployed clients write it.
 
     Args:
         bare: 0x may be absent.
@@ -191,6 +191,8 @@ def hex_bytes(least: int, most: int, *, bare: bool = False) -> Check[bytes]:
     problem = "not bytes in hex digits" + ("" if bare else ", after 0x")
 
     def check(value: Json) -> bytes:
+        if value == "" and least == 0:
+            return b""
         if not isinstance(value, str) or not (bare or value.startswith(_HEX_PREFIXES)):
             raise Invalid(problem)
         try:

@@ -12,6 +12,7 @@ from mailserver.rpc.errors import ErrorCode, RpcError
 from mailserver.rpc.params import (
     MAX_FLOAT,
     Fields,
+    Invalid,
     Json,
     encode_hex,
     encode_public_key,
@@ -81,13 +82,22 @@ class NodeMethods:
         return True
 
     async def _set_max_envelope_size(self, params: Fields, call: Call) -> Json:
-        self._node.set_max_envelope_bytes(params.required("size", whole(1, MAX_ENVELOPE_BYTES)))
+        self._node.set_max_envelope_bytes(params.required("size", _envelope_size))
         return True
 
     async def _mark_trusted_peer(self, params: Fields, call: Call) -> Json:
         """The peer need not be connected: it is trusted whenever it is."""
         self._node.mark_trusted(params.required("enode", enode).node_id)
         return True
+
+
+def _envelope_size(value: Json) -> int:
+    """How long an envelope may be."""
+    try:
+        return whole(1, MAX_ENVELOPE_BYTES)(value)
+    except Invalid as error:
+        longest = f"the longest envelope has {MAX_ENVELOPE_BYTES} bytes, as many as fit into a packet of 1 MiB"
+        raise Invalid(f"{error.problem}; {longest}") from error
 
 
 class KeyMethods:

@@ -121,6 +121,15 @@ async def test_padding_is_used_as_it_is(running: RunningNode) -> None:
     assert open_symmetric((await heard(peer)).data, KEY).padding == b"\x01\x02\x03"
 
 
+@pytest.mark.parametrize("payload", ["0x", ""])
+async def test_payload_may_be_empty(running: RunningNode, payload: str) -> None:
+    peer = await running.dial("peer")
+
+    await post(running, symKeyID=await sym_key(running), payload=payload)
+
+    assert open_symmetric((await heard(peer)).data, KEY).payload == b""
+
+
 async def test_deployed_dialect_answers_with_the_hash(tmp_path: Path) -> None:
     async with running_node(tmp_path, dialect=Dialect.DEPLOYED) as running:
         peer = await running.dial("peer")
@@ -283,7 +292,7 @@ async def test_message_that_is_too_long_is_refused(
         ({"payload": None}, "message.payload: missing"),
         ({"payload": "hello"}, "message.payload: not bytes in hex digits, after 0x"),
         ({"padding": "0x1"}, "message.padding: not bytes in hex digits, after 0x"),
-        ({"powTime": -1}, "message.powTime: not from 0 to 4.29497e+09"),
+        ({"powTime": -1}, "message.powTime: not from 0 to 4294967295"),
         ({"powTime": "1"}, "message.powTime: not a number"),
         ({"powTarget": -1}, "message.powTarget: not from 0 to 1.79769e+308"),
         ({"powTarget": 10**400}, "message.powTarget: not from 0 to 1.79769e+308"),
