@@ -612,6 +612,34 @@ async def test_what_json_rpc_has_changed_stays_unless_the_settings_change_it(tmp
     assert [options.pow_requirement for options in heard] == [2.0, 0.5]
 
 
+async def test_peers_that_json_rpc_has_added_stay_when_the_settings_name_others(tmp_path: Path, log: Log) -> None:
+    """SIGHUP touches only the peers that the settings name, or have named."""
+    by_rpc, first, second = (
+        str(Enode(private_key(name).public_key, "127.0.0.1", 1)) for name in ("client", "first", "second")
+    )
+    async with running(tmp_path, rpc="127.0.0.1:0", trusted_peers=(first,)) as daemon:
+        await daemon.join("client")
+        await daemon.join("first")
+        await daemon.join("second")
+        port = int(log("serving JSON-RPC")[0].partition("port=")[2].split()[0])
+
+        async def marked() -> dict[str, tuple[bool, bool]]:
+            """Who is trusted, and who is static."""
+            peers = await call(port, "admin_peers")
+            return {peer["enode"][8:16]: (peer["network"]["trusted"], peer["network"]["static"]) for peer in peers}
+
+        for method in ("waku_markTrustedPeer", "admin_addPeer"):
+            assert await call(port, method, by_rpc) is True
+        before = await marked()
+        daemon.reload(trusted_peers=(second,), static_peers=(second,))
+        await until(lambda: bool(log(RELOADED)))
+        after = await marked()
+
+    names = [Enode.parse(url).node_id.hex()[:8] for url in (by_rpc, first, second)]
+    assert before == dict(zip(names, [(True, True), (True, False), (False, False)], strict=True))
+    assert after == dict(zip(names, [(True, True), (False, False), (True, True)], strict=True))
+
+
 async def test_broken_file_leaves_everything_as_it_is_until_it_is_mended(tmp_path: Path, log: Log) -> None:
     file = tmp_path / "mailserver.toml"
     flags = {"data_dir": tmp_path, "listen": "127.0.0.1:0"}
