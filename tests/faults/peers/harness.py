@@ -3,17 +3,19 @@
     Scenario --play--> Outcome(row of figures, broken promises)
 
 While the attack goes on: every answer to the honest client is right and there within MAX_ANSWER_S, every envelope that
-it posts is confirmed, served and relayed, and the daemon's memory stays below MAX_MEMORY_BYTES. Once the attackers are
-gone: it has let go of their connections and memory, and stops when it is told to, without a traceback.
+it posts is confirmed, served and relayed, the daemon's event loop is not held up again and again (`stalls`), and its
+memory stays below MAX_MEMORY_BYTES. Once the attackers are gone: it has let go of their connections and memory, and
+stops when it is told to, without a traceback.
 """
 
 import asyncio
 import contextlib
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -21,6 +23,7 @@ import uvloop
 from bench.data import Distribution, Topics, history
 from bench.helper import HelperFailed
 from bench.history import DAY_S
+from bench.results import percentile
 from mailserver.errors import ConnectionLost
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
@@ -28,6 +31,7 @@ from mailserver.waku.envelope import Topic
 from mailserver.waku.payload import key_from_password
 from tests.faults.peers.attacker import Attack, Target, attacking
 from tests.faults.peers.honest import Expected, Served, honest_peers
+from tests.faults.peers.stalls import read_beats, stall_figures, stalled
 from tests.faults.peers.usage import Usage, cpu_s, usage
 from tests.faults.report import Figure, Row
 from tests.integration.daemons import Daemon, running_daemon
@@ -37,7 +41,8 @@ MAX_MEMORY_BYTES = 300_000_000
 """Highest memory of the daemon, whatever peers do."""
 
 MAX_ANSWER_S = 0.5
-"""Longest time to an answer of the honest client, whatever other peers do."""
+"""Longest time to an answer of the honest client, whatever other peers do, less what was waited for a processor by
+either side: here the attackers use the same ones. What the clock says is told beside it."""
 
 MAX_LEFT_BYTES = 32 * 1024 * 1024
 """How much more memory the daemon may have after a second round of an attack than after the first. What the first
@@ -63,6 +68,9 @@ LIMITED_HERE = (
     *("--peer-request-limits", "599,200000,16"),
 )
 """The default limits less one, of each kind: so they hold on loopback, too (`mailserver.policy`)."""
+
+WATCHED = (sys.executable, "-m", "tests.faults.peers.watched")
+"""The real program, with a beat on its event loop; takes a file to write that to."""
 
 QUICK_SECONDS = 0.5
 """How long an attack goes on in the short form."""
@@ -128,7 +136,13 @@ async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, i
     Args:
         seconds: how long the attack goes on; what cannot be done in less takes longer.
     """
-    with _copied(stage) as data_dir, running_daemon(data_dir, *LIMITED_HERE, *scenario.flags) as daemon:
+    beats = stage.data_dir.with_name("beats")
+    beats.unlink(missing_ok=True)
+    program = (*WATCHED, str(beats))
+    with (
+        _copied(stage) as data_dir,
+        running_daemon(data_dir, *LIMITED_HERE, *scenario.flags, program=program) as daemon,
+    ):
         target = Target(
             enode_url=str(daemon.enode),
             pid=daemon.process.pid,
@@ -138,14 +152,23 @@ async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, i
             seed=seed,
             is_quick=is_quick,
         )
+        began = time.perf_counter()
         try:
             outcome = await _attack(scenario, target, stage.expected)
         except (ConnectionLost, ProcessLookupError) as error:
             outcome = Outcome(Row(scenario.name, {}), (f"the daemon is gone: {error!r}",))
         except HelperFailed as error:
             outcome = Outcome(Row(scenario.name, {}), (f"the attack failed: {error}",))
-        ended = tuple(_stop(daemon))
-    return Outcome(outcome.row, tuple(f"{scenario.name}, seed {seed}: {text}" for text in (*outcome.broken, *ended)))
+        seconds = time.perf_counter() - began
+        ended = list(_stop(daemon))
+    late = []
+    if beats.exists():
+        late = [beat for beat in read_beats(beats) if began <= beat.at <= began + seconds]
+        ended += stalled(late, seconds)
+    else:
+        ended.append("the daemon has not told how its event loop was held up")
+    row = replace(outcome.row, figures={**outcome.row.figures, **stall_figures(late)})
+    return Outcome(row, tuple(f"{scenario.name}, seed {seed}: {text}" for text in (*outcome.broken, *ended)))
 
 
 @contextlib.contextmanager
@@ -217,9 +240,9 @@ def broken_promises(served: Served, usages: Sequence[Usage]) -> Iterator[str]:
     """
     before, *rounds, after = usages
     yield from served.wrong
-    slowest = max(served.own_answers_s)
-    if slowest > MAX_ANSWER_S:
-        yield f"an answer took {slowest * 1000:.0f} ms"
+    own_s, took_s = max(zip(served.own_answers_s, served.answers_s, strict=True))
+    if own_s > MAX_ANSWER_S:
+        yield f"an answer took {own_s * 1000:.0f} ms, and {took_s * 1000:.0f} ms with what was waited for a processor"
     if after.peak_bytes > MAX_MEMORY_BYTES:
         yield f"the daemon had {after.peak_bytes / 1e6:.0f} MB"
     if after.open_files > before.open_files:
@@ -239,8 +262,17 @@ def _figures(last: _Round, served: Served, before: Usage, after: Usage) -> dict[
         "open_files_after": after.open_files,
         "cpu_share": last.daemon_cpu_s / last.took_s,
         "answers": len(served.answers_s),
-        "slowest_answer_ms": max(served.answers_s) * 1000,
-        "slowest_answer_own_ms": max(served.own_answers_s) * 1000,
+        **_times("answer", served.answers_s),
+        **_times("answer_own", served.own_answers_s),
         "confirmations": len(served.confirmations_s),
         "slowest_confirmation_ms": max(served.confirmations_s) * 1000,
+    }
+
+
+def _times(name: str, times_s: Sequence[float]) -> dict[str, Figure]:
+    """Median, 99th percentile and the longest, in ms; the `own` ones are without what was waited for a processor."""
+    return {
+        f"{name}_p50_ms": (percentile(times_s, 0.5) or 0.0) * 1000,
+        f"{name}_p99_ms": (percentile(times_s, 0.99) or 0.0) * 1000,
+        f"slowest_{name}_ms": max(times_s) * 1000,
     }

@@ -1,7 +1,8 @@
 """Honest peers of a mailserver under attack: one that asks for history and posts, and one that gets what is posted.
 
-What they must get is known byte for byte. How long an answer took is measured less what was waited for a processor,
-see `usage.waited_s`.
+What they must get is known byte for byte. How long an answer took is measured by the clock, and less what the daemon
+and this process waited for a processor, see `usage.waited_s`. Both may wait at the same time, so the latter is the
+least that it can have been.
 """
 
 import asyncio
@@ -44,7 +45,8 @@ Expected = Mapping[Topic, frozenset[bytes]]
 
 @dataclass(slots=True)
 class Served:
-    """How the honest peers were served. Times in seconds; `own` ones without what was waited for a processor."""
+    """How the honest peers were served. Times in seconds, by the clock; `own` ones less what was waited for a processor
+    on either side."""
 
     answers_s: list[float] = field(default_factory=list)
     own_answers_s: list[float] = field(default_factory=list)
