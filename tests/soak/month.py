@@ -28,8 +28,8 @@ from spark_export.records import decode_record, visible
 from tests.integration.daemons import PROGRAM, Daemon, running_daemon
 from tests.moved_clock import MovedClock
 from tests.soak.model import SECONDS_PER_DAY, Model, make_envelopes
-from tests.soak.samples import Sample, Verdict, judge, longest_run, percentiles, process_figures
-from tests.soak.traffic import Peers, Phone, Visits, visit
+from tests.soak.samples import BY_THE_CLOCK, Sample, Verdict, judge, longest_run, percentiles, process_figures
+from tests.soak.traffic import Peers, Phone, Times, Visits, visit
 
 START = 1_796_083_200
 """2026-12-01: the clock begins here."""
@@ -104,7 +104,7 @@ class Soak:
             Phone(self._topics.choose_distinct(TOPICS_OF_A_PHONE, self._rng), START) for _ in range(settings.phones)
         ]
         self._visits = Visits()
-        self._confirmations: list[float] = []
+        self._confirmations = Times()
         self._compactions: list[float] = []
         self._compaction: asyncio.Task[None] | None = None
         self._process = contextlib.ExitStack()
@@ -170,11 +170,10 @@ class Soak:
     async def _post_batch(self, number: int, batch: list[Envelope]) -> None:
         day = day_of(int(self._clock.now()))
         try:
-            seconds = await self._peers.posters[number].post(batch)
+            await self._peers.posters[number].post(batch, self._confirmations, self._daemon.process.pid)
         except ConnectionLost:
             self._model.doubt(batch, day)
         else:
-            self._confirmations.append(seconds)
             self._model.confirm(batch, day)
 
     async def _visit(self) -> None:
@@ -190,6 +189,7 @@ class Soak:
                 visited = visit(
                     phone,
                     self._daemon.enode,
+                    self._daemon.process.pid,
                     key,
                     self._model,
                     now=now,
@@ -227,15 +227,17 @@ class Soak:
             store["bytes"] / mib,
             store["envelopes"],
             status["queues"]["store_envelopes"],
-            *percentiles(self._visits.seconds),
-            *percentiles(self._confirmations),
+            *percentiles(self._visits.times.seconds),
+            *percentiles(self._visits.times.own),
+            *percentiles(self._confirmations.seconds),
+            *percentiles(self._confirmations.own),
             cpu_s - self._cpu[0],
             confirmed - self._cpu[1],
             (lag[0] - self._lag[0]) * 1000 / max(1.0, lag[1] - self._lag[1]),
             os.getloadavg()[0],
         )
         self._lag, self._cpu = (lag[0], lag[1]), (cpu_s, confirmed)
-        self._visits.seconds.clear()
+        self._visits.times.clear()
         self._confirmations.clear()
         self.result.samples.append(sample)
         self._on_sample(sample)
@@ -351,6 +353,9 @@ class Soak:
         if len(longest_run(result.samples)) >= LEAST_JUDGED_DAYS * 24:
             result.broken += [
                 f"{v.name}: {v.before:.1f} became {v.after:.1f}" for v in result.verdicts if not v.is_flat
+            ]
+            result.broken += [
+                f"{v.name} was not judged" for v in result.verdicts if not v.is_judged and v.name not in BY_THE_CLOCK
             ]
         refused = sum(poster.refused for poster in self._peers.posters)
         if refused:

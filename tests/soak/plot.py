@@ -13,8 +13,8 @@ _PLOTS = (
     ("store: file, pages in use, WAL, MiB", ("file_mib", "used_mib", "wal_mib")),
     ("envelopes in the store", ("stored",)),
     ("open files and threads", ("fds", "threads")),
-    ("a page of history, ms", ("request_p50_ms", "request_p95_ms")),
-    ("confirmations, ms", ("confirmation_p50_ms", "confirmation_p95_ms")),
+    ("a page of history, ms", ("request_p50_ms", "request_p95_ms", "request_own_p95_ms")),
+    ("confirmations, ms", ("confirmation_p50_ms", "confirmation_p95_ms", "confirmation_own_p95_ms")),
     ("CPU in an hour, s", ("cpu_s",)),
     ("event loop lag (mean), ms; load of the machine", ("lag_mean_ms", "load")),
 )

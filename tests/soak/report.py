@@ -13,7 +13,8 @@ _PAGE = """# A month of a mailserver
 
 `make soak` runs the real daemon, its commands and the nightly compaction through a month, by a clock that moves 5
 minutes at a time: peers post, relay and ask for what they missed; every answer is compared with what was posted; the
-daemon is killed and restarted now and then. `make soak ARGS="--report docs"` writes this page.
+daemon is killed and restarted now and then. `make soak ARGS="--report docs"` writes this page. Times are by the clock;
+those called `own` are less what mailserver and clients waited for a processor, and so the least that it can have been.
 
 {days:g} days, seed {seed}, retention of {retention_days:g} days: {figures}.
 
@@ -35,7 +36,9 @@ def as_text(result: Result) -> str:
     lines += [
         f"  {'flat' if v.is_flat else 'GREW':4} {v.name:22} {v.before:10.1f} -> {v.after:10.1f}  (at most {v.most:.1f})"
         for v in result.verdicts
+        if v.is_judged
     ]
+    lines += [f"  {conclusion(result)}"]
     lines += [f"  BROKEN {text}" for text in result.broken]
     return "\n".join(lines)
 
@@ -48,8 +51,8 @@ def write_json(result: Result, path: Path) -> None:
 def read_json(path: Path) -> Result:
     """Read what `write_json` wrote."""
     record: dict[str, Any] = json.loads(path.read_text())
-    samples = [_sample(sample) for sample in record["samples"]]
-    verdicts = [Verdict(**verdict) for verdict in record["verdicts"]]
+    samples = [Sample(**_numbers(sample)) for sample in record["samples"]]
+    verdicts = [Verdict(**_numbers(verdict)) for verdict in record["verdicts"]]
     return Result(Settings(**record["settings"]), samples, verdicts, record["figures"], record["broken"])
 
 
@@ -65,15 +68,32 @@ def write_page(result: Result, folder: Path) -> None:
         figures=_figures(result),
         second=second,
         last=last,
-        rows="\n".join(f"| {v.name} | {v.before:,.1f} | {v.after:,.1f} | {v.most:,.1f} |" for v in result.verdicts),
-        broken="\n".join(f"- not kept: {text}" for text in result.broken) or "Nothing was lost, and nothing grew.",
+        rows="\n".join(map(_row, result.verdicts)),
+        broken="\n".join(f"- not kept: {text}" for text in result.broken) or conclusion(result),
     )
     (folder / "soak.md").write_text(page)
 
 
-def _sample(record: dict[str, Any]) -> Sample:
-    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in record.items()}
-    return Sample(**values)
+def _row(verdict: Verdict) -> str:
+    cells = [verdict.before, verdict.after, verdict.most]
+    return f"| {verdict.name} | " + " | ".join("-" if math.isnan(cell) else f"{cell:,.1f}" for cell in cells) + " |"
+
+
+def conclusion(result: Result) -> str:
+    """What the run has shown, and what it could not."""
+    if result.broken:
+        return "Not all was kept."
+    unjudged = [verdict.name for verdict in result.verdicts if not verdict.is_judged]
+    if not unjudged:
+        return "Nothing was lost, and nothing grew."
+    return (
+        f"Nothing was lost, and nothing that could be judged grew. Not judged: {', '.join(unjudged)}, because in most "
+        "hours others wanted the processors, too."
+    )
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in record.items()}
 
 
 def _figures(result: Result) -> str:

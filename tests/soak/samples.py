@@ -26,12 +26,19 @@ class Sample:
     stored: int
     queued: int
     request_p50_ms: float
-    """Of a page of history, from request to completion."""
+    """Of a page of history, from request to completion. The `own` times are less what the daemon and the soak waited
+    for a processor; both may wait at the same time, so they are the least that it can have been."""
     request_p95_ms: float
     request_p99_ms: float
+    request_own_p50_ms: float
+    request_own_p95_ms: float
+    request_own_p99_ms: float
     confirmation_p50_ms: float
     confirmation_p95_ms: float
     confirmation_p99_ms: float
+    confirmation_own_p50_ms: float
+    confirmation_own_p95_ms: float
+    confirmation_own_p99_ms: float
     cpu_s: float
     envelopes: int
     lag_mean_ms: float
@@ -54,6 +61,10 @@ RULES = (
     Rule("threads", 0.0, 2.0),
     Rule("wal_mib", 0.25, 8.0),
     Rule("file_mib", 0.15, 32.0),
+    Rule("request_own_p50_ms", 0.5, 5.0),
+    Rule("request_own_p95_ms", 0.5, 15.0),
+    Rule("confirmation_own_p50_ms", 0.5, 5.0),
+    Rule("confirmation_own_p95_ms", 0.5, 15.0),
     Rule("request_p50_ms", 0.5, 5.0),
     Rule("request_p95_ms", 0.5, 15.0),
     Rule("confirmation_p50_ms", 0.5, 5.0),
@@ -62,9 +73,12 @@ RULES = (
 )
 """Of times the shares are wide: they differ from hour to hour."""
 
-TIMES = frozenset(rule.name for rule in RULES if rule.name.endswith("_ms"))
+BY_THE_CLOCK = frozenset(rule.name for rule in RULES if rule.name.endswith("_ms") and "_own_" not in rule.name)
+"""Times with what was waited for a processor. Of hours in which too many wanted one they say nothing of the mailserver;
+where there are too few others, they are not judged, and that is said."""
+
 MAX_LOAD_PER_CORE = 1.5
-"""Times of an hour with more say nothing of the mailserver."""
+"""Processes that want a core, for each of them: of hours with more, BY_THE_CLOCK is left out, and nothing else."""
 
 STEADY_ONLY = frozenset({"file_mib"})
 """Grows until retention is reached."""
@@ -72,7 +86,7 @@ STEADY_ONLY = frozenset({"file_mib"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One figure: its medians before and after, and the most that it may be."""
+    """One figure: its medians before and after, and the most that it may be. NaN where it could not be judged."""
 
     name: str
     before: float
@@ -81,8 +95,13 @@ class Verdict:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it has not grown."""
-        return self.after <= self.most
+        """Whether it has not grown, as far as can be said."""
+        return not self.is_judged or self.after <= self.most
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there were hours enough."""
+        return not math.isnan(self.most)
 
 
 def longest_run(samples: Sequence[Sample]) -> list[Sample]:
@@ -105,9 +124,8 @@ def judge(samples: Sequence[Sample], retention_days: float) -> list[Verdict]:
         if rule.name in STEADY_ONLY and second[0].day < retention_days + 1:
             continue
         before, after = (_median(part, rule.name) for part in (second, last))
-        if math.isnan(before) or math.isnan(after):
-            continue
-        verdicts.append(Verdict(rule.name, before, after, before + max(before * rule.share, rule.least)))
+        most = math.nan if math.isnan(after) else before + max(before * rule.share, rule.least)
+        verdicts.append(Verdict(rule.name, before, after, most))
     before, after = cpu_us_per_envelope(second), cpu_us_per_envelope(last)
     return [*verdicts, Verdict("cpu_us_per_envelope", before, after, before * 1.25 + 500)]
 
@@ -119,7 +137,7 @@ def cpu_us_per_envelope(samples: Sequence[Sample]) -> float:
 
 def _median(samples: Sequence[Sample], name: str) -> float:
     """Over the hours of which something can be said; NaN where they are too few."""
-    most = MAX_LOAD_PER_CORE * (os.cpu_count() or 1) if name in TIMES else math.inf
+    most = MAX_LOAD_PER_CORE * (os.cpu_count() or 1) if name in BY_THE_CLOCK else math.inf
     values: list[float] = [getattr(sample, name) for sample in samples if sample.load <= most]
     values = [value for value in values if not math.isnan(value)]
     return statistics.median(values) if len(values) * 3 >= len(samples) else math.nan

@@ -17,10 +17,37 @@ from tests.moved_clock import MovedClock
 from tests.soak.__main__ import QUICK
 from tests.soak.model import Model, Wrong, make_envelopes
 from tests.soak.month import Result, Settings, Soak
-from tests.soak.report import as_text, read_json, write_json, write_page
-from tests.soak.samples import Sample, judge, longest_run, percentiles
+from tests.soak.report import as_text, conclusion, read_json, write_json, write_page
+from tests.soak.samples import BY_THE_CLOCK, Sample, Verdict, judge, longest_run, percentiles
 
-HOUR = Sample(0.0, 1, 100.0, 30, 10, 4.0, 50.0, 45.0, 1000, 0, 5.0, 9.0, 12.0, 4.0, 8.0, 10.0, 1.0, 800, 1.0, 0.5)
+HOUR = Sample(
+    day=0.0,
+    run=1,
+    rss_mib=100.0,
+    fds=30,
+    threads=10,
+    wal_mib=4.0,
+    file_mib=50.0,
+    used_mib=45.0,
+    stored=1000,
+    queued=0,
+    request_p50_ms=5.0,
+    request_p95_ms=9.0,
+    request_p99_ms=12.0,
+    request_own_p50_ms=4.0,
+    request_own_p95_ms=7.0,
+    request_own_p99_ms=9.0,
+    confirmation_p50_ms=4.0,
+    confirmation_p95_ms=8.0,
+    confirmation_p99_ms=10.0,
+    confirmation_own_p50_ms=3.0,
+    confirmation_own_p95_ms=6.0,
+    confirmation_own_p99_ms=8.0,
+    cpu_s=1.0,
+    envelopes=800,
+    lag_mean_ms=1.0,
+    load=0.5,
+)
 
 
 def hours(count: int, *, run: int = 1, first: int = 0, growing: str = "") -> list[Sample]:
@@ -47,11 +74,13 @@ async def test_short_soak_loses_nothing(tmp_path: Path) -> None:
 def test_even_figures_are_flat() -> None:
     verdicts = judge(hours(300), retention_days=1)
 
-    assert len(verdicts) == 11
-    assert all(verdict.is_flat for verdict in verdicts)
+    assert len(verdicts) == 15
+    assert all(verdict.is_flat and verdict.is_judged for verdict in verdicts)
 
 
-@pytest.mark.parametrize("name", ["rss_mib", "file_mib", "fds", "threads", "cpu_s"])
+@pytest.mark.parametrize(
+    "name", ["rss_mib", "file_mib", "fds", "threads", "cpu_s", "request_own_p50_ms", "confirmation_own_p95_ms"]
+)
 def test_figure_that_grows_is_not(name: str) -> None:
     verdicts = judge(hours(300, growing=name), retention_days=1)
 
@@ -61,14 +90,33 @@ def test_figure_that_grows_is_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("busy", [0, 250])
-def test_times_of_a_busy_machine_are_not_judged(busy: int) -> None:
+def test_times_by_the_clock_of_a_busy_machine_are_not_judged_and_that_is_said(busy: int) -> None:
     samples = hours(300, growing="request_p95_ms")
     samples = [replace(sample, load=99.0) if number < busy else sample for number, sample in enumerate(samples)]
+    result = Result(Settings(13.0, 800, 5, 7.0, 6), samples)
 
-    assert [verdict.name for verdict in judge(samples, 1) if not verdict.is_flat] == (
-        [] if busy else ["request_p95_ms"]
-    )
-    assert "rss_mib" in {verdict.name for verdict in judge(samples, 1)}
+    result.verdicts = judge(samples, 1)
+
+    unjudged = {verdict.name for verdict in result.verdicts if not verdict.is_judged}
+    assert unjudged == (BY_THE_CLOCK if busy else set())
+    assert [verdict.name for verdict in result.verdicts if not verdict.is_flat] == ([] if busy else ["request_p95_ms"])
+    if busy:
+        assert "nothing that could be judged grew. Not judged: request_p50_ms" in conclusion(result)
+
+
+def test_latency_that_grows_is_found_however_busy_the_machine_is() -> None:
+    samples = [replace(sample, load=99.0) for sample in hours(300, growing="request_own_p95_ms")]
+
+    assert [verdict.name for verdict in judge(samples, 1) if not verdict.is_flat] == ["request_own_p95_ms"]
+
+
+def test_all_that_is_judged_and_flat_is_said_in_a_word() -> None:
+    result = Result(Settings(13.0, 800, 5, 7.0, 6), hours(300))
+    result.verdicts = judge(result.samples, 1)
+
+    assert conclusion(result) == "Nothing was lost, and nothing grew."
+    result.broken = ["7 envelopes were refused"]
+    assert conclusion(result) == "Not all was kept."
 
 
 def test_file_may_grow_until_retention_is_reached() -> None:
@@ -93,6 +141,7 @@ def test_report_is_written_from_what_was_kept(tmp_path: Path) -> None:
     samples = [*hours(20), *hours(300, run=2, first=20)]
     result = Result(Settings(13.0, 800, 5, 7.0, 6), [replace(samples[0], request_p50_ms=math.nan), *samples[1:]])
     result.verdicts, result.figures["envelopes"] = judge(samples, 7.0), 1234
+    result.verdicts.append(Verdict("a figure of no hours", math.nan, math.nan, math.nan))
     write_json(result, tmp_path / "soak.json")
 
     read = read_json(tmp_path / "soak.json")
@@ -103,6 +152,7 @@ def test_report_is_written_from_what_was_kept(tmp_path: Path) -> None:
     assert "13 days, seed 6, retention of 7 days: envelopes 1,234." in page
     assert "days 5 to 9 and days 9 to 13" in page
     assert "| rss_mib | 100.0 | 100.0 | 110.0 |" in page
+    assert "| a figure of no hours | - | - | - |" in page
     assert (tmp_path / "soak.png").stat().st_size > 10_000
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.data import Topics
@@ -18,6 +19,7 @@ from mailserver.net.sessions import random_key
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, StatusOptions, decode_batch_acknowledged
+from tests.faults.peers.usage import waited_s
 from tests.soak.model import Model, key_of
 
 POSTERS = 4
@@ -26,6 +28,33 @@ LATE_S = 60
 """Phones ask from so long before they were last there."""
 
 CONFIRMATION_TIMEOUT_S = 30.0
+
+
+class Times:
+    """How long things took, in seconds: by the clock, and less what was waited for a processor."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.own: list[float] = []
+
+    @contextlib.contextmanager
+    def measured(self, pid: int, parts: Callable[[], int] = lambda: 1) -> Iterator[None]:
+        """Take down what is done meanwhile, by this process and the daemon; not if it fails.
+
+        Args:
+            parts: how many things that was; asked at the end.
+        """
+        pids = pid, os.getpid()
+        began, waited = time.perf_counter(), sum(map(waited_s, pids))
+        yield
+        took = time.perf_counter() - began
+        self.seconds.append(took / parts())
+        self.own.append((took - (sum(map(waited_s, pids)) - waited)) / parts())
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.seconds.clear()
+        self.own.clear()
 
 
 class Poster:
@@ -38,21 +67,20 @@ class Poster:
         wire.on_packet = self._on_packet
         wire.on_lost = self._on_lost
 
-    async def post(self, envelopes: Sequence[Envelope]) -> float:
-        """Post a packet; return how long its confirmation took, in seconds.
+    async def post(self, envelopes: Sequence[Envelope], times: Times, pid: int) -> None:
+        """Post a packet, and take down how long its confirmation by process `pid` took.
 
         Raises:
             ConnectionLost: it is not confirmed.
         """
         payload = encode_envelopes([envelope.raw for envelope in envelopes])
         self._acknowledged = asyncio.get_running_loop().create_future()
-        began = time.perf_counter()
-        self._wire.send(PacketCode.MESSAGES, payload)
-        self._wire.flush()
-        async with asyncio.timeout(CONFIRMATION_TIMEOUT_S):
-            batch_hash = await self._acknowledged
+        with times.measured(pid):
+            self._wire.send(PacketCode.MESSAGES, payload)
+            self._wire.flush()
+            async with asyncio.timeout(CONFIRMATION_TIMEOUT_S):
+                batch_hash = await self._acknowledged
         assert batch_hash == keccak256(payload)
-        return time.perf_counter() - began
 
     def _on_packet(self, code: int, payload: bytes) -> None:
         if code == PacketCode.BATCH_ACKNOWLEDGED and self._acknowledged is not None:
@@ -119,7 +147,7 @@ class Phone:
 class Visits:
     """What phones have found: how long a page of each request took, and everything that was wrong."""
 
-    seconds: list[float] = field(default_factory=list)
+    times: Times = field(default_factory=Times)
     requests: int = 0
     pages: int = 0
     envelopes: int = 0
@@ -129,6 +157,7 @@ class Visits:
 async def visit(
     phone: Phone,
     enode: Enode,
+    pid: int,
     password_key: bytes,
     model: Model,
     *,
@@ -143,9 +172,8 @@ async def visit(
         RequestId(bytes(32)), lower, now, Interest(topics=phone.topics), limit=rng.choice(PAGE_LIMITS)
     )
     async with connect(enode, key=random_key(), trusting=True) as (wire, settings):
-        began = time.perf_counter()
-        answer = await Asker(wire, password_key, settings.pow_requirement).ask(request)
-        visits.seconds.append((time.perf_counter() - began) / answer.pages)
+        with visits.times.measured(pid, lambda: answer.pages):
+            answer = await Asker(wire, password_key, settings.pow_requirement).ask(request)
     found = [envelope for packet in answer.packets for envelope in decode_envelopes(packet)]
     wrong = model.compare(found, phone.topics, lower, now)
     visits.requests += 1
