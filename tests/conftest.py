@@ -1,8 +1,10 @@
 """What every test leaves as it found it, and which examples properties are tested with."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,14 @@ from mailserver import logs
 from tests import properties
 
 properties.register()
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    """Where pictures of pages go: SCREENSHOTS, to be looked at, or a folder that goes with the test."""
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path / "screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

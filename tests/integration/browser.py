@@ -79,9 +79,12 @@ class Browser:
         return str(self.command("Network.getResponseBody", requestId=ids[url])["body"])
 
     def screenshot(self, path: Path) -> None:
-        """Make a picture of the whole page, as far down as it goes."""
-        picture = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(picture))
+        """Make a picture of the first screen, and one (`-whole`) of the page as far down as it goes."""
+        width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        whole = {"captureBeyondViewport": True, "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+        for name, more in ((path.name, {}), (f"{path.stem}-whole{path.suffix}", whole)):
+            picture = self.command("Page.captureScreenshot", format="png", **more)["data"]
+            path.with_name(name).write_bytes(base64.b64decode(picture))
 
     def _network(self) -> list[dict[str, Any]]:
         log = self._driver.get_log("performance")  # type: ignore[no-untyped-call]

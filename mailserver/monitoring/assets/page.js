@@ -4,32 +4,38 @@
 
 const REFRESH_MS = 60000;
 const TIMEOUT_MS = 15000;
-const CHART_HEIGHT = 190;
+const CHART_HEIGHT = 150;
 const MINUTE_S = 60;
+const HOUR_S = 3600;
 const DAY_S = 86400;
 const LEAST_DAYS = 14;
+const LEAST_ZOOM_S = 2 * MINUTE_S;
+const LEAST_BAR = 0.03; // of the highest value
 
+// Numbers as mailserver/units.py has them.
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const tenths = (value) => Math.round(value * 10) / 10;
 
-function scaled(value, units, step) {
+function size(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (Math.abs(value) >= step && unit < units.length - 1) { value /= step; unit += 1; }
+  while (unit < units.length - 1 && tenths(value) >= 1024) { value /= 1024; unit += 1; }
   return `${number.format(value)} ${units[unit]}`;
+}
+
+function span(value) {
+  const units = [["days", DAY_S], ["h", HOUR_S], ["min", MINUTE_S]];
+  const [name, length] = units.find(([, length]) => value >= 2 * length) ?? ["s", 1];
+  return `${Math.round(value / length)} ${name}`;
 }
 
 const FORMATS = {
   text: (value) => String(value),
   count: (value) => number.format(value),
-  short: (value) => compact.format(value),
   sum: (counts) => number.format(Object.values(counts).reduce((sum, count) => sum + count, 0)),
-  bytes: (value) => scaled(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024),
-  seconds: (value) => (value < 1 ? `${number.format(value * 1000)} ms` : `${number.format(value)} s`),
-  duration: (value) => {
-    if (value < 120) return `${Math.round(value)} s`;
-    if (value < 2 * 3600) return `${Math.round(value / 60)} min`;
-    return value < 2 * DAY_S ? `${Math.round(value / 3600)} h` : `${Math.round(value / DAY_S)} days`;
-  },
+  bytes: size,
+  seconds: (value) => (tenths(value * 1000) < 1000 ? `${number.format(value * 1000)} ms` : `${number.format(value)} s`),
+  duration: span,
   moment: (value) => new Date(value * 1000).toISOString().slice(0, 16).replace("T", " "),
 };
 
@@ -39,40 +45,58 @@ function shown(value, format) {
 
 const ACTIVITY = [
   ["Envelopes received", "received", "count"],
-  ["taken, as new", "taken", "count"],
-  ["refused", "refused", "count"],
-  ["stored", "stored", "count"],
+  ["Envelopes taken", "taken", "count"],
+  ["Envelopes refused", "refused", "count"],
+  ["Envelopes stored", "stored", "count"],
   ["Requests answered", "delivered", "count"],
-  ["rejected", "rejected", "count"],
-  ["failed", "failed", "count"],
-  ["client lost", "lost", "count"],
+  ["Requests rejected", "rejected", "count"],
+  ["Requests failed", "failed", "count"],
+  ["Clients lost", "lost", "count"],
+  ["Peers that connected", "connected", "count"],
   ["Answer time, median", "median_s", "seconds"],
-  ["95 % within", "p95_s", "seconds"],
+  ["Answer time, 95 % within", "p95_s", "seconds"],
   ["Bytes in", "bytes_in", "bytes"],
   ["Bytes out", "bytes_out", "bytes"],
   ["Worst event loop lag", "lag_s", "seconds"],
 ];
 
+// Each chart: its title, what its values are, its series from the bottom up (label, column, colour, whether they are
+// bars: what should not happen has none most of the time), and what is said where it has nothing to show. Red is for
+// failures of ours alone.
 const MINUTE_CHARTS = [
-  ["Envelopes a minute", "short", [["taken", "taken"], ["refused", "refused"], ["stored", "stored"]]],
-  ["Requests a minute", "short",
-    [["answered", "delivered"], ["rejected", "rejected"], ["failed", "failed"], ["client lost", "lost"]]],
-  ["Answer times", "seconds", [["median", "median_s"], ["95 % within", "p95_s"]]],
-  ["Peers", "short", [["dialled us", "peers_in"], ["we dialled", "peers_out"]]],
-  ["Traffic a minute", "bytes", [["in", "bytes_in"], ["out", "bytes_out"]]],
-  ["Worst event loop lag", "seconds", [["lag", "lag_s"]]],
+  ["Envelopes a minute", "count",
+    [["refused", "refused", "amber", true], ["received", "received", "blue"], ["taken", "taken", "green"],
+      ["stored", "stored", "purple"]],
+    "no envelopes came"],
+  ["Requests a minute", "count",
+    [["rejected", "rejected", "amber", true], ["client lost", "lost", "grey", true], ["failed", "failed", "bad", true],
+      ["answered", "delivered", "blue"]],
+    "no history was asked for"],
+  ["Answer times", "seconds", [["95 % within", "p95_s", "purple"], ["median", "median_s", "blue"]],
+    "no request was answered"],
+  ["Peers", "count",
+    [["dialled us", "peers_in", "blue"], ["we dialled", "peers_out", "purple"],
+      ["came in the minute", "connected", "green"]],
+    "nobody was connected"],
+  ["Traffic a minute", "bytes", [["out", "bytes_out", "purple"], ["in", "bytes_in", "blue"]],
+    "nothing was sent or received"],
+  ["Worst event loop lag", "seconds", [["lag", "lag_s", "blue"]], "the event loop was never late"],
 ];
 
+const inBoth = (what) =>
+  [["in the store", `store_${what}`, "blue", true], ["in the archive", `archive_${what}`, "purple", true]];
 const DAY_CHARTS = [
-  ["Envelopes a day", "short", [["in the store", "store_envelopes"], ["in the archive", "archive_envelopes"]]],
-  ["Bytes of envelopes a day", "bytes", [["in the store", "store_bytes"], ["in the archive", "archive_bytes"]]],
+  ["Envelopes a day", "count", inBoth("envelopes")],
+  ["Bytes of envelopes a day", "bytes", inBoth("bytes")],
 ];
 
-// Where ticks of a bytes axis may lie: round numbers of KiB and MiB.
+// Where ticks of an axis may lie: whole numbers of things, and round numbers of KiB and MiB.
+const COUNT_STEPS = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const STEPS = { count: COUNT_STEPS, bytes: BYTE_STEPS };
 
 const byId = (id) => document.getElementById(id);
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const utc = (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC");
 
 function element(name, text, className) {
@@ -90,55 +114,116 @@ function row(cells) {
 
 // A chart of some columns over time.
 class Chart {
-  constructor(parent, [title, format, series], isDaily) {
+  constructor(parent, [title, format, series, whyEmpty], isDaily) {
     this.names = series.map(([, name]) => name);
     this.series = series;
     this.format = format;
+    this.whyEmpty = whyEmpty;
     this.isDaily = isDaily;
-    this.data = [[], ...series.map(() => [])];
     this.span = [0, DAY_S];
+    this.values = series.map(() => []);
+    this.data = [[], ...this.values];
     const figure = document.createElement("figure");
     this.box = element("div", "", "chart");
+    this.note = element("p", "", "note");
+    this.box.append(this.note);
     figure.append(element("h3", title), this.box);
     parent.append(figure);
-    new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: CHART_HEIGHT })).observe(this.box);
+    const fit = () => this.plot?.setSize({ width: this.box.clientWidth, height: CHART_HEIGHT });
+    new ResizeObserver(fit).observe(this.box);
   }
 
-  show(times, columns, span) {
-    this.data = [times, ...this.names.map((name) => columns[name])];
+  // `note` is said in the chart.
+  show(times, columns, span, note) {
     this.span = span;
+    this.values = this.names.map((name) => columns[name]);
+    this.data = [times, ...this.visible(times)];
+    this.note.textContent = note;
+    this.note.hidden = !note;
     if (this.plot) this.plot.setData(this.data);
     else this.draw();
+    this.showLast();
+  }
+
+  // What is drawn of the values: no bar is so low that nobody would see it, and it begins where the one below it ends.
+  visible(times) {
+    const top = this.values.flat().reduce(
+      (most, value, at) => (this.isSeen(times[at % times.length]) ? Math.max(most, value) : most), 0);
+    const drawn = this.values.map((column, at) =>
+      this.series[at][3] ? column.map((value) => value && Math.max(value, top * LEAST_BAR)) : column);
+    const bars = this.isDaily ? 0 : this.series.filter(([, , , isBars]) => isBars).length; // they come first
+    for (let at = bars - 2; at >= 0; at -= 1) {
+      drawn[at] = drawn[at].map((value, index) => value === null ? null : value + drawn[at + 1][index]);
+    }
+    return drawn;
+  }
+
+  isSeen(time) {
+    return time >= this.span[0] && time <= this.span[1];
+  }
+
+  // Whether a column has anything but nothing in the present span.
+  hasValues() {
+    return this.values.some((column) => column.some((value, at) => value && this.isSeen(this.data[0][at])));
+  }
+
+  // Have the legend tell the last values in sight where no cursor asks for others.
+  showLast() {
+    const idx = this.data[0].findLastIndex((time) => this.isSeen(time));
+    if (this.plot && this.plot.cursor.left < 0) this.plot.setLegend({ idx: idx < 0 ? null : idx });
   }
 
   // Make the plot anew: its colours are those of the present scheme.
   draw() {
     this.plot?.destroy();
-    const lines = { stroke: colour("--line"), width: 1 };
-    const axis = { stroke: colour("--faint"), grid: lines, ticks: lines };
+    const lines = { stroke: colour("line"), width: 1 };
+    const axis = { stroke: colour("faint"), grid: lines, ticks: lines };
     const ticks = (plot, values) => values.map((value) => shown(value, this.format));
-    const steps = this.format === "bytes" ? { incrs: BYTE_STEPS } : {};
+    const room = (plot, labels) => 20 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length));
+    const steps = STEPS[this.format] ? { incrs: STEPS[this.format] } : {};
     const time = this.isDaily ? "{MM}-{DD}" : "{HH}:{mm}";
+    const zooms = !this.isDaily;
     this.plot = new uPlot({
       width: this.box.clientWidth,
       height: CHART_HEIGHT,
       tzDate: utc,
-      cursor: { drag: { x: false, y: false } },
+      cursor: {
+        drag: { x: zooms, y: false, setScale: false },
+        bind: { dblclick: () => () => { if (zooms) look({ hours: 1 }); } },
+      },
+      hooks: {
+        setSelect: [(plot) => this.onSelect(plot)],
+        setCursor: [() => this.showLast()],
+      },
       scales: { x: { range: () => this.span }, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, values: time }, { ...axis, ...steps, size: 66, space: 26, values: ticks }],
+      axes: [{ ...axis, size: 34, values: time }, { ...axis, ...steps, size: room, space: 26, values: ticks }],
       series: [
         { label: this.isDaily ? "Day" : "Time", value: time },
-        ...this.series.map(([label], at) => this.line(label, at)),
+        ...this.series.map(([label, , name, isBars], at) => this.drawn(label, colour(name), isBars, at)),
       ],
+      legend: { markers: { width: 0, fill: (plot, at) => at && colour(this.series[at - 1][2]) } },
     }, this.data, this.box);
   }
 
-  line(label, at) {
-    const stroke = colour(`--series-${at}`);
-    const line = { label, stroke, width: 1.5, value: (plot, value) => shown(value, this.format) };
-    if (!this.isDaily) return line;
-    const paths = uPlot.paths.bars({ size: [0.4, 24], align: at ? 1 : -1 });
-    return { ...line, fill: stroke, width: 0, paths, points: { show: false } };
+  // Where values are equal, all are seen: each line is narrower than those below it, and the last one dashed; bars
+  // of a minute stand on one another, and those of a day side by side.
+  drawn(label, stroke, isBars, at) {
+    const series = { label, stroke, value: (plot, value, series, idx) => shown(this.values[at][idx], this.format) };
+    if (isBars) {
+      const paths = uPlot.paths.bars({ size: [this.isDaily ? 0.4 : 0.8, 24], align: this.isDaily ? (at ? 1 : -1) : 0 });
+      return { ...series, fill: stroke, width: 0, paths, points: { show: false } };
+    }
+    const above = this.series.length - 1 - at;
+    const isOver = !above && at > 0 && !this.series[at - 1][3];
+    return { ...series, width: 2 + 2 * above, dash: isOver ? [8, 8] : [] };
+  }
+
+  onSelect(plot) {
+    const { left, width } = plot.select;
+    if (!width) return;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    if (to - from >= LEAST_ZOOM_S) look({ from, to });
   }
 }
 
@@ -151,10 +236,14 @@ function showStatus(status) {
   byId("problems").replaceChildren(
     ...status.problems.map((problem) => element("li", problem.text, problem.fatal ? "fatal" : "")),
   );
+  if (!status.problems.length) byId("problems").append(element("li", "Nothing.", "none"));
   for (const field of document.querySelectorAll("[data-field]")) {
     const value = field.dataset.field.split(".").reduce((part, name) => part?.[name], status);
     field.textContent = shown(value, field.dataset.format);
   }
+  const unknown = compactionProblem(status) ? "see above" : "has never run";
+  byId("compaction").textContent = status.compaction?.state ?? unknown;
+  byId("compaction").className = ["failed", "died"].includes(status.compaction?.state) ? "bad" : "";
   byId("activity").replaceChildren(...ACTIVITY.map(([label, name, format]) =>
     row([label, shown(status.minute?.[name], format), shown(status.day[name], format)])));
   const { inbound, outbound } = status.peers;
@@ -164,7 +253,7 @@ function showStatus(status) {
   if (!clients.length) byId("clients").append(row(["nobody is connected", "", ""]));
   byId("errors").replaceChildren(...status.errors.map(showError));
   if (!status.errors.length) byId("errors").append(element("li", "none since the start"));
-  showDays(status.days, status.time);
+  showDays(status);
 }
 
 function showError(error) {
@@ -179,22 +268,76 @@ function showError(error) {
   return item;
 }
 
-function showDays(days, now) {
+// What is wrong with the compaction, in words.
+function compactionProblem(status) {
+  return status.problems.find(({ check }) => check === "compaction")?.text;
+}
+
+function showDays(status) {
+  const { days, time: now } = status;
   const times = days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
   const last = times.at(-1) ?? Math.floor(now / DAY_S) * DAY_S;
   const first = Math.min(times[0] ?? last, last - (LEAST_DAYS - 1) * DAY_S);
   const columns = {};
   for (const name of dayCharts.flatMap((chart) => chart.names)) columns[name] = days.map((day) => day[name]);
-  for (const chart of dayCharts) chart.show(times, columns, [first - DAY_S / 2, last + DAY_S / 2]);
+  const missing = [];
+  if (!days.some((day) => day.store_envelopes)) missing.push("The store is empty.");
+  const isArchived = days.some((day) => day.archive_envelopes);
+  if (!isArchived) missing.push(`Nothing is in the archive: ${whyNoArchive(status)}.`);
+  for (const chart of dayCharts) chart.show(times, columns, [first - DAY_S / 2, last + DAY_S / 2], missing.join(" "));
 }
 
-function showHistory(history) {
-  const { first_at: firstAt, step_s: stepS, columns } = history;
-  const whole = columns.taken.length - 1; // the last one is still under way
-  const times = Array.from({ length: Math.max(whole, 0) }, (_, at) => firstAt + at * stepS);
-  const wholes = Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(0, times.length)]));
-  const end = firstAt + Math.max(whole, 0) * stepS;
-  for (const chart of minuteCharts) chart.show(times, wholes, [end - DAY_S, end + MINUTE_S]);
+function whyNoArchive(status) {
+  const { compaction } = status;
+  const problem = compactionProblem(status);
+  if (problem) return problem;
+  if (!compaction) return "the compaction has never run";
+  if (compaction.state === "running") return "the first compaction is at work";
+  return "the compaction has found nothing to archive";
+}
+
+// What is looked at of the minutes: so many hours until now, or from one moment to another.
+let view = { hours: 1 };
+let minutes = { times: [], columns: null, end: 0 };
+
+function look(wanted) {
+  view = wanted;
+  showMinutes();
+}
+
+function showHistory({ first_at: firstAt, step_s: stepS, columns }) {
+  const whole = Math.max(columns.taken.length - 1, 0); // the last one is still under way
+  minutes = {
+    times: Array.from({ length: whole }, (_, at) => firstAt + at * stepS),
+    columns: Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(0, whole)])),
+    end: firstAt + whole * stepS,
+  };
+  showMinutes();
+}
+
+function showMinutes() {
+  const { times, columns, end } = minutes;
+  const [from, to] = view.hours ? [end - view.hours * HOUR_S, end] : [view.from, view.to];
+  const seen = times.map((time) => time >= from && time <= to);
+  const isKnown = seen.some((isSeen, at) => isSeen && columns.taken[at] !== null);
+  for (const button of byId("ranges").children) {
+    button.ariaPressed = String(view.hours === Number(button.dataset.hours));
+  }
+  const clock = (seconds) => shown(seconds, "moment").slice(11);
+  const back = view.hours === 1 ? "Last hour" : `Last ${view.hours} hours`;
+  byId("span").textContent = view.hours ? back : `${clock(from)} to ${clock(to)}`;
+  byId("gaps").hidden = !isKnown || !gap(seen, columns.taken);
+  for (const chart of minuteCharts) {
+    chart.show(times, columns, [from, to], "");
+    const why = isKnown ? chart.whyEmpty : times.length ? "the mailserver was down" : "the first minute is not over";
+    if (!chart.hasValues()) chart.show(times, columns, [from, to], why);
+  }
+}
+
+// Whether nobody looked for a while, after somebody had.
+function gap(seen, values) {
+  const first = values.findIndex((value) => value !== null);
+  return seen.some((isSeen, at) => isSeen && at > first && values[at] === null);
 }
 
 async function ask(path) {
@@ -223,6 +366,9 @@ async function refresh() {
   setTimeout(refresh, REFRESH_MS);
 }
 
+for (const button of byId("ranges").children) {
+  button.addEventListener("click", () => look({ hours: Number(button.dataset.hours) }));
+}
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const chart of [...minuteCharts, ...dayCharts]) if (chart.plot) chart.draw();
 });
