@@ -1,7 +1,11 @@
 """Reading an archive from Spark: only the directories that a question needs, and whole while a run changes them."""
 
+import contextlib
+import math
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,26 +21,29 @@ from spark_export.storage import open_storage
 
 def read_archive(
     spark: SparkSession,
-    path: str,
-    topics: Collection[str | bytes] | None = None,
-    start: datetime | int | None = None,
-    end: datetime | int | None = None,
+    path: str | Path,
+    topics: Collection[str | bytes] | str | bytes | None = None,
+    start: date | float | None = None,
+    end: date | float | None = None,
 ) -> DataFrame:
     """Read envelopes: the columns of ENVELOPES, and `date`, the UTC day of reception. In no order.
 
     Args:
         path: the archive's directory or URL.
-        topics: 4 bytes each, or 0x and 8 hex digits; None for all.
-        start: created at this time or later. Unix seconds, or a datetime, of UTC if it names no zone.
+        topics: one, or several: 4 bytes each, or 0x and 8 hex digits; None for all.
+        start: created at this time or later. Unix seconds, or a datetime, of UTC if it names no zone; a date is its
+            midnight, UTC.
         end: created before this time.
     Raises:
         ExportError: there is no archive, or a later version made it.
+        TypeError: a time is none of these.
         ValueError: a topic is none.
     """
-    archive = Archive(open_storage(spark, path))
-    layout = existing_layout(archive)
-    wanted = None if topics is None else sorted({_topic(topic) for topic in topics})
+    several = [topics] if isinstance(topics, (str, bytes)) else topics  # else their characters would be topics
+    wanted = None if several is None else sorted({_topic(topic) for topic in several})
     first, last = _seconds(start), _seconds(end)
+    archive = Archive(open_storage(spark, str(path)))
+    layout = existing_layout(archive)
     records = [record for record in archive.records().values() if _may_hold(record, first, last)]
     frame = _frame(spark, archive, layout, records, wanted)
     if wanted is not None:
@@ -45,8 +52,8 @@ def read_archive(
         frame = frame.where(F.col("created") >= first)
     if last is not None:
         frame = frame.where(F.col("created") < last)
-    date = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int"))
-    return frame.withColumn("date", date)
+    received_on = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int"))
+    return frame.withColumn("date", received_on)
 
 
 def _frame(
@@ -92,14 +99,23 @@ def _may_hold(record: PeriodRecord, first: int | None, last: int | None) -> bool
     )
 
 
-def _topic(topic: str | bytes) -> str:
-    raw = topic if isinstance(topic, bytes) else bytes.fromhex(topic.removeprefix("0x"))
-    if len(raw) != 4:
+def _topic(topic: Any) -> str:
+    raw = topic
+    if isinstance(topic, str):
+        with contextlib.suppress(ValueError):  # no hex digits
+            raw = bytes.fromhex(topic.removeprefix("0x"))
+    if not isinstance(raw, bytes) or len(raw) != 4:
         raise ValueError(f"{topic!r} is not a topic: 4 bytes, or 0x and 8 hex digits")
     return "0x" + raw.hex()
 
 
-def _seconds(moment: datetime | int | None) -> int | None:
-    if not isinstance(moment, datetime):
-        return moment
-    return -int(-(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
+def _seconds(moment: Any) -> int | None:
+    """The first whole second that is not before a moment."""
+    if moment is None:
+        return None
+    if isinstance(moment, date):
+        at = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
+        return math.ceil((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not math.isfinite(moment):
+        raise TypeError(f"{moment!r} is no time: Unix seconds, a datetime, or a date")
+    return math.ceil(moment)

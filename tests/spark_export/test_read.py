@@ -1,6 +1,7 @@
 """Reading an archive: by `read_archive`, and by whatever else reads Parquet."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -134,10 +135,35 @@ def test_topics_are_bytes_or_hex(spark: SparkSession, archive: Path) -> None:
     assert collected(two) == ordered(history(NEWS) + history(SPORT))
 
 
-@pytest.mark.parametrize("topic", ["0x9acb04", "status", b"abc", ""])
-def test_topic_of_another_length_is_refused(spark: SparkSession, unmerged: Path, topic: str | bytes) -> None:
-    with pytest.raises(ValueError, match=r"is not a topic|non-hexadecimal"):
-        read_archive(spark, str(unmerged), topics=[topic])
+def test_one_topic_needs_no_list(spark: SparkSession, archive: Path) -> None:
+    by_hex = read_archive(spark, archive, topics="0x" + NEWS.hex())
+    by_bytes = read_archive(spark, archive, topics=bytes(NEWS))
+
+    assert collected(by_hex) == collected(by_bytes) == history(NEWS)
+
+
+@pytest.mark.parametrize("topic", ["0x9acb04", "status", "0x9acb044g", b"abc", "", 4])
+def test_what_is_no_topic_is_refused(spark: SparkSession, unmerged: Path, topic: Any) -> None:
+    for topics in ([topic], topic) if isinstance(topic, (str, bytes)) else ([topic],):
+        with pytest.raises(
+            ValueError, match=rf"^{re.escape(repr(topic))} is not a topic: 4 bytes, or 0x and 8 hex digits$"
+        ):
+            read_archive(spark, str(unmerged), topics=topics)
+
+
+def test_date_is_its_midnight_and_seconds_may_have_a_fraction(spark: SparkSession, archive: Path) -> None:
+    midnight = (DAY + 1) * DAY_S
+
+    by_date = read_archive(spark, archive, start=date(2024, 10, 5))
+    by_seconds = read_archive(spark, archive, start=midnight - 0.5)
+
+    assert collected(by_date) == collected(by_seconds) == created_in(lambda created: created >= midnight)
+
+
+@pytest.mark.parametrize("moment", ["2024-10-05", True, float("nan"), timedelta(1)])
+def test_what_is_no_time_is_refused(spark: SparkSession, unmerged: Path, moment: Any) -> None:
+    with pytest.raises(TypeError, match="is no time: Unix seconds, a datetime, or a date"):
+        read_archive(spark, unmerged, start=moment)
 
 
 def test_start_is_included_and_end_is_not(spark: SparkSession, archive: Path) -> None:
