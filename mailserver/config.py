@@ -146,12 +146,18 @@ class Config:
     completion_format: str = _setting(
         "bytes", "completions as deployed clients read them: bytes, or as 8/WAKU-MAIL has them: list"
     )
-    retention_days: float = _setting(30.0, "how long to keep envelopes after their reception, in days; 0: for ever")
-    retention_envelopes: int = _setting(0, "most envelopes to keep, the oldest go first; 0: any number")
-    retention_bytes: int = _setting(0, "most bytes of the store file to use, the oldest go first; 0: any number")
+    retention_days: float = _setting(
+        30.0, "how long to keep envelopes after their reception, in days; 0: for ever", reloadable=True
+    )
+    retention_envelopes: int = _setting(
+        0, "most envelopes to keep, the oldest go first; 0: any number", reloadable=True
+    )
+    retention_bytes: int = _setting(
+        0, "most bytes of the store file to use, the oldest go first; 0: any number", reloadable=True
+    )
     archive: str = _setting("", "path or URL of the archive that the nightly compaction fills: pruning waits for it")
     archive_before_prune: bool = _setting(
-        True, "with an archive, never delete what no verified run of the compaction has archived"
+        True, "with an archive, never delete what no verified run of the compaction has archived", reloadable=True
     )
     rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: not at all)")
     rpc_token_file: str = _setting(

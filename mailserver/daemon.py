@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from mailserver import __version__
+from mailserver import __version__, policy
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.config import Config, parse_address
 from mailserver.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
@@ -36,9 +36,8 @@ from mailserver.services.filters import Filters
 from mailserver.services.keys import KeyStore
 from mailserver.services.node import Node
 from mailserver.services.proven_time import ProvenTime
-from mailserver.services.pruning import Pruning, PruningSettings
+from mailserver.services.pruning import Pruning
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.catchup import Catchup
 from mailserver.sync.pages import Wrong
@@ -74,14 +73,14 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         async with (
             open_own_store(config.data_dir) as store,
             _prove_time(config, store, metrics, failed=stop.set) as proven_time,
-            _prune(config, store, proven_time, metrics),
+            _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
             _monitor(config, store, server, catchup, proven_time, metrics, recent, failed=stop.set) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
-            loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
+            loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
                 log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
                 await stop.wait()
@@ -315,25 +314,13 @@ async def _prove_time(
 @contextlib.asynccontextmanager
 async def _prune(
     config: Config, store: EnvelopeStore, proven_time: ProvenTime, metrics: Metrics
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Pruning]:
     """Keep the store within its limits as long as the context is entered."""
-    limits: list[Retention] = []
-    if config.retention_days:
-        limits.append(TimeRetention(config.retention_days))
-    if config.retention_envelopes:
-        limits.append(CapacityRetention(config.retention_envelopes))
-    if config.retention_bytes:
-        limits.append(SizeRetention(config.retention_bytes))
-    settings = PruningSettings(
-        tuple(limits), archive_before_prune=config.archive_before_prune, has_archive=bool(config.archive)
-    )
-    if not limits:
-        yield
-        return
+    settings = policy.pruning(config)
     pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
-        yield
+        yield pruning
     finally:
         pruning.stop()
         await running

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from mailserver.config import Config
 from mailserver.net.admission import AdmissionLimits, Allowed
+from mailserver.services.pruning import PruningSettings
 from mailserver.services.quotas import RequestLimits
 from mailserver.services.rates import RateLimitSettings
+from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.waku.packets import RateLimits
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
@@ -57,6 +59,20 @@ def rate_limits(config: Config) -> RateLimitSettings:
         bytes=RateLimits(*config.byte_rate_limits),
         tolerance_s=config.rate_limit_tolerance_s,
         allowed=_allowed(config, _RATES),
+    )
+
+
+def pruning(config: Config) -> PruningSettings:
+    """What stays in the store."""
+    limits: list[Retention] = []
+    if config.retention_days:
+        limits.append(TimeRetention(config.retention_days))
+    if config.retention_envelopes:
+        limits.append(CapacityRetention(config.retention_envelopes))
+    if config.retention_bytes:
+        limits.append(SizeRetention(config.retention_bytes))
+    return PruningSettings(
+        tuple(limits), archive_before_prune=config.archive_before_prune, has_archive=bool(config.archive)
     )
 
 

@@ -173,13 +173,13 @@ class Server:
             exceeded={limit.value: count for limit, count in self._rates.exceeded.items()},
         )
 
-    def reload(self, read: Reload) -> None:
-        """Put in force what has changed of the settings, and say what cannot be."""
+    def reload(self, read: Reload) -> Config:
+        """Put in force what has changed of the settings, and say what cannot be; return what is in force."""
         try:
             config = read()
         except ConfigError as error:
             log.error("settings not reloaded error=%r", str(error))
-            return
+            return self._config
         changed = {}
         for field in fields(Config):
             value = getattr(config, field.name)
@@ -191,6 +191,7 @@ class Server:
                 log.warning("setting needs a restart name=%s", field.name)
         self._apply(replace(self._config, **changed))  # what is in force, not what the settings say
         log.info("settings reloaded changed=%s", ",".join(changed) or "-")
+        return self._config
 
     def _apply(self, config: Config) -> None:
         before, self._config = self._config, config

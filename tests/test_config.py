@@ -159,6 +159,10 @@ def test_settings_that_can_change_while_the_daemon_runs_are_these() -> None:
         "address_request_limits",
         "allowed_addresses",
         "allowed_peers",
+        "retention_days",
+        "retention_envelopes",
+        "retention_bytes",
+        "archive_before_prune",
         "log_level",
         "log_format",
     }

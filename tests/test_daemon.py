@@ -27,6 +27,7 @@ from mailserver.errors import ConfigError, DisconnectReason, Rejection, StartupE
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
+from mailserver.services import pruning as pruning_module
 from mailserver.services.peer import ServedPeer
 from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.services.relay import Relay
@@ -571,6 +572,25 @@ async def test_setting_that_needs_a_restart_is_named_and_the_others_are_in_force
         "WARNING setting needs a restart name=light_node",
         "WARNING setting needs a restart name=max_request_limit",
     ]
+
+
+async def test_changed_retention_is_in_force(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning_module, "FIRST_ROUND_S", 0.01)
+    monkeypatch.setattr(pruning_module, "ROUND_INTERVAL_S", 0.01)
+    async with running(tmp_path, retention_days=0.0) as daemon:
+        raw = await daemon.join()
+        raw.say(
+            PacketCode.MESSAGES, encode_envelopes([make_envelope(n, created=int(time.time())).raw for n in range(5)])
+        )
+        await raw.hear_packet()
+
+        daemon.reload(retention_envelopes=2, archive_before_prune=False)
+        await until(lambda: bool(log("pruned")))
+        _, completion = await ask(raw, clear_request())
+
+    assert log("pruned")[0].startswith("INFO pruned envelopes=3 ")
+    assert log(RELOADED) == [f"INFO {RELOADED}retention_envelopes,archive_before_prune"]
+    assert isinstance(completion, Completion)
 
 
 async def test_settings_that_are_the_same_change_nothing(tmp_path: Path, log: Log) -> None:

@@ -81,10 +81,17 @@ class Pruning:
         """Let `run` return after the batch that is being deleted."""
         self._stopping.set()
 
+    def change(self, settings: PruningSettings) -> None:
+        """Keep within other limits: what is being deleted ends after its batch, and the next round goes by these."""
+        self._settings = settings
+
     async def prune_once(self) -> None:
         """Delete all that is too much now and may go. Failures are logged: the next round tries again."""
-        this = _Round(time.monotonic())
+        settings, this = self._settings, _Round(time.monotonic())
         if self._store.is_lost:  # that was said
+            return
+        if not settings.limits:
+            self._metrics.pruning_waiting.set(0)
             return
         try:
             if await asyncio.to_thread(compaction_running, self._path):
@@ -92,8 +99,8 @@ class Pruning:
                 return
             archived = await self._archived()
             self._problem = None
-            for limit in self._settings.limits:
-                await self._keep_within(limit, archived, this)
+            for limit in settings.limits:
+                await self._keep_within(limit, archived, settings, this)
             self._metrics.pruning_waiting.set(this.waiting)
             await self._give_back_pages()
             if archived is not None and this.waiting:
@@ -120,9 +127,11 @@ class Pruning:
             raise HandoverError(f"the record of the compaction is of another store, {handover.store_id}")
         return handover.days
 
-    async def _keep_within(self, limit: Retention, archived: Mapping[int, int] | None, this: _Round) -> None:
+    async def _keep_within(
+        self, limit: Retention, archived: Mapping[int, int] | None, settings: PruningSettings, this: _Round
+    ) -> None:
         now = self._clock()
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and settings is self._settings:
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None:
                 return

@@ -95,6 +95,32 @@ def size_of(path: Path) -> int:
 # Limits
 
 
+async def test_changed_limits_hold_from_the_next_batch_on(path: Path) -> None:
+    """Whoever has set a limit too low can stop what it deletes."""
+    make_store(path, received_at(*range(4 * BATCH_ROWS)))
+    metrics = Metrics()
+
+    async with pruning(path, CapacityRetention(BATCH_ROWS), metrics=metrics) as service:
+        running = asyncio.create_task(service.prune_once())
+        await until(lambda: count_of(metrics.pruned) > 0)
+        service.change(PruningSettings((CapacityRetention(3 * BATCH_ROWS),)))
+        await running
+        assert len(left(path)) == 3 * BATCH_ROWS
+        service.change(PruningSettings((CapacityRetention(10),)))
+        await service.prune_once()
+        assert len(left(path)) == 10
+
+
+async def test_limit_that_was_lifted_deletes_nothing(path: Path) -> None:
+    make_store(path, received_at(0, 10))
+
+    async with pruning(path, CapacityRetention(1)) as service:
+        service.change(PruningSettings(()))
+        await service.prune_once()
+
+    assert left(path) == [0, 10]
+
+
 async def test_round_deletes_what_is_too_old(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_store(path, received_at(0, 10 * DAY - 1, 10 * DAY, 39 * DAY))
 
