@@ -31,7 +31,8 @@ def _as_json(report: CheckReport) -> dict[str, object]:
         {"kind": kind.name.lower(), "count": count, "what": report.shown[kind], "advice": kind.value}
         for kind, count in report.found.items()
     ]
-    return {"sound": report.is_sound, "envelopes": report.envelopes, "bytes": report.bytes, "damage": damage}
+    left = {"saved": report.saved, "lost": report.lost}
+    return {"sound": report.is_sound, "envelopes": report.envelopes, "bytes": report.bytes, **left, "damage": damage}
 
 
 def _as_text(report: CheckReport) -> str:
@@ -42,4 +43,15 @@ def _as_text(report: CheckReport) -> str:
             lines.append(f".. and {count - len(report.shown[kind])} more")
         lines.append(f"{count} of this kind: {kind.value}")
     read = f"{counted(report.envelopes, 'envelope')}, {size_text(report.bytes)}"
-    return "\n".join([*lines, f"{read}: {'sound' if report.is_sound else 'DAMAGED'}"])
+    return "\n".join([*lines, f"{read}: sound" if report.is_sound else _left(report)])
+
+
+def _left(report: CheckReport) -> str:
+    """How much of a damaged store can be saved."""
+    if report.saved is None:
+        return (
+            f"{counted(report.envelopes, 'envelope')} read, all as stored" if report.envelopes else "nothing was read"
+        )
+    if report.lost is None:
+        return f"{counted(report.saved, 'envelope')} can be saved; how many there were cannot be read"
+    return f"{report.saved} of {counted(report.expected or 0, 'envelope')} can be saved, {report.lost} lost"

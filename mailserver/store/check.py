@@ -2,14 +2,17 @@
 
 First SQLite's own check of its pages and indexes, then what this program knows: every row is the envelope that its
 columns say, what the tables of days and topics say is what is there, and the record of the compaction is this store's.
+Each fault is told once, where it is, and not what follows from it: where pages are damaged, indexes and counts cannot
+be right. Then all that can be saved is counted, as `salvage` would do it.
 A million rows take some seconds and little memory. The daemon's log (`-wal`) grows as long as one moment is looked at:
 for SQLite's check, and while rows are counted. The envelopes, which take longest, are read bit by bit.
 """
 
 import contextlib
+import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -19,6 +22,7 @@ from mailserver.store.compaction import CompactionRecordError, read_compaction
 from mailserver.store.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
 from mailserver.store.handover import HandoverError, read_handover
 from mailserver.store.rows import decode_and_compare
+from mailserver.store.salvage import survey
 from mailserver.store.schema import MIGRATIONS, PAGE_BYTES, SECONDS_PER_DAY
 from mailserver.store.untouched import read_untouched
 from mailserver.store.wal import read_log, wal_file
@@ -74,10 +78,17 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was found: how many envelopes were read, their bytes, and all damage by kind."""
+    """What was found: how many envelopes were read, their bytes, and all damage by kind.
+
+    `saved`: how many envelopes `salvage` would save, of `expected` that the store says it has; None where nothing is
+    damaged, or that cannot be read. `unread`: where SQLite gave up, as it says so itself.
+    """
 
     envelopes: int = 0
     bytes: int = 0
+    saved: int | None = None
+    expected: int | None = None
+    unread: str = ""
     found: Counter[Kind] = field(default_factory=Counter)
     shown: dict[Kind, list[str]] = field(default_factory=dict)
 
@@ -85,6 +96,21 @@ class CheckReport:
     def is_sound(self) -> bool:
         """Whether nothing is damaged."""
         return not self.found
+
+    @property
+    def pages_damaged(self) -> bool:
+        """Whether SQLite cannot be believed about rows and counts."""
+        return bool(self.unread) or Kind.PAGES in self.found
+
+    @property
+    def lost(self) -> int | None:
+        """How many envelopes cannot be saved; None if that is not known."""
+        return None if self.saved is None or self.expected is None else max(self.expected - self.saved, 0)
+
+    def drop(self, kind: Kind) -> None:
+        """Forget damage that follows from other damage."""
+        self.found.pop(kind, None)
+        self.shown.pop(kind, None)
 
     def add(self, kind: Kind, text: str) -> None:
         """Note some damage."""
@@ -101,28 +127,68 @@ def check_store(path: Path, show: Show) -> CheckReport:
         StoreError: there is no store of this version at `path`, or it cannot be opened.
         KeyboardInterrupt: also in the middle of a statement.
     """
-    report = CheckReport()
+    report, damaged = CheckReport(), set[int]()
     with contextlib.suppress(OSError):  # whoever opens it says why
         _look_at_files(path, report)
+    _look_inside(path, report, damaged, show)
+    if report.unread or report.found.keys() & _SALVAGED:
+        with contextlib.suppress(OSError, StoreError):  # nothing of it can be read, or it is not ours
+            _count_what_is_left(path, report, damaged, show)
+    if report.unread and Kind.PAGES not in report.found:  # else it is known where
+        report.add(Kind.PAGES, report.unread)
+    return report
+
+
+def _look_inside(path: Path, report: CheckReport, damaged: set[int], show: Show) -> None:
+    """What SQLite says; the pages that it names are put into `damaged`.
+
+    Raises:
+        StoreError: it cannot be opened, and not because it is damaged.
+    """
     with contextlib.ExitStack() as stack:
         try:
             connection = stack.enter_context(read_untouched(path))
         except StoreError as error:
             if isinstance(error.__cause__, sqlite3.DatabaseError):
-                report.add(Kind.PAGES, str(error))  # so damaged that SQLite reads nothing of it
+                report.unread = str(error)  # so damaged that SQLite reads nothing of it
             elif report.is_sound:
                 raise
-            return report
+            return
         connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
-        check = _Check(connection, path, report, show)
+        check = _Check(connection, path, report, damaged, show)
         for step in (check.schema, check.pages, check.rows, check.counts, check.record):
+            if step in (check.rows, check.counts) and report.pages_damaged:
+                continue  # they would stop there; rows are read page by page below
+            if step == check.counts and Kind.ROW in report.found:
+                report.drop(Kind.INDEX)  # entries of what these rows were
+                continue
             try:
                 step()
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                     raise KeyboardInterrupt from error  # nobody else interrupts
-                report.add(Kind.PAGES, f"it cannot be read to the end: {error}")
-    return report
+                report.unread = f"it cannot be read to the end: {error}"
+        if report.pages_damaged:
+            report.drop(Kind.INDEX)
+
+
+def _count_what_is_left(path: Path, report: CheckReport, damaged: set[int], show: Show) -> None:
+    """Count what can be saved. Damaged rows and pages that nobody has named yet are named."""
+    reads_rows = report.pages_damaged or Kind.LOG in report.found
+
+    def note(what: dict[str, object]) -> None:
+        page = what["page"]
+        if not reads_rows or ("row" not in what and "seq" not in what and page in damaged):
+            return
+        if "seq" in what:
+            report.add(Kind.ROW, f"page {page}, row {what['seq']}: {what['why']}")
+        else:
+            report.add(Kind.PAGES, f"page {page}: {what['why']}")
+
+    found = survey(path, note, show)
+    report.saved, report.expected = found.saved, found.expected
+    if reads_rows:
+        report.envelopes = found.rows
 
 
 def _look_for_signals() -> None:
@@ -141,11 +207,18 @@ def _look_at_files(path: Path, report: CheckReport) -> None:
         report.add(Kind.PAGES, missing)
 
 
+_SALVAGED = {Kind.PAGES, Kind.LOG, Kind.ROW}
+"""What may have cost envelopes."""
+
+
 class _Check:
     """The steps. Each may fail with `sqlite3.Error`, and the next ones still say what they can."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, report: CheckReport, show: Show) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, report: CheckReport, damaged: set[int], show: Show
+    ) -> None:
         self._execute = connection.execute
+        self._damaged = damaged
         self._path = path
         self._report = report
         self._show = show
@@ -168,13 +241,32 @@ class _Check:
                 self._report.add(Kind.SCHEMA, f"{kind} {name} is another: {there[name]!r}")
 
     def pages(self) -> None:
-        """SQLite's own check. It does not tell how far it is."""
+        """SQLite's own check. It does not tell how far it is.
+
+        It names a page that it cannot read once for each tree and way that leads there, and all pages below as "never
+        used": each is told once, and the latter only where they are all there is.
+        """
         self._show("pages and indexes", 0, None)
+        trees = {root: name for name, root in self._execute("SELECT name, rootpage FROM sqlite_master")}
+        unused = []
         for (text,) in self._execute(f"PRAGMA integrity_check({MAX_SQLITE_LINES})"):
             for line in text.splitlines():
-                if line not in ("ok", "*** in database main ***"):
-                    of_index = line.startswith(("row ", "wrong # of entries", "non-unique entry"))
-                    self._report.add(Kind.INDEX if of_index else Kind.PAGES, line)
+                if line in ("ok", "*** in database main ***"):
+                    continue
+                if line.startswith(("row ", "wrong # of entries", "non-unique entry")):
+                    self._report.add(Kind.INDEX, line)
+                elif _NEVER_USED.fullmatch(line):
+                    unused.append(line)
+                elif (place := _IN_TREE.match(line)) is None:
+                    self._report.add(Kind.PAGES, line)
+                else:
+                    page = int(place["page"])
+                    if page not in self._damaged:
+                        self._damaged.add(page)
+                        self._report.add(Kind.PAGES, f"page {page} of {_tree(place, trees)}: {line[place.end() :]}")
+        if Kind.PAGES not in self._report.found:
+            for line in unused:
+                self._report.add(Kind.PAGES, line)
 
     def rows(self) -> None:
         """Each row is the envelope that its columns say. Those that come meanwhile are for the next check."""
@@ -295,6 +387,15 @@ _SIZES = """
 _TOPICS_OF_ROWS = """
     SELECT DISTINCT created / 86400, topic FROM envelopes INDEXED BY envelopes_by_topic ORDER BY 1, 2
 """
+
+
+_IN_TREE = re.compile(r"Tree (?P<root>[0-9]+) page (?P<page>[0-9]+)(?: cell [0-9]+| right child)?: ")
+_NEVER_USED = re.compile("Page [0-9]+: never used")
+
+
+def _tree(place: re.Match[str], trees: Mapping[int, str]) -> str:
+    """The table or index whose page SQLite names, by its first page."""
+    return trees.get(int(place["root"]), "the schema" if place["root"] == "1" else f"tree {place['root']}")
 
 
 def _add(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from mailserver.errors import DecodeError, StoreError
 from mailserver.files import open_descriptor, write_new
 from mailserver.store.damage import HEADER_BYTES, SQLITE_MAGIC
-from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.envelopes import open_store
 from mailserver.store.handover import HandoverError, handover_file, read_handover, write_handover
 from mailserver.store.leaves import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
 from mailserver.store.rows import decode_and_compare
@@ -77,7 +77,8 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
         saving = _Saving(pages, found, stack.enter_context(_setting_aside(aside)))
         leaves, strange = saving.sort_out(show)
         async with open_store(target) as store:
-            await saving.save(leaves, store, show)
+            for batch in saving.batches(leaves, show):
+                await store.put(batch)
             found.saved = (await store.stats()).envelopes
             identity = await store.identity()
         if not found.saved:
@@ -85,6 +86,34 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
         saving.set_pages_aside(strange)
     found.expected = _expected(source)
     _hand_over(source, target, identity)
+    return found
+
+
+def survey(source: Path, aside: Aside, show: Show) -> Salvage:
+    """What `salvage` would save, and set aside; nothing is written.
+
+    Raises:
+        StoreError: the store is foreign or of a later version.
+        OSError: a file cannot be read at all.
+    """
+    found = Salvage()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(source.open("rb"))
+        _check_ours(os.pread(file.fileno(), HEADER_BYTES, 0), source)
+        log_file = None
+        with contextlib.suppress(FileNotFoundError):
+            log_file = stack.enter_context(wal_file(source).open("rb"))
+        saving = _Saving(open_pages(file, log_file, read_log(source, PAGE_BYTES)), found, aside)
+        leaves, strange = saving.sort_out(show)
+        # A temporary database: what a million rows take is not all held in memory.
+        with contextlib.closing(sqlite3.connect("", isolation_level=None)) as seen:
+            seen.execute("CREATE TABLE seen (created, hash, PRIMARY KEY (created, hash)) WITHOUT ROWID")
+            seen.execute("BEGIN")
+            for batch in saving.batches(leaves, show):
+                keys = ((envelope.created, envelope.hash) for envelope in batch)
+                found.saved += seen.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?)", keys).rowcount
+        saving.set_pages_aside(strange)
+    found.expected = _expected(source)
     return found
 
 
@@ -129,8 +158,8 @@ class _Saving:
                 strange[page] = "no page of SQLite's"
         return [page for _, page in sorted(leaves)], strange
 
-    async def save(self, leaves: list[int], store: EnvelopeStore, show: Show) -> None:
-        """Put the rows of the leaves into the new store."""
+    def batches(self, leaves: list[int], show: Show) -> Iterator[list[NewEnvelope]]:
+        """The envelopes of the leaves' rows; what is none is set aside."""
         for done, page in enumerate(leaves):
             if done % SHOW_PAGES == 0:
                 show("rows", done, len(leaves))
@@ -138,8 +167,8 @@ class _Saving:
                 if is_leaf(image):
                     self._take(page, image)
             if len(self._batch) >= MAX_GROUP_ROWS or self._batch_bytes >= BATCH_BYTES:
-                await self._store(store)
-        await self._store(store)
+                yield self._take_batch()
+        yield self._take_batch()
 
     def set_pages_aside(self, strange: dict[int, str]) -> None:
         """Set aside the pages that no row was found in, nor goes on in."""
@@ -170,9 +199,9 @@ class _Saving:
             self._batch.append(envelope)
             self._batch_bytes += len(envelope.raw)
 
-    async def _store(self, store: EnvelopeStore) -> None:
-        await store.put(self._batch)
-        self._batch, self._batch_bytes = [], 0
+    def _take_batch(self) -> list[NewEnvelope]:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        return batch
 
 
 def _verified(row: Row) -> NewEnvelope:

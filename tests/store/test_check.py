@@ -1,6 +1,7 @@
 """mailserver.store.check: damage of every kind is found in real files, and nothing is changed."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from mailserver.store.check import CheckReport, Kind, check_store
 from mailserver.store.compaction import compaction_file
 from mailserver.store.envelopes import open_store
 from mailserver.store.handover import Handover, handover_file, write_handover
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.wal import wal_file
 from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, fill, make_envelope, make_envelopes, stored
@@ -204,6 +205,79 @@ def test_bytes_turned_inside_of_an_envelope_are_found(path: Path) -> None:
 
     assert report.found == {Kind.ROW: 1}
     assert texts(report, Kind.ROW) == "row 150: its hash is another"
+
+
+def damage_pages(path: Path, *pages: int) -> CheckReport:
+    """Turn what tells of what kind these pages are."""
+    content = bytearray(path.read_bytes())
+    for page in pages:
+        content[(page - 1) * PAGE_BYTES : (page - 1) * PAGE_BYTES + 64] = b"\xa5" * 64
+    for suffix in ("-shm", "-wal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.write_bytes(content)
+    return check(path)
+
+
+def page_of_row(path: Path, seq: int) -> int:
+    ((raw,),) = rows(path, "SELECT raw FROM envelopes WHERE seq = ?", seq)
+    return path.read_bytes().index(raw) // PAGE_BYTES + 1
+
+
+def test_damaged_page_is_told_once_with_what_is_lost(path: Path) -> None:
+    page = page_of_row(path, 150)
+    content = path.read_bytes()
+    in_page = sum(
+        (page - 1) * PAGE_BYTES <= content.index(raw) < page * PAGE_BYTES
+        for (raw,) in rows(path, "SELECT raw FROM envelopes")
+    )
+
+    report = damage_pages(path, page)
+
+    assert report.found == {Kind.PAGES: 1}
+    assert f"page {page}" in texts(report, Kind.PAGES)
+    assert (report.saved, report.lost) == (300 - in_page, in_page)
+    assert in_page > 1
+
+
+def test_damaged_pages_are_each_told_once(path: Path) -> None:
+    damaged = sorted({page_of_row(path, seq) for seq in (50, 150, 250)})
+
+    report = damage_pages(path, *damaged)
+
+    assert report.found == {Kind.PAGES: 3}
+    assert [int(re.findall("page ([0-9]+)", line)[0]) for line in report.shown[Kind.PAGES]] == damaged
+
+
+def test_damaged_index_costs_no_envelope(path: Path) -> None:
+    ((page,),) = rows(path, "SELECT rootpage FROM sqlite_master WHERE name = 'envelopes_by_reception'")
+
+    report = damage_pages(path, page)
+
+    assert report.found == {Kind.PAGES: 1}
+    assert (report.saved, report.lost) == (300, 0)
+
+
+def test_damaged_row_is_told_once_and_not_again_by_what_follows_from_it(path: Path) -> None:
+    report = damage(path, "UPDATE envelopes SET created = created + 100000 WHERE seq = 5")
+
+    assert report.found == {Kind.ROW: 1}
+    assert (report.saved, report.lost) == (299, 1)
+
+
+def test_row_on_a_damaged_disk_is_told_with_its_page(path: Path) -> None:
+    page, other = page_of_row(path, 150), page_of_row(path, 290)
+    change(path, "UPDATE envelopes SET hash = zeroblob(16) WHERE seq = 290", "PRAGMA wal_checkpoint(TRUNCATE)")
+
+    report = damage_pages(path, page)
+
+    assert report.found == {Kind.PAGES: 1, Kind.ROW: 1}
+    assert texts(report, Kind.ROW) == f"page {other}, row 290: its hash is another"
+
+
+def test_sound_store_has_nothing_to_save(path: Path) -> None:
+    report = check(path)
+
+    assert (report.saved, report.lost) == (None, None)
 
 
 @pytest.mark.parametrize("left", [0.1, 0.5, 0.9, 0.999])
