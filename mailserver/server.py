@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import platform
 import sys
 import time
@@ -37,12 +38,16 @@ from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.absences import Contact
 from mailserver.sync.catchup import Catchup
 from mailserver.waku.acceptance import Acceptance
+from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
 
 CLIENT_ID = f"waku-mailserver/v{__version__}/{sys.platform}/python{platform.python_version()}"
 """How we call ourselves in Hello."""
+
+TOO_LONG_INTERVAL_S = 3600.0
+"""How often it is said of a named peer that its packets are too long: it is dialled again every minute."""
 
 Reload = Callable[[], Config]
 """Reads all settings again, or raises ConfigError."""
@@ -63,6 +68,7 @@ class Server:
         """Wire the services. `acceptance` is that by which `catchup` judges, too."""
         self._config = config
         self._store = store
+        self._too_long_said: dict[NodeId, float] = {}  # no more than peers that were named
         self._ended_bytes = dict.fromkeys(Direction, 0)
         self._catchup = catchup
         self.admission = Admission(*policy.admission(config))
@@ -110,6 +116,7 @@ class Server:
             CLIENT_ID,
             status=self.node.status,
             refuse=self.peers.refuse,
+            is_named=self.peers.is_named,
             admission=self.admission,
             serve=self.serve,
             memory=self._memory,
@@ -123,8 +130,25 @@ class Server:
             await peer.run()
         finally:
             self.peers.discard(peer)
+            if peer.refused_bytes:
+                self._on_too_long(connection, peer.refused_bytes)
             self._ended_bytes[Direction.IN] += connection.received_bytes
             self._ended_bytes[Direction.OUT] += connection.sent_bytes
+
+    def _on_too_long(self, connection: Connection, size: int) -> None:
+        """A named peer cannot send us what it has: ask it for that, and say so, but not with every attempt."""
+        node_id, now = connection.node_id, asyncio.get_running_loop().time()
+        assert node_id is not None
+        is_asked = self._catchup.ask_for_unsent(node_id)
+        if now >= self._too_long_said.get(node_id, -math.inf) + TOO_LONG_INTERVAL_S:
+            self._too_long_said[node_id] = now
+            log.warning(
+                "packet of a named peer is too long peer=%s bytes=%d limit=%d fetched=%s",
+                connection,
+                size,
+                MAX_LONG_PACKET_BYTES,
+                "yes" if is_asked else "no",
+            )
 
     async def dial(self, enode: Enode) -> Connection:
         """Connect to a static peer.
@@ -133,7 +157,13 @@ class Server:
             ConnectionLost: nobody answers there.
         """
         _, listen_port = self.node.listen_address
-        config = session_config(self.node.key, CLIENT_ID, listen_port=listen_port, refuse=self.peers.refuse)
+        config = session_config(
+            self.node.key,
+            CLIENT_ID,
+            listen_port=listen_port,
+            refuse=self.peers.refuse,
+            is_named=self.peers.is_named,
+        )
         try:
             return await dial(enode, config, self.node.status(), memory=self._memory)
         except DecodeError as error:

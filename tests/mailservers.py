@@ -231,7 +231,9 @@ class Mailserver:
     async def connection(self, end: socket.socket, remote_id: NodeId | None = None) -> Connection:
         """Our side of a socket; `remote_id` is whom we dialled, if we did."""
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=end)
-        config = session_config(self.key, self.node.client_id, refuse=self.connected.refuse)
+        config = session_config(
+            self.key, self.node.client_id, refuse=self.connected.refuse, is_named=self.connected.is_named
+        )
         return Connection(pipe, config, self.status, remote_id=remote_id)
 
     def start(self, connection: Connection) -> None:

@@ -132,11 +132,11 @@ class RawPeer:
         """Send a packet, without waiting for anything."""
         self.write(self.packet(code, payload))
 
-    async def greet(self, *, status: bytes | None = DEPLOYED_STATUS) -> "RawPeer":
+    async def greet(self, *, status: bytes | None = DEPLOYED_STATUS, version: int = 5) -> "RawPeer":
         """Exchange Hello and, unless it is None, Status, as every lawful peer does; return itself."""
-        self.write(self.hello())
+        self.write(self.hello(version=version))
         assert (await self.hear()).message_id == p2p.MessageId.HELLO
-        self.compressed = True
+        self.compressed = version >= 5
         if status is not None:
             self.say(PacketCode.STATUS, status)
             assert (await self.hear_packet()).code == PacketCode.STATUS

@@ -109,7 +109,7 @@ def as_uint(item: Item, max_bytes: int) -> int:
     return int.from_bytes(data, "big")
 
 
-def header(data: bytes, at: int, end: int) -> tuple[bool, int, int]:
+def header(data: bytes | bytearray, at: int, end: int) -> tuple[bool, int, int]:
     """Read one item header: whether it is a list, and where its payload starts and ends.
 
     Args:

@@ -16,6 +16,18 @@ _LITERAL = 0  # the lower two bits of a tag; the upper six are the length less o
 _ONE_BYTE, _TWO_BYTES = 60 << 2 | _LITERAL, 61 << 2 | _LITERAL
 
 
+def announced_bytes(data: bytes | memoryview) -> int:
+    """How long a block says that it is once inflated; its first 5 bytes are enough.
+
+    Raises:
+        DecodeError: no length.
+    """
+    try:
+        return int(cramjam.snappy.decompress_raw_len(data))
+    except cramjam.DecompressionError as error:
+        raise DecodeError("Snappy length is unreadable") from error
+
+
 def compress(data: bytes) -> bytes:
     """Compress one block."""
     size = len(data)
@@ -34,16 +46,29 @@ def decompress(data: bytes, *, max_bytes: int) -> bytes:
     literal = _only_literal(data)
     if literal is not None and len(literal) <= max_bytes:
         return literal
-    try:
-        announced = cramjam.snappy.decompress_raw_len(data)
-    except cramjam.DecompressionError as error:
-        raise DecodeError("Snappy length is unreadable") from error
+    announced = announced_bytes(data)
     if announced > max_bytes:
         raise DecodeError("Snappy announces too much", got=announced, limit=max_bytes)
     try:
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise DecodeError("Snappy block is damaged") from error
+
+
+def decompress_long(data: memoryview) -> bytearray:
+    """Inflate one block whose announced length has been found acceptable, for a thread: it holds no lock meanwhile.
+
+    Raises:
+        DecodeError: no length, or a damaged block.
+    """
+    inflated = bytearray(announced_bytes(data))  # taken once: nothing is copied
+    try:
+        size = cramjam.snappy.decompress_raw_into(data, inflated)
+    except cramjam.DecompressionError as error:
+        raise DecodeError("Snappy block is damaged") from error
+    if size != len(inflated):
+        raise DecodeError("Snappy block is damaged", got=size, limit=len(inflated))
+    return inflated
 
 
 def _only_literal(data: bytes) -> bytes | None:

@@ -13,12 +13,20 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 
 from mailserver.codec.keys import NodeId
-from mailserver.errors import ConnectionLost, DisconnectReason, RemoteProtocolError
+from mailserver.codec.snappy import decompress_long
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Share, Turns
-from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
+from mailserver.rlpx.events import (
+    BaseMessageReceived,
+    Closed,
+    LongMessageReceived,
+    MessageReceived,
+    MessageTooLong,
+    Opened,
+)
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
 from mailserver.rlpx.session import Session, SessionState
 from mailserver.rlpx.session_config import SessionConfig
@@ -33,6 +41,9 @@ WRITE_TIMEOUT_S = 20.0
 
 TURN_TIMEOUT_S = 20.0
 """How long a large frame waits for memory: by then, deployed clients have given it up."""
+
+LONG_TURN_TIMEOUT_S = 300.0
+"""How long a message waits that is longer than a stranger may send: while ten others take as long as they may."""
 
 LINGER_S = 1.0
 """How long a peer has to read our Disconnect and close. Closing at once could reset the connection under it."""
@@ -60,7 +71,11 @@ def _encoded(options: StatusOptions) -> SharedPayload:
 
 
 class Connection:
-    """One peer's connection, from its first byte to its end. `heard_at`: when something came last, by the loop."""
+    """One peer's connection, from its first byte to its end.
+
+    `heard_at`: when something came last, by the loop. `refused_bytes`: how long a packet of a named peer was that was
+    too long even for one, 0 if there was none.
+    """
 
     def __init__(
         self,
@@ -90,7 +105,12 @@ class Connection:
         self._timer: TimerHandle | None = None
         self._opening = Share(turns or Turns(), FREE_FRAMES)
         self._counted_frames = 0
-        self._room = FrameRoom(memory or ReceiveMemory(), on_granted=pipe.wake, on_late=self._on_late_frame)
+        self._room = FrameRoom(
+            memory or ReceiveMemory(),
+            max_message_bytes=config.max_message_bytes,
+            on_granted=pipe.wake,
+            on_late=self._on_late_frame,
+        )
         self._stuck_timer: TimerHandle | None = None
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
@@ -101,6 +121,7 @@ class Connection:
         self.opened_at: float | None = None
         self.heard_at = self._loop.time()
         self.client_id = ""
+        self.refused_bytes = 0
 
     def __str__(self) -> str:
         remote_id = self._session.remote_id
@@ -296,7 +317,7 @@ class Connection:
         if self._closed is not None or self._room.ask(self._session.frame):
             return
         self._pause_reading()
-        await self._pipe.rest(TURN_TIMEOUT_S)
+        await self._pipe.rest(LONG_TURN_TIMEOUT_S if self._room.is_long else TURN_TIMEOUT_S)
         self._resume_reading()
         if not self._room.is_granted and self._closed is None:
             self.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
@@ -310,6 +331,10 @@ class Connection:
             match event:
                 case MessageReceived(code=code, payload=payload):
                     await self._on_packet(code, payload, handler)
+                case LongMessageReceived():
+                    await self._on_long_packet(event, handler)
+                case MessageTooLong(size=size):
+                    self.refused_bytes = size
                 case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
                     await self._pause(size)
                 case Opened(client_id=client_id):
@@ -344,6 +369,26 @@ class Connection:
         self._session.pause_reading()
         await handler(event)
         self._session.resume_reading(self._loop.time())
+        await self._pause(len(payload))
+
+    async def _on_long_packet(self, message: LongMessageReceived, handler: Handler) -> None:
+        """Inflate a long packet in a thread, and have it acted on; nothing is read meanwhile."""
+        self._flush()
+        self._pause_reading()
+        try:
+            if message.is_compressed:
+                payload = await asyncio.to_thread(decompress_long, message.data)
+            else:
+                payload = bytearray(message.data)
+            event = self._peer.receive_long_packet(message.code, payload)
+        except DecodeError as error:
+            self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
+            return
+        except RemoteProtocolError as error:
+            self.disconnect(error.reason, error.cause)
+            return
+        await handler(event)
+        self._resume_reading()
         await self._pause(len(payload))
 
     async def _pause(self, size: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mailserver.codec.keys import PrivateKey
+from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.net.admission import Admission
 from mailserver.net.connection import Connection, Serve, run_guarded
@@ -44,6 +44,7 @@ class Listener:
         *,
         status: Callable[[], StatusOptions],
         refuse: Refuse,
+        is_named: Callable[[NodeId], bool] | None = None,
         admission: Admission,
         serve: Serve,
         memory: ReceiveMemory | None = None,
@@ -54,6 +55,7 @@ class Listener:
         Args:
             status: says what is announced to a peer that connects now.
             refuse: says why a peer that has shown who it is, is not wanted.
+            is_named: whether the operator has named a peer, so that its packets may be long.
             admission: decides by address, before that.
             memory: for large frames, of all connections; None for some of its own.
             turns: of all connections; None for some of its own.
@@ -62,6 +64,7 @@ class Listener:
         self._client_id = client_id
         self._status = status
         self._refuse = refuse
+        self._is_named = is_named
         self._admission = admission
         self._serve = serve
         self._memory = memory or ReceiveMemory()
@@ -107,7 +110,9 @@ class Listener:
             pipe.abort()
             return
         self._drop_pending()
-        config = session_config(self._key, self._client_id, listen_port=self._port, refuse=self._refuse)
+        config = session_config(
+            self._key, self._client_id, listen_port=self._port, refuse=self._refuse, is_named=self._is_named
+        )
         connection = Connection(pipe, config, self._status(), memory=self._memory, turns=self._turns)
         self._pending[connection] = None
         task = loop.create_task(self._run(connection), name=f"peer {pipe.address}")

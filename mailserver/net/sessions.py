@@ -1,22 +1,32 @@
 """Our side of every session: the capability that we speak, and the randomness that a handshake takes."""
 
 import secrets
+from collections.abc import Callable
 
 from mailserver.codec.ecies import IV_BYTES
-from mailserver.codec.keys import PRIVATE_KEY_BYTES, PrivateKey
+from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.session_config import Refuse, SessionConfig
-from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT
+from mailserver.waku.packets import MAX_LONG_PACKET_BYTES, MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT
 
 WAKU = Capability("waku", 1)
 """The capability that we speak. `waku/0` is deprecated: a peer with nothing else is useless."""
 
 
 def session_config(
-    key: PrivateKey, client_id: str, *, listen_port: int = 0, refuse: Refuse | None = None
+    key: PrivateKey,
+    client_id: str,
+    *,
+    listen_port: int = 0,
+    refuse: Refuse | None = None,
+    is_named: Callable[[NodeId], bool] | None = None,
 ) -> SessionConfig:
-    """Describe our side of a session that speaks Waku v1."""
+    """Describe our side of a session that speaks Waku v1.
+
+    Args:
+        is_named: whether the operator has named a peer, so that its packets may be long; None: nobody's may.
+    """
     return SessionConfig(
         key=key,
         client_id=client_id,
@@ -24,6 +34,8 @@ def session_config(
         max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
         listen_port=listen_port,
         refuse=refuse,
+        may_be_long=is_named,
+        max_long_message_bytes=MAX_LONG_PACKET_BYTES,
     )
 
 

@@ -27,6 +27,26 @@ class MessageReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class LongMessageReceived:
+    """A message of a shared capability that inflates to more than `max_message_bytes`.
+
+    `data` is as it came, and compressed or not: to inflate it takes a while, which is for the caller to choose.
+    """
+
+    capability: Capability
+    code: int
+    data: memoryview
+    is_compressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTooLong:
+    """A peer that may send long messages has sent one that is too long even so, of `size` bytes inflated. It goes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class BaseMessageReceived:
     """A message of the base protocol ("p2p"), which the session has acted on. `size`: of its payload, in bytes."""
 
@@ -42,4 +62,4 @@ class Closed:
     cause: str
 
 
-Event: TypeAlias = Opened | MessageReceived | BaseMessageReceived | Closed
+Event: TypeAlias = Opened | MessageReceived | LongMessageReceived | MessageTooLong | BaseMessageReceived | Closed

@@ -6,6 +6,7 @@ cipher stream and MAC state. A decoder whose MAC once differed is out of step fo
 
 import hmac
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mailserver.codec import aes
 from mailserver.codec.keccak import running_keccak
@@ -18,21 +19,29 @@ MAC_BYTES = 16
 MAX_FRAME_BODY_BYTES = 0xFF_FFFF
 """What the three bytes of frame-size can say."""
 
-_BLOCK = 16
+BLOCK_BYTES = 16
+"""The body of a frame comes in whole blocks."""
+
+_Buffer = TypeVar("_Buffer", bytes, memoryview)
 _HEADER_DATA = b"\xc2\x80\x80"  # header-data = [capability-id 0, context-id 0]; both are unused
-_HEADER_REST = _HEADER_DATA + bytes(_BLOCK - 3 - len(_HEADER_DATA))
+_HEADER_REST = _HEADER_DATA + bytes(BLOCK_BYTES - 3 - len(_HEADER_DATA))
 
 
 def padded(size: int) -> int:
     """Round a frame-size up to whole cipher blocks."""
-    return -(-size // _BLOCK) * _BLOCK
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ComingFrame:
-    """A frame whose header has been read, and whose body has not all come. `body_bytes` is its frame-size."""
+    """A frame whose header has been read, and whose body has not all come. `body_bytes` is its frame-size.
+
+    `message_bytes` is how long its first bytes say that the message is once inflated, None before they have come. They
+    are not authenticated before all of the frame is there.
+    """
 
     body_bytes: int
+    message_bytes: int | None = None
 
     @property
     def wire_bytes(self) -> int:
@@ -51,9 +60,11 @@ class _Mac:
         # header-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ header-ciphertext
         return self._step(header_ciphertext)
 
-    def of_body(self, body_ciphertext: bytes) -> bytes:
-        # frame-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ keccak256.digest(mac)[:16]
+    def add_part(self, body_ciphertext: bytes) -> None:
         self._keccak.update(body_ciphertext)
+
+    def of_parts(self) -> bytes:
+        # frame-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ keccak256.digest(mac)[:16]
         return self._step(self._keccak.digest()[:MAC_BYTES])
 
     def _step(self, value: bytes) -> bytes:
@@ -75,7 +86,8 @@ class FrameEncoder:
         header = self._encrypt(len(body).to_bytes(3, "big") + _HEADER_REST)
         header_mac = self._mac.of_header(header)
         ciphertext = self._encrypt(body + bytes(padded(len(body)) - len(body)))
-        return b"".join((header, header_mac, ciphertext, self._mac.of_body(ciphertext)))
+        self._mac.add_part(ciphertext)
+        return b"".join((header, header_mac, ciphertext, self._mac.of_parts()))
 
 
 class FrameDecoder:
@@ -110,10 +122,25 @@ class FrameDecoder:
         Raises:
             DecodeError: the MAC differs.
         """
-        ciphertext = data[:-MAC_BYTES]
-        if not hmac.compare_digest(data[-MAC_BYTES:], self._mac.of_body(ciphertext)):
+        body = self.decode_part(data[:-MAC_BYTES])
+        self.check_body(data[-MAC_BYTES:])
+        return body[:size]
+
+    def decode_part(self, data: bytes) -> bytes:
+        """Decrypt the next part of a frame body: whole blocks. Believe nothing of it before `check_body`."""
+        self._mac.add_part(data)
+        return self._decrypt(data)
+
+    def check_body(self, mac: bytes) -> None:
+        """Authenticate a frame body when all its parts have been decrypted.
+
+        Args:
+            mac: MAC_BYTES bytes: frame-mac.
+        Raises:
+            DecodeError: the MAC differs.
+        """
+        if not hmac.compare_digest(mac, self._mac.of_parts()):
             raise DecodeError("frame body MAC differs")
-        return self._decrypt(ciphertext)[:size]
 
 
 def encode_message_id(message_id: int) -> bytes:
@@ -123,7 +150,7 @@ def encode_message_id(message_id: int) -> bytes:
     return bytes([message_id]) if message_id < 0x80 else bytes([0x81, message_id])
 
 
-def split_message(body: bytes) -> tuple[int, bytes]:
+def split_message(body: _Buffer) -> tuple[int, _Buffer]:
     """Split a frame body of a byte or more into message id and data (rlpx.md "Framing").
 
     Raises:
@@ -136,4 +163,4 @@ def split_message(body: bytes) -> tuple[int, bytes]:
         return 0, body[1:]
     if first == 0x81 and len(body) > 1 and body[1] >= 0x80:
         return body[1], body[2:]
-    raise DecodeError("message id is not an RLP integer below 256", got=body[:3].hex())
+    raise DecodeError("message id is not an RLP integer below 256", got=bytes(body[:3]).hex())

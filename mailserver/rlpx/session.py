@@ -20,13 +20,25 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, SharedCapability, locate, share
-from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
+from mailserver.rlpx.events import (
+    BaseMessageReceived,
+    Closed,
+    Event,
+    LongMessageReceived,
+    MessageReceived,
+    MessageTooLong,
+    Opened,
+)
 from mailserver.rlpx.framing import (
+    BLOCK_BYTES,
     HEADER_BYTES,
+    MAC_BYTES,
+    MAX_FRAME_BODY_BYTES,
     ComingFrame,
     FrameDecoder,
     FrameEncoder,
     encode_message_id,
+    padded,
     split_message,
 )
 from mailserver.rlpx.handshake import (
@@ -48,6 +60,9 @@ HANDSHAKE_TIMEOUT_S = 5.0
 
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
 """No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
+
+PART_BYTES = 32 * 1024
+"""A frame that is longer is decrypted as it comes: all at once, the longest would take a tenth of a second."""
 
 _MESSAGE_ID_BYTES = 2  # up to 0xff, in RLP
 _SNAPPY_VERSION = 5
@@ -97,7 +112,7 @@ class Session:
         self._encoder: FrameEncoder
         self._decoder: FrameDecoder
         self._frame: ComingFrame | None = None
-        self._max_body_bytes = _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
+        self._body = bytearray()  # of that frame, as far as it has been decrypted
         self._compressed = False
         self._shared: tuple[SharedCapability, ...] = ()
         self._remote_id = remote_id
@@ -174,7 +189,13 @@ class Session:
     def receive_eof(self) -> None:
         """The peer closed its side, or the transport broke."""
         if self._state is not SessionState.CLOSED:
-            self._close(None, by_peer=True, cause=f"connection closed in state {self._state.name}")
+            cause = f"connection closed in state {self._state.name}"
+            if self._initiator is not None:  # it cannot say so: there are no keys to say it with
+                cause = (
+                    "connection closed without an answer: another node id is there than the enode says, most likely, "
+                    "or this address is not let in"
+                )
+            self._close(None, by_peer=True, cause=cause)
 
     def next_timer(self) -> float | None:
         """When to call `handle_timer`; None once closed. It moves forward as bytes arrive."""
@@ -265,14 +286,47 @@ class Session:
             if len(self._buffer) < HEADER_BYTES:
                 return False
             header = self._take(HEADER_BYTES)
-            self._frame = ComingFrame(self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes))
-        if len(self._buffer) < self._frame.wire_bytes:
+            self._frame = ComingFrame(self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes()))
+        frame = self._frame
+        if frame.wire_bytes > PART_BYTES:
+            if not self._decode_more(frame):
+                return False
+            body, self._body = memoryview(self._body)[: frame.body_bytes], bytearray()
+        elif len(self._buffer) < frame.wire_bytes:
             return False
-        body = self._decoder.decode_body(self._take(self._frame.wire_bytes), self._frame.body_bytes)
+        else:
+            body = memoryview(self._decoder.decode_body(self._take(frame.wire_bytes), frame.body_bytes))
         self._frame = None
         self.opened_frames += 1
         self._on_message(body, now)
         return True
+
+    def _decode_more(self, frame: ComingFrame) -> bool:
+        """Decrypt what has come of a large frame; return whether that is all."""
+        size = padded(frame.body_bytes)
+        self._body += self._decoder.decode_part(
+            self._take(min(len(self._buffer) // BLOCK_BYTES * BLOCK_BYTES, size - len(self._body)))
+        )
+        if frame.message_bytes is None and self._body:
+            _, data = split_message(memoryview(self._body)[:BLOCK_BYTES])
+            frame.message_bytes = snappy.announced_bytes(data) if self._compressed else frame.body_bytes
+        if len(self._body) < size or len(self._buffer) < MAC_BYTES:
+            return False
+        self._decoder.check_body(self._take(MAC_BYTES))
+        return True
+
+    def _max_body_bytes(self) -> int:
+        if self._state is not SessionState.OPEN:
+            return _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
+        longest = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._max_message_bytes())
+        return min(longest, MAX_FRAME_BODY_BYTES)
+
+    def _max_message_bytes(self) -> int:
+        config = self._config
+        assert self._remote_id is not None
+        if config.may_be_long is not None and config.may_be_long(self._remote_id):
+            return min(config.max_long_message_bytes, MAX_SNAPPY_BYTES)
+        return min(config.max_message_bytes, MAX_SNAPPY_BYTES)
 
     def _advance_handshake(self) -> bool:
         if len(self._buffer) < SIZE_PREFIX_BYTES:
@@ -325,26 +379,34 @@ class Session:
             raise RemoteProtocolError(refused, "not wanted here")
         return refused
 
-    def _on_message(self, body: bytes, now: float) -> None:
+    def _on_message(self, body: memoryview, now: float) -> None:
         message_id, data = split_message(body)
         if self._state is SessionState.HELLO:
-            self._on_first_message(message_id, data, now)
+            self._on_first_message(message_id, bytes(data), now)
             return
         if message_id == p2p.MessageId.DISCONNECT:
+            payload = bytes(data)
             with contextlib.suppress(DecodeError):  # it is not compressed if it was said before our Hello was heard
-                data = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
-            self._on_disconnect(data)
+                payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
+            self._on_disconnect(payload)
             return
-        is_p2p = message_id < RESERVED_MESSAGE_IDS
-        payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES if is_p2p else self._config.max_message_bytes)
-        if is_p2p:
+        if message_id < RESERVED_MESSAGE_IDS:
+            payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
             self._on_p2p_message(message_id)
             self._events.append(BaseMessageReceived(len(payload)))
             return
         located = locate(self._shared, message_id)
         if located is None:
             raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} is nobody's")
-        self._events.append(MessageReceived(*located, payload))
+        most = self._max_message_bytes()
+        if most > self._config.max_message_bytes and len(body) > PART_BYTES:
+            size = snappy.announced_bytes(data) if self._compressed else len(data)
+            if size > most:
+                self._events.append(MessageTooLong(size))
+            elif size > self._config.max_message_bytes:
+                self._events.append(LongMessageReceived(*located, data, self._compressed))
+                return
+        self._events.append(MessageReceived(*located, self._inflate(data, most)))
 
     def _on_first_message(self, message_id: int, data: bytes, now: float) -> None:
         """Hello, or a Disconnect in its place; neither is compressed."""
@@ -365,7 +427,6 @@ class Session:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
         self._state = SessionState.OPEN
         self._liveness = Liveness(now, is_reading=self._is_reading)
-        self._max_body_bytes = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._config.max_message_bytes)
         self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
 
     def _on_p2p_message(self, message_id: int) -> None:
@@ -379,13 +440,12 @@ class Session:
         name = "unknown reason" if reason is None else reason.name
         self._close(reason, by_peer=True, cause=f"peer disconnected: {name}")
 
-    def _inflate(self, data: bytes, max_bytes: int) -> bytes:
-        max_bytes = min(max_bytes, MAX_SNAPPY_BYTES)
+    def _inflate(self, data: memoryview, max_bytes: int) -> bytes:
         if self._compressed:
-            return snappy.decompress(data, max_bytes=max_bytes)
+            return snappy.decompress(bytes(data), max_bytes=max_bytes)
         if len(data) > max_bytes:
             raise DecodeError("message is too long", got=len(data), limit=max_bytes)
-        return data
+        return bytes(data)
 
     def _send_frame(self, message_id: int, payload: bytes | SharedPayload) -> None:
         if isinstance(payload, SharedPayload):
@@ -397,6 +457,7 @@ class Session:
     def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:
         self._state = SessionState.CLOSED
         self._frame = None
+        self._body = bytearray()
         self._buffer.clear()
         self._events.append(Closed(reason, by_peer, cause))
 

@@ -25,7 +25,8 @@ class SessionConfig:
     """What both roles need.
 
     `capabilities` maps what we speak to the number of message ids that it takes. `max_message_bytes` bounds a
-    message's inflated payload. `refuse` is asked when the peer has shown who it is, and a reason is said in place of
+    message's inflated payload; that of peers of which `may_be_long` says so, by their proven node id, is bounded by
+    `max_long_message_bytes`. `refuse` is asked when the peer has shown who it is, and a reason is said in place of
     Hello; while it is undecided, Hello waits, see `reconsider`. It is asked again when the peer's Hello is in: others
     may have taken the last place meanwhile.
     """
@@ -36,3 +37,5 @@ class SessionConfig:
     max_message_bytes: int
     listen_port: int = 0
     refuse: Refuse | None = None
+    may_be_long: Callable[[NodeId], bool] | None = None
+    max_long_message_bytes: int = 0

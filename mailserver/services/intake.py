@@ -50,11 +50,16 @@ class Load(NamedTuple):
     def of(cls, code: int, payload: bytes) -> "Load":
         """The load of a packet that has just come."""
         if code in (PacketCode.MESSAGES, PacketCode.P2P_MESSAGE):
-            count = count_envelopes(payload)
-            memory = PACKET_MEMORY_BYTES + count * ENVELOPE_MEMORY_BYTES + len(payload)
-            return cls(max(len(payload), count * LEAST_SEALED_BYTES), memory if code == PacketCode.MESSAGES else 0)
+            load = cls.of_envelopes(count_envelopes(payload), len(payload))
+            return load if code == PacketCode.MESSAGES else load._replace(memory=0)
         # Requests have limits of their own, and are decoded when it is their turn.
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
+
+    @classmethod
+    def of_envelopes(cls, count: int, size: int) -> "Load":
+        """The load of so many envelopes that are to wait for the disk, of so many bytes together."""
+        memory = PACKET_MEMORY_BYTES + count * ENVELOPE_MEMORY_BYTES + size
+        return cls(max(size, count * LEAST_SEALED_BYTES), memory)
 
 
 class SharedMemory:

@@ -29,10 +29,17 @@ from mailserver.services.outlet import Outlet
 from mailserver.services.quotas import Requester, RequestLimiter
 from mailserver.services.rates import Meter, RateLimiter
 from mailserver.services.relay import PeerRelay, Relay
-from mailserver.waku.envelope import Envelope
-from mailserver.waku.packets import PacketCode, encode_batch_acknowledged
+from mailserver.waku.envelope import (
+    MAX_ENVELOPES_PER_PACKET,
+    PART_BYTES,
+    Envelope,
+    EnvelopeReader,
+    TooManyEnvelopes,
+)
+from mailserver.waku.packets import EnvelopeError, MessageResponse, PacketCode, encode_batch_acknowledged
 from mailserver.waku.peer import (
     Event,
+    LongMessagesReceived,
     MessagesReceived,
     P2PMessagesReceived,
     P2PRequestCompleted,
@@ -82,7 +89,11 @@ class Services:
 
 
 class ServedPeer:
-    """Serves one connection until it ends. `late`: how many envelopes a trusted peer has sent that had expired."""
+    """Serves one connection until it ends.
+
+    `late`: how many envelopes a trusted peer has sent that had expired. `refused_bytes`: how long a packet was that was
+    too long even for a named peer, 0 if there was none.
+    """
 
     def __init__(self, connection: Connection, services: Services, number: int) -> None:
         """Take over a connection; `run` does the rest.
@@ -94,6 +105,7 @@ class ServedPeer:
         self._services = services
         self.number = number
         self.late = 0
+        self.refused_bytes = 0
         self._meter: Meter | None = None
         self._requester: Requester | None = None
         self._pace = Pace()
@@ -125,6 +137,7 @@ class ServedPeer:
                 self._services.intake.requests.leave(self._request_bytes)
                 self._give_back(self._memory)  # of a packet that did not decode, or came while we were quitting
                 self._services.completions.end_all(self.number, "the mailserver has gone")
+        self.refused_bytes = self.refused_bytes or self.connection.refused_bytes
         closed = self.connection.closed
         if closed is not None:
             self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
@@ -160,6 +173,8 @@ class ServedPeer:
         match event:
             case MessagesReceived():
                 await self._on_messages(event)
+            case LongMessagesReceived(reader=reader):
+                await self._on_long_messages(reader)
             case P2PRequestReceived(payload=payload):
                 await self._on_request(payload)
             case P2PMessagesReceived(envelopes=envelopes):
@@ -204,31 +219,43 @@ class ServedPeer:
         self._unconfirmed_packets += 1
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
-        if self.connection.node_id in self._services.trusted:
-            now = self._services.clock()  # they are judged a moment later
-            self.late += sum(envelope.expiry <= now for envelope in event.envelopes)
+        self._count_late(event.envelopes)
         self._tasks.create_task(self._archive_and_confirm(event, memory, asyncio.get_running_loop().time()))
+
+    async def _on_long_messages(self, reader: EnvelopeReader) -> None:
+        """Take in a long packet of a named peer, a part at a time, and confirm it once all of it is on disk."""
+        errors: list[EnvelopeError] = []
+        received_at = asyncio.get_running_loop().time()
+        try:
+            while not self._stopping:
+                await self._opening.take(PART_BYTES)
+                envelopes = reader.read()
+                if not envelopes:
+                    self._confirm(MessageResponse(reader.payload_hash(), tuple(errors)), received_at)
+                    return
+                response = await self._take_part(envelopes)
+                errors += response.errors[: MAX_ENVELOPES_PER_PACKET - len(errors)]
+        except TooManyEnvelopes as error:
+            self.refused_bytes = reader.size
+            self.connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"MESSAGES: {error}")
+        except DecodeError as error:
+            self.connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"MESSAGES: {error}")
+        except (StoreError, ConnectionLost):
+            pass  # as of any packet: it is not confirmed, or nobody is there to hear it
+
+    async def _take_part(self, envelopes: list[Envelope]) -> MessageResponse:
+        self._count_late(envelopes)
+        load = Load.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes))
+        await self._services.intake.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
+        self._memory_bytes += load.memory
+        try:
+            return await self._archive(envelopes, b"")  # the whole packet is confirmed, not its parts
+        finally:
+            self._give_back(load.memory)
 
     async def _archive_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
         try:
-            response = await self._services.archive.take(
-                event.envelopes,
-                event.batch_hash,
-                peer=self.number,
-                subnet=groups_of(self.connection.host).subnet,
-                is_limited=not self._known_meter.is_allowed,
-            )
-            if response.errors:
-                log.debug(
-                    "envelopes refused peer=%s count=%d first=%r",
-                    self.connection,
-                    len(response.errors),
-                    response.errors[0].description,
-                )
-            self._send_at_once(PacketCode.MESSAGE_RESPONSE, response.encode())
-            self._send_at_once(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(event.batch_hash))
-            delay_s = asyncio.get_running_loop().time() - received_at
-            self._services.metrics.confirmation_delay.observe(delay_s)
+            self._confirm(await self._archive(event.envelopes, event.batch_hash), received_at)
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:
@@ -239,6 +266,38 @@ class ServedPeer:
             self._unconfirmed_bytes -= _size(event)
             self._give_back(memory)
             self._confirmed.set()
+
+    def _count_late(self, envelopes: Sequence[Envelope]) -> None:
+        if self.connection.node_id in self._services.trusted:
+            now = self._services.clock()  # they are judged a moment later
+            self.late += sum(envelope.expiry <= now for envelope in envelopes)
+
+    async def _archive(self, envelopes: Sequence[Envelope], batch_hash: bytes) -> MessageResponse:
+        return await self._services.archive.take(
+            envelopes,
+            batch_hash,
+            peer=self.number,
+            subnet=groups_of(self.connection.host).subnet,
+            is_limited=not self._known_meter.is_allowed,
+        )
+
+    def _confirm(self, response: MessageResponse, received_at: float) -> None:
+        """Tell the peer that a packet is on disk.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        if response.errors:
+            log.debug(
+                "envelopes refused peer=%s count=%d first=%r",
+                self.connection,
+                len(response.errors),
+                response.errors[0].description,
+            )
+        self._send_at_once(PacketCode.MESSAGE_RESPONSE, response.encode())
+        self._send_at_once(PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(response.batch_hash))
+        delay_s = asyncio.get_running_loop().time() - received_at
+        self._services.metrics.confirmation_delay.observe(delay_s)
 
     def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
         """Hand what a trusted mailserver sends to the filters: it is history, neither judged nor stored nor relayed."""

@@ -102,11 +102,12 @@ class Peers:
         present = self.find(node_id)
         if present is not None:
             return DisconnectReason.ALREADY_CONNECTED if present.connection.probe() else Undecided.UNDECIDED
-        if self._is_relied_on(node_id) or len(self.connected()) < self.max_peers or self._makes_room(node_id):
+        if self.is_named(node_id) or len(self.connected()) < self.max_peers or self._makes_room(node_id):
             return None
         return DisconnectReason.TOO_MANY_PEERS
 
-    def _is_relied_on(self, node_id: NodeId | None) -> bool:
+    def is_named(self, node_id: NodeId | None) -> bool:
+        """Whether the operator has named this peer: it is static or trusted."""
         return node_id in self.static or node_id in self.trusted
 
     def _makes_room(self, node_id: NodeId) -> bool:
@@ -116,7 +117,7 @@ class Peers:
         """
         newcomers = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
         present = sorted(
-            (peer.connection for peer in self.connected() if not self._is_relied_on(peer.connection.node_id)),
+            (peer.connection for peer in self.connected() if not self.is_named(peer.connection.node_id)),
             key=lambda connection: connection.opened_at or 0.0,
         )
         for newcomer in newcomers:

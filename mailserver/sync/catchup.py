@@ -37,6 +37,9 @@ ASK_AGAIN_S = 600
 """How long after the start what was created meanwhile is asked for, too: until then our peers have found us again.
 Those that we dial are tried every minute."""
 
+UNSENT_INTERVAL_S = 60
+"""How often at most a source is asked for what it cannot send us."""
+
 MAX_LEAP_S = LATE_S
 """By how much our clock may leap unnoticed. A machine that was suspended, or has started with a clock far behind, has
 missed the time between; one whose clock was far ahead has refused what was live."""
@@ -61,6 +64,7 @@ class Catchup:
         self._sources: dict[NodeId, Source] = {}
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._logged_pages: dict[NodeId, int] = {}
+        self._unsent_asked: dict[NodeId, int] = {}  # by the clock
         self._problem: str | None = None
         self._is_missed_saved = True
         self._running = False
@@ -134,6 +138,24 @@ class Catchup:
             contacts: says who is connected, and how, whether it is a source or not.
         """
         self._contacts = contacts
+
+    def ask_for_unsent(self, node_id: NodeId) -> bool:
+        """Ask a source for what it cannot send us, as its pool is too long for a packet; return whether it is asked.
+
+        What was created since the last call is asked for, at most every UNSENT_INTERVAL_S, and for the first time what
+        may still be in its pool: before that, it was asked as of any start.
+        """
+        source = self._sources.get(node_id)
+        named = {enode.node_id for enode in self._settings.sources}
+        if source is None or node_id not in named or self._max_days <= 0:
+            return False
+        now = int(self._clock())
+        asked_at = self._unsent_asked.get(node_id)
+        if asked_at is None or now >= asked_at + UNSENT_INTERVAL_S:
+            since = now if asked_at is None else asked_at
+            self._unsent_asked[node_id] = now
+            self._owe(Range(max(since - LATE_S, 0), now), [source])
+        return True
 
     def follow(self, sources: Iterable[Enode]) -> None:
         """Put other sources in force: new ones are asked for what is missed, those that are none any more for nothing.

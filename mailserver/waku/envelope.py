@@ -26,8 +26,19 @@ MAX_ENVELOPES_PER_PACKET = 8192
 """Most envelopes in one packet. Sealed data is padded to 256 bytes and more, so 1.5 MB hold 5,300 honest ones."""
 
 
+MAX_ENVELOPES_PER_LONG_PACKET = 65_536
+"""The same of a packet of 16 MiB, which holds no more of 256 bytes."""
+
+PART_ENVELOPES = 1024
+PART_BYTES = 1024 * 1024
+"""How much of a long packet is read at once: 4 ms. One envelope may be longer."""
+
 LEAST_SEALED_BYTES = 256
 """Whatever is sealed is padded to so many bytes or more (7/WAKU-DATA): what is shorter is no message."""
+
+
+class TooManyEnvelopes(DecodeError):
+    """A packet holds more envelopes than are taken of one."""
 
 
 class Envelope(NamedTuple):
@@ -142,6 +153,52 @@ def decode_envelopes(payload: bytes) -> list[Envelope]:
         if len(envelopes) > MAX_ENVELOPES_PER_PACKET:
             raise DecodeError("packet holds too many envelopes", limit=MAX_ENVELOPES_PER_PACKET)
     return envelopes
+
+
+class EnvelopeReader:
+    """Reads the payload of a long Messages packet a part at a time, so that others have their turn in between."""
+
+    def __init__(self, payload: bytearray) -> None:
+        """Begin.
+
+        Raises:
+            DecodeError: it is not one list.
+        """
+        is_list, at, self._end = rlp.header(payload, 0, len(payload))
+        if not is_list or self._end != len(payload):
+            raise DecodeError("packet is not one list of envelopes")
+        self._payload = payload
+        self._at = at
+        self._count = 0
+        self._keccak = running_keccak(bytes(payload[:at]))
+
+    def read(self) -> list[Envelope]:
+        """Decode some more envelopes; none at the end.
+
+        Raises:
+            DecodeError: one does not decode, or there are more than MAX_ENVELOPES_PER_LONG_PACKET.
+        """
+        envelopes: list[Envelope] = []
+        start = at = self._at
+        while at < self._end and at - start < PART_BYTES and len(envelopes) < PART_ENVELOPES:
+            _, _, stop = rlp.header(self._payload, at, self._end)
+            envelopes.append(decode_envelope(bytes(self._payload[at:stop])))
+            at = stop
+        self._count += len(envelopes)
+        if self._count > MAX_ENVELOPES_PER_LONG_PACKET:
+            raise TooManyEnvelopes("packet holds too many envelopes", limit=MAX_ENVELOPES_PER_LONG_PACKET)
+        self._keccak.update(bytes(self._payload[start:at]))
+        self._at = at
+        return envelopes
+
+    @property
+    def size(self) -> int:
+        """How long the payload is, in bytes."""
+        return len(self._payload)
+
+    def payload_hash(self) -> bytes:
+        """Keccak-256 of the payload, once all of it has been read: what a confirmation names."""
+        return self._keccak.digest()
 
 
 def count_envelopes(payload: bytes) -> int:

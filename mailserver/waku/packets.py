@@ -23,6 +23,10 @@ MAX_PACKET_BYTES = 1024 * 1024
 MAX_RECEIVED_PACKET_BYTES = 1536 * 1024
 """No packet that we take carries more: the 1.5 MB of 6/WAKU1 "Maximum Packet Size"."""
 
+MAX_LONG_PACKET_BYTES = 16 * 1024 * 1024
+"""What a packet of a peer that the operator has named may have instead: all that RLPx lets a message inflate to. A Go
+node sends its whole pool in one packet to whoever connects."""
+
 DEFAULT_POW_REQUIREMENT = 0.001
 """What a Status without a PoW requirement means."""
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError, DisconnectReason, RemoteProtocolError
-from mailserver.waku.envelope import Envelope, decode_envelopes
+from mailserver.waku.envelope import Envelope, EnvelopeReader, decode_envelopes
 from mailserver.waku.packets import (
     MessageResponse,
     PacketCode,
@@ -76,6 +76,13 @@ class MessagesReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class LongMessagesReceived:
+    """A Messages packet that is too long to be decoded in one go: whoever takes it reads it part by part."""
+
+    reader: EnvelopeReader
+
+
+@dataclass(frozen=True, slots=True)
 class BatchAcknowledged:
     """The peer has taken the packet with this hash."""
 
@@ -121,6 +128,7 @@ Event: TypeAlias = (
     StatusReceived
     | SettingsChanged
     | MessagesReceived
+    | LongMessagesReceived
     | BatchAcknowledged
     | MessageResponseReceived
     | P2PRequestReceived
@@ -208,6 +216,19 @@ class WakuPeer:
             return self._decoders[known](payload)
         except DecodeError as error:
             raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"{known.name}: {error}") from error
+
+    def receive_long_packet(self, code: int, payload: bytearray) -> Event:
+        """Take a packet of more than MAX_RECEIVED_PACKET_BYTES, of a peer that may send such: only Messages may be.
+
+        Raises:
+            RemoteProtocolError: a packet before Status, of another code, or the payload is not one list.
+        """
+        if code != PacketCode.MESSAGES or self._state not in LAWFUL[PacketCode.MESSAGES]:
+            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} is too long")
+        try:
+            return LongMessagesReceived(EnvelopeReader(payload))
+        except DecodeError as error:
+            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"MESSAGES: {error}") from error
 
     def _on_status(self, payload: bytes) -> Event:
         if self._state is PeerState.READY:

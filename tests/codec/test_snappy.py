@@ -159,3 +159,26 @@ def test_arbitrary_bytes_inflate_within_the_limit_or_are_refused(data: bytes) ->
 @pytest.mark.parametrize(("plain", "compressed"), [(0, 32), (6, 39), (1000, 1198), (65536, 76490)])
 def test_max_compressed_bytes_is_that_of_snappy(plain: int, compressed: int) -> None:
     assert snappy.max_compressed_bytes(plain) == compressed
+
+
+# Long blocks
+
+
+@pytest.mark.parametrize("plain", [b"", b"a", bytes(100_000), bytes(range(256)) * 1000])
+def test_long_block_inflates_to_what_was_compressed(plain: bytes) -> None:
+    block = memoryview(snappy.compress(plain))
+
+    assert snappy.announced_bytes(block) == len(plain)
+    assert snappy.decompress_long(block) == plain
+
+
+def test_length_is_announced_by_the_first_bytes() -> None:
+    assert snappy.announced_bytes(snappy.compress(bytes(1 << 22))[:5]) == 1 << 22
+
+
+@pytest.mark.parametrize(
+    "block", [b"", b"\xff\xff\xff\xff\xff\xff", snappy.compress(bytes(100_000))[:-9], b"\x05\x00a"]
+)
+def test_damaged_long_block_is_an_error(block: bytes) -> None:
+    with pytest.raises(DecodeError):
+        snappy.decompress_long(memoryview(block))

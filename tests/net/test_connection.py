@@ -128,13 +128,14 @@ class Wires:
         act: Act | None = None,
         status: StatusOptions = STATUS,
         refuse: Refuse | None = None,
+        is_named: Callable[[NodeId], bool] | None = None,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
         turns: Turns | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
-        config = session_config(KEY, "server/1", refuse=refuse)
+        config = session_config(KEY, "server/1", refuse=refuse, is_named=is_named)
         running = self.run(Connection(pipe, config, status, memory=memory, turns=turns), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]

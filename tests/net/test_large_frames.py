@@ -1,14 +1,17 @@
 """Large frames over mailserver.net.connection: they share memory, small ones need none of it."""
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
 
+from mailserver.codec.rlp import list_prefix
 from mailserver.errors import DisconnectReason
-from mailserver.net.connection import TURN_TIMEOUT_S
-from mailserver.net.memory import FRAME_TIMEOUT_S, SMALL_FRAME_BYTES, ReceiveMemory
-from mailserver.waku.packets import PacketCode
-from mailserver.waku.peer import P2PRequestReceived
+from mailserver.net.connection import LONG_TURN_TIMEOUT_S, TURN_TIMEOUT_S
+from mailserver.net.memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
+from mailserver.rlpx.framing import HEADER_BYTES
+from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
+from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived
 from tests.net.test_connection import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time
@@ -123,3 +126,129 @@ async def test_large_frames_in_a_row_may_take_longer_than_one() -> None:
             first_raw.write(last)
             await pass_time(SOON_S)
             assert requests(first) == number
+
+
+# Long messages: of peers that the operator has named
+
+LONG = MAX_RECEIVED_PACKET_BYTES + 1
+
+
+@contextlib.asynccontextmanager
+async def named_peers(count: int) -> AsyncIterator[list[tuple[Running, RawPeer]]]:
+    """Peers that may send long messages; their messages come uncompressed, which no thread is needed for."""
+    wires, memory = Wires(), ReceiveMemory()
+    try:
+        joined = [await wires.connect(memory=memory, is_named=lambda _: True) for _ in range(count)]
+        for _, raw in joined:
+            await raw.greet(version=4)
+        yield joined
+    finally:
+        await wires.close()
+
+
+def long_packet(raw: RawPeer) -> bytes:
+    """A frame with a long packet of Messages, its envelopes in no order."""
+    return raw.packet(PacketCode.MESSAGES, list_prefix(LONG) + bytes(LONG))
+
+
+def long_messages(running: Running) -> int:
+    """How many long packets have come."""
+    return sum(isinstance(event, LongMessagesReceived) for event in running.events)
+
+
+@in_simulated_time
+async def test_long_message_waits_until_another_one_has_been_acted_on() -> None:
+    gate = asyncio.Event()
+
+    async def wait_at_long_messages(event: Event) -> None:
+        if isinstance(event, LongMessagesReceived):
+            await gate.wait()
+
+    wires, memory = Wires(), ReceiveMemory()
+    first, first_raw = await wires.connect(memory=memory, is_named=lambda _: True, act=wait_at_long_messages)
+    second, second_raw = await wires.connect(memory=memory, is_named=lambda _: True)
+    for raw in (first_raw, second_raw):
+        await raw.greet(version=4)
+    first_raw.write(long_packet(first_raw))
+    await pass_time(SOON_S)
+    second_raw.write(long_packet(second_raw))
+
+    await pass_time(FRAME_TIMEOUT_S + TURN_TIMEOUT_S)
+    assert (long_messages(first), long_messages(second)) == (1, 0)
+    assert first.connection.is_open
+    assert second.connection.is_open
+    assert second.connection.received_bytes < LARGE_BYTES
+    gate.set()
+    await pass_time(SOON_S)
+
+    assert (long_messages(first), long_messages(second)) == (1, 1)
+    await wires.close()
+
+
+@in_simulated_time
+async def test_long_message_that_trickles_holds_up_the_next_for_no_longer_than_a_frame_may_take() -> None:
+    async with named_peers(2) as [(first, first_raw), (second, second_raw)]:
+        whole = long_packet(first_raw)
+        first_raw.write(whole[:LARGE_BYTES])
+        await pass_time(SOON_S)
+        second_raw.write(long_packet(second_raw))
+        for number in range(int(FRAME_TIMEOUT_S)):
+            assert long_messages(second) == 0
+            first_raw.write(whole[LARGE_BYTES + number : LARGE_BYTES + number + 1])
+            await pass_time(1.0)
+
+        assert (await first.ended()).cause == f"frame took longer than {FRAME_TIMEOUT_S:g} s"
+        await pass_time(SOON_S)
+        assert long_messages(second) == 1
+
+
+@in_simulated_time
+async def test_ordinary_large_frames_do_not_wait_for_a_long_message() -> None:
+    async with named_peers(2) as [(_, first_raw), (second, second_raw)]:
+        first_raw.write(long_packet(first_raw)[:LARGE_BYTES])
+        await pass_time(SOON_S)
+
+        second_raw.write(frame(second_raw))
+        await pass_time(SOON_S)
+
+        assert requests(second) == 1
+
+
+@in_simulated_time
+async def test_long_message_does_not_wait_for_ever() -> None:
+    wires, memory = Wires(), ReceiveMemory()
+    held = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    running, raw = await wires.connect(memory=memory, is_named=lambda _: True)
+    await raw.greet(version=4)
+    raw.write(long_packet(raw))
+    await pass_time(LONG_TURN_TIMEOUT_S - SOON_S)
+    assert running.connection.is_open
+    await pass_time(2 * SOON_S)
+
+    assert (await running.ended()).cause == "no memory for a large frame"
+    memory.long.give_back(held)
+    await wires.close()
+
+
+@in_simulated_time
+async def test_only_messages_may_be_long() -> None:
+    async with named_peers(1) as [(running, raw)]:
+        raw.write(raw.packet(PacketCode.P2P_MESSAGE, list_prefix(LONG) + bytes(LONG)))
+
+        closed = await running.ended()
+
+    assert closed.reason is DisconnectReason.SUBPROTOCOL_ERROR
+    assert closed.cause == f"packet {PacketCode.P2P_MESSAGE} is too long"
+
+
+@in_simulated_time
+async def test_frame_of_a_stranger_is_refused_on_its_header() -> None:
+    wires = Wires()
+    running, raw = await wires.open(memory=ReceiveMemory())
+    raw.write(raw.packet(PacketCode.MESSAGES, random.Random(1).randbytes(2 * LONG))[:HEADER_BYTES])
+
+    closed = await running.ended()
+
+    assert closed.reason is DisconnectReason.PROTOCOL_BREACH
+    assert "too long" in closed.cause
+    await wires.close()

@@ -16,7 +16,7 @@ from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
 from mailserver.sync import ledger as ledger_module
 from mailserver.sync.absences import Contact
-from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, Catchup
+from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_INTERVAL_S, Catchup
 from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
 from mailserver.sync.progress import State
@@ -464,6 +464,39 @@ async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
     ]
     (line,) = lines(caplog, "trusted peer was out of reach")
     assert line.endswith(f":{server.enode.port} since_s={LATE_S + 10}")
+
+
+async def test_source_that_cannot_send_its_pool_is_asked_for_it_again_and_again_but_not_all_the_time(
+    tmp_path: Path,
+) -> None:
+    archive, clock = Archive(THREE_DAYS), Clock()
+    unsent = make_envelope(1000, created=NOW + 5)
+
+    async with (
+        serving(archive) as server,
+        catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
+    ):
+        await catchup.add_missed(3)
+        await settled(catchup)
+        asked = len(server.requests)
+        archive.add(unsent)
+        clock.now += UNSENT_INTERVAL_S
+
+        assert catchup.ask_for_unsent(server.enode.node_id)
+        await settled(catchup)
+        assert catchup.ask_for_unsent(server.enode.node_id)  # it is dialled again at once: that asks for nothing more
+        await settled(catchup)
+        clock.now += UNSENT_INTERVAL_S
+        assert catchup.ask_for_unsent(server.enode.node_id)
+        await settled(catchup)
+
+        assert not catchup.ask_for_unsent(nobody(1).node_id)
+
+    assert_stored(tmp_path, [unsent, *THREE_DAYS])
+    assert [request.lower for request in server.requests[asked:]] == [
+        NOW + UNSENT_INTERVAL_S - LATE_S,
+        NOW + UNSENT_INTERVAL_S - LATE_S,
+    ]
 
 
 async def test_clock_that_is_set_right_by_less_than_envelopes_are_late_is_no_leap(tmp_path: Path) -> None:

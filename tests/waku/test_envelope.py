@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from mailserver.errors import DecodeError
 from mailserver.waku import envelope as envelope_module
 from mailserver.waku.envelope import (
+    MAX_ENVELOPES_PER_LONG_PACKET,
     MAX_ENVELOPES_PER_PACKET,
+    PART_BYTES,
+    PART_ENVELOPES,
     Envelope,
+    EnvelopeReader,
+    TooManyEnvelopes,
     count_envelopes,
     decode_envelope,
     decode_envelopes,
@@ -493,3 +498,59 @@ def test_packet_of_too_many_envelopes_is_refused() -> None:
 
     assert len(accepted) == MAX_ENVELOPES_PER_PACKET
     assert refused.value.limit == MAX_ENVELOPES_PER_PACKET
+
+
+# Long packets, a part at a time
+
+
+def test_long_packet_is_read_in_parts_whole_and_in_order() -> None:
+    raws = [encode_envelope(1000 + number, 10, TOPIC, bytes(number % 700), number).raw for number in range(3000)]
+    payload = encode_envelopes(raws)
+    reader = EnvelopeReader(bytearray(payload))
+
+    parts = []
+    while part := reader.read():
+        parts.append(part)
+
+    assert [envelope.raw for part in parts for envelope in part] == raws
+    assert len(parts) == 3
+    assert max(map(len, parts)) == PART_ENVELOPES
+    assert reader.payload_hash() == keccak256(payload)
+    assert reader.size == len(payload)
+
+
+def test_part_of_a_long_packet_is_bounded_in_bytes() -> None:
+    raws = [encode_envelope(1000, 10, TOPIC, bytes(PART_BYTES // 2), number).raw for number in range(4)]
+
+    assert len(EnvelopeReader(bytearray(encode_envelopes(raws))).read()) == 2
+
+
+def test_empty_long_packet_has_no_parts() -> None:
+    reader = EnvelopeReader(bytearray(b"\xc0"))
+
+    assert reader.read() == []
+    assert reader.payload_hash() == keccak256(b"\xc0")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x80", b"\xc0\x00", b"\xc2\x00"])
+def test_long_packet_that_is_not_one_list_is_refused(payload: bytes) -> None:
+    with pytest.raises(DecodeError):
+        EnvelopeReader(bytearray(payload))
+
+
+def test_damage_within_a_long_packet_is_found_when_it_is_reached() -> None:
+    whole = encode_envelope(1000, 10, TOPIC, bytes(300), 1).raw
+    reader = EnvelopeReader(bytearray(encode_envelopes([whole] * PART_ENVELOPES + [b"\xc1\x00"])))
+
+    assert len(reader.read()) == PART_ENVELOPES
+    with pytest.raises(DecodeError):
+        reader.read()
+
+
+def test_long_packet_holds_no_more_envelopes_than_are_taken() -> None:
+    raw = encode_envelope(1000, 10, TOPIC, b"", 1).raw
+    reader = EnvelopeReader(bytearray(encode_envelopes([raw] * (MAX_ENVELOPES_PER_LONG_PACKET + 1))))
+
+    with pytest.raises(TooManyEnvelopes):  # noqa: PT012 - at whichever part
+        while reader.read():
+            pass
