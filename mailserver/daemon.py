@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 ENODE_INTERVAL_S = 5.0
 """How often to try again to write the enode file."""
 
-STOP_TIMEOUT_S = 3.0
+STOP_TIMEOUT_S = 2.0
 """How long peers have to take their confirmations and our Disconnect, before their connections are cut."""
 
 
@@ -69,6 +69,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         loop.add_signal_handler(number, stop.set)
     with recent_errors() as recent, locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
+        named, config = config, policy.without_ourselves(config, key.public_key)
         settings, metrics = sync_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir) as store,
@@ -81,6 +82,8 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _serve_rpc(config, server.node, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
+            if config != named:
+                server.node.say_ourselves()
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
                 log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
                 await stop.wait()

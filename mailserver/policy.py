@@ -10,6 +10,7 @@ from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
+from mailserver.codec.keys import NodeId
 from mailserver.config import Config
 from mailserver.net.admission import AdmissionLimits, Allowed
 from mailserver.services.pruning import PruningSettings
@@ -101,3 +102,15 @@ def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
         networks += LOOPBACK
     named = {enode.node_id for enode in (*config.static_enodes, *config.trusted_enodes)}
     return Allowed(networks, config.allowed_node_ids | named)
+
+
+def without_ourselves(config: Config, own: NodeId) -> Config:
+    """The settings without our own enode among the peers: one file of settings may serve a whole fleet."""
+    static, trusted = (
+        tuple(text for text, enode in zip(texts, enodes, strict=True) if enode.node_id != own)
+        for texts, enodes in (
+            (config.static_peers, config.static_enodes),
+            (config.trusted_peers, config.trusted_enodes),
+        )
+    )
+    return replace(config, static_peers=static, trusted_peers=trusted)

@@ -210,6 +210,9 @@ class Server:
         except ConfigError as error:
             log.error("settings not reloaded error=%r", str(error))
             return self._config
+        named, config = config, policy.without_ourselves(config, self.node.key.public_key)
+        if config != named:
+            self.node.say_ourselves()
         changed = {}
         for field in fields(Config):
             value = getattr(config, field.name)

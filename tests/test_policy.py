@@ -165,3 +165,13 @@ def test_this_machine_stays_left_out_beside_those_who_are_allowed_by_name(kind: 
     assert allowed.has_address("127.0.0.1")
     assert allowed.has_address("192.0.2.7")
     assert not allowed.has_address("192.0.2.8")
+
+
+def test_own_enode_is_left_out_of_the_peers_of_a_fleet() -> None:
+    own, other = (Enode(private_key(name).public_key, "192.0.2.1", 30303) for name in ("own", "other"))
+    config = Config(static_peers=(str(own), str(other)), trusted_peers=(str(other), str(own)), max_peers=7)
+
+    without = policy.without_ourselves(config, own.node_id)
+
+    assert without == Config(static_peers=(str(other),), trusted_peers=(str(other),), max_peers=7)
+    assert policy.without_ourselves(without, own.node_id) == without

@@ -13,8 +13,8 @@ from mailserver.commands.terminal import progress_bar
 from mailserver.config import Config
 from mailserver.control import SYNC, call_daemon
 from mailserver.daemon import sync_settings
-from mailserver.datadir import DataDirInUse, locked
-from mailserver.errors import ConfigError
+from mailserver.datadir import DataDirInUse, locked, read_enode
+from mailserver.errors import ConfigError, StartupError
 from mailserver.logs import set_up_logging
 from mailserver.own_store import open_own_store
 from mailserver.rpc.params import Json
@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _sync(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    sources = tuple(arguments.sources) or config.trusted_enodes
+    sources = tuple(arguments.sources) or _others(config)
     if not sources:
         raise ConfigError("no mailserver to fetch from: give --from ENODE, or trusted_peers")
     until = int(datetime.now(UTC).timestamp()) if arguments.until is None else arguments.until
@@ -64,6 +64,15 @@ def _sync(arguments: argparse.Namespace) -> int:
         )
     print(report(progress, as_json=arguments.json))
     return 0 if is_complete(progress) else 1
+
+
+def _others(config: Config) -> tuple[Enode, ...]:
+    """The trusted peers of the settings, which may name ourselves: they may be those of a fleet."""
+    try:
+        own = read_enode(config.data_dir).node_id
+    except StartupError:  # this data directory has never been run
+        return config.trusted_enodes
+    return tuple(enode for enode in config.trusted_enodes if enode.node_id != own)
 
 
 async def _catch_up(

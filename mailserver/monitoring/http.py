@@ -29,7 +29,7 @@ KEEPALIVE_S = 75.0
 LINGER_S = 1.0
 """How long a body is read and dropped; no request here needs one."""
 
-STOP_TIMEOUT_S = 0.5
+STOP_TIMEOUT_S = 0.25
 """How long answers may take to be read when stopping."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from mailserver.codec.keys import Enode, NodeId
-from mailserver.errors import ConnectionLost, DecodeError
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.net.connection import Connection, Serve, run_guarded
 from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
@@ -31,6 +31,10 @@ JITTER = 0.5
 STABLE_S = 30.0
 """A connection that lasted as long was a success: the next wait is the first one again. Deployed nodes refuse a second
 connection from one address for as long."""
+
+
+_NO_PROBLEM = frozenset({DisconnectReason.ALREADY_CONNECTED, DisconnectReason.CLIENT_QUITTING})
+"""Ends of a handshake that an operator need not hear of: both have dialled at once, or one of them is stopping."""
 
 
 async def dial(
@@ -170,15 +174,23 @@ class StaticPeers:
         try:
             connection = await self._dial(kept.enode)
         except ConnectionLost as error:
-            cause, peer = str(error), f"{kept.enode.node_id.hex()[:8]}@{kept.enode.host}:{kept.enode.port}"
-            if cause != problem:  # whom the operator names should be there: it is said, but not with every attempt
-                log.info("static peer not reached, it is dialled again peer=%s cause=%r", peer, cause)
-            else:
-                log.debug("static peer not reached again peer=%s cause=%r", peer, cause)
-            return cause
+            return _say_problem(kept.enode, str(error), problem)
         finally:
             self._dialling.discard(task)
         if kept.unwanted.is_set():
             connection.abort("no longer wanted")
         await run_guarded(self._serve, connection)
-        return None
+        closed = connection.closed
+        if closed is None or connection.was_open or closed.reason in _NO_PROBLEM or kept.unwanted.is_set():
+            return None
+        return _say_problem(kept.enode, closed.cause, problem)
+
+
+def _say_problem(enode: Enode, cause: str, before: str | None) -> str:
+    """Say why there is no connection to whom the operator names, but not with every attempt; return it."""
+    peer = f"{enode.node_id.hex()[:8]}@{enode.host}:{enode.port}"
+    if cause != before:
+        log.info("static peer not reached, it is dialled again peer=%s cause=%r", peer, cause)
+    else:
+        log.debug("static peer not reached again peer=%s cause=%r", peer, cause)
+    return cause

@@ -53,7 +53,7 @@ While MAX_CALLS_AT_ONCE texts are worked on and more wait, nothing is read, not 
 LINGER_S = 1.0
 """How long the body of a refused request is read and dropped, so that the refusal arrives."""
 
-STOP_TIMEOUT_S = 0.5
+STOP_TIMEOUT_S = 0.25
 """How long callers have to take our close frame, calls to end by themselves, and again to end when cancelled."""
 
 BACKLOG = MAX_CONNECTIONS

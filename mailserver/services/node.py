@@ -4,6 +4,7 @@ A setting that changes here takes effect at once, and is announced to every peer
 late: what keeps to the former one is tolerated for a grace period (6/WAKU1 "Status Update").
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES, Acceptance, Requireme
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode, RateLimits, StatusOptions
+
+log = logging.getLogger(__name__)
 
 
 class Node:
@@ -57,6 +60,7 @@ class Node:
         self._packet_rate_limits = packet_rate_limits
         self._byte_rate_limits = byte_rate_limits
         self._static_peers: StaticPeers
+        self._has_said_ourselves = False
 
     def listening(self, address: tuple[str, int], enode: Enode, static_peers: StaticPeers) -> None:
         """Take where the node listens, and what keeps it connected."""
@@ -166,9 +170,22 @@ class Node:
         """Who is connected."""
         return self._peers.infos()
 
+    def say_ourselves(self) -> None:
+        """Say, once, that somebody has named us among our own peers."""
+        if not self._has_said_ourselves:
+            self._has_said_ourselves = True
+            log.info("own enode is named among the peers, it is left out")
+
+    def _are_ourselves(self, node_id: NodeId) -> bool:
+        if node_id != self.key.public_key:
+            return False
+        self.say_ourselves()
+        return True
+
     def mark_trusted(self, node_id: NodeId) -> None:
-        """Take history from this peer, from now on."""
-        self._peers.trusted.add(node_id)
+        """Take history from this peer, from now on; from ourselves there is none to take."""
+        if not self._are_ourselves(node_id):
+            self._peers.trusted.add(node_id)
 
     def mark_untrusted(self, node_id: NodeId) -> bool:
         """Take history from this peer no longer; return whether we did. What it was asked for ends so."""
@@ -188,9 +205,10 @@ class Node:
             self.mark_trusted(node_id)
 
     def add_peer(self, enode: Enode) -> None:
-        """Stay connected to this peer until it is removed or the process ends."""
-        self._peers.static.add(enode.node_id)
-        self._static_peers.add(enode)
+        """Stay connected to this peer until it is removed or the process ends; nothing is to be done for ourselves."""
+        if not self._are_ourselves(enode.node_id):
+            self._peers.static.add(enode.node_id)
+            self._static_peers.add(enode)
 
     def remove_peer(self, node_id: NodeId) -> bool:
         """Stay connected to this peer no longer, and disconnect; return whether there was a connection."""

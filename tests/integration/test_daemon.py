@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from mailserver.client import connect, seal_envelope
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import Enode
 from mailserver.errors import DisconnectReason
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, decode_request
@@ -372,6 +374,34 @@ async def test_stop_takes_no_longer_for_a_peer_that_does_not_read(tmp_path: Path
     assert time.monotonic() - started < STOP_WITHIN_S
 
 
+async def test_stop_takes_no_longer_however_many_do_not_listen(tmp_path: Path, peers: Peers) -> None:
+    await prepare(tmp_path, make_large_envelopes(100, 100_000))
+    source = socket.create_server(("127.0.0.1", 0))
+    silent = Enode(private_key("server").public_key, *source.getsockname())  # it accepts, and says nothing
+    flags = ("--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--trusted-peers", str(silent))
+    with source, running_daemon(tmp_path, *flags, "--static-peers", str(silent)) as daemon:
+        stuck = [await peers.join(daemon, f"client {number}") for number in range(5)]
+        for raw in stuck:
+            raw.say(PacketCode.P2P_REQUEST, clear_request())
+            await raw.hear_packet()
+        lines = [daemon.wait_for_line(f"serving {what} port=") for what in ("JSON-RPC", "metrics")]
+        ports = [int(line.partition("port=")[2].split()[0]) for line in lines]
+        callers = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        for caller in callers:
+            caller.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        flood = await peers.join(daemon, "flood")
+        for number in range(200):
+            flood.say(PacketCode.MESSAGES, encode_envelopes([make_envelope(number, created=int(time.time())).raw]))
+        started = time.monotonic()
+
+        assert await asyncio.to_thread(daemon.stop) == 0
+
+        took_s = time.monotonic() - started
+        for caller in callers:
+            caller.close()
+    assert took_s < STOP_WITHIN_S
+
+
 async def test_stop_amid_strangers_is_quick(tmp_path: Path) -> None:
     for _ in range(3):
         with running_daemon(tmp_path) as daemon:
@@ -578,6 +608,33 @@ async def test_who_never_sends_status_keeps_no_place(tmp_path: Path, peers: Peer
             assert await raw.hear_hangup() is DisconnectReason.PING_TIMEOUT
 
         await (await peers.dial(daemon, "client")).greet()
+
+
+async def test_own_enode_among_the_peers_is_said_once_and_left_out(tmp_path: Path, peers: Peers) -> None:
+    with running_daemon(tmp_path) as daemon:
+        own, other = str(daemon.enode), f"enode://{private_key('other').public_key.hex()}@127.0.0.1:1"
+        daemon.stop()
+    settings_file = tmp_path / "settings.toml"
+    settings_file.write_text(f'static_peers = ["{own}"]\n')
+    flags = ("--trusted-peers", f"{own},{other}", "--sync-days", "1", "--config", str(settings_file))
+    with running_daemon(tmp_path, *flags, "--log-level", "debug") as daemon:
+        settings_file.write_text(f'static_peers = ["{own}", "{other}"]\n')
+        daemon.process.send_signal(signal.SIGHUP)
+
+        daemon.wait_for_line("static peer not reached")
+        daemon.wait_for_line("catch-up waits")
+
+        assert daemon.log.count("own enode is named among the peers") == 1
+        assert own.removeprefix("enode://")[:8] + "@" not in daemon.log
+
+
+async def test_static_peer_with_another_node_id_than_its_enode_says_is_told(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "other") as other:
+        wrong = f"enode://{private_key('wrong').public_key.hex()}@{other.enode.host}:{other.enode.port}"
+        with running_daemon(tmp_path / "ours", "--static-peers", wrong) as daemon:
+            line = daemon.wait_for_line("static peer not reached")
+
+            assert "another node id is there than the enode says" in line
 
 
 async def test_whoever_has_our_own_key_hears_so(tmp_path: Path, peers: Peers) -> None:

@@ -339,11 +339,26 @@ async def test_peer_that_is_lost_once_more_is_said_once_more(keeper: Keeper, cap
 
     keeper.is_down = False
     connection = await keeper.serving(1)
+    connection.opened_at = 0.0  # as if the handshake were over
     keeper.is_down = True
     connection.abort("gone")
     await until(lambda: len(caplog.records) == 2)
 
     assert caplog.records[0].getMessage() == caplog.records[1].getMessage()
+
+
+async def test_peer_that_is_lost_in_the_handshake_is_said_but_not_one_that_has_dialled_us_at_once(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.net.dialer")
+    keeper.peers.add(ENODE)
+
+    for number, reason in enumerate((DisconnectReason.ALREADY_CONNECTED, DisconnectReason.REQUESTED), start=1):
+        (await keeper.serving(number)).disconnect(reason, "lost")
+    await until(lambda: len(caplog.records) == 1)
+
+    assert caplog.records[0].getMessage().endswith("cause='lost'")
+    assert len(keeper.served) >= 2
 
 
 async def test_peer_that_is_added_twice_is_dialled_once(keeper: Keeper) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -246,6 +247,21 @@ async def test_settings_that_name_other_trusted_peers_leave_alone_who_was_marked
 
 
 # Peers
+
+
+async def test_node_does_not_become_its_own_peer_and_says_so_once(
+    pair: tuple[Mailserver, Mailserver], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.services.node")
+    left, _ = pair
+    ourselves = Enode(left.key.public_key, "192.0.2.1", 30303)
+
+    left.node.add_peer(ourselves)
+    left.node.mark_trusted(ourselves.node_id)
+    left.node.add_peer(ourselves)
+
+    assert not left.connected.is_named(ourselves.node_id)
+    assert [record.getMessage() for record in caplog.records] == ["own enode is named among the peers, it is left out"]
 
 
 async def test_peer_that_is_added_is_connected_and_stays_so_until_it_is_removed(
