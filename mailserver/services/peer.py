@@ -59,6 +59,9 @@ SEALED_BYTES = 32 * 1024
 """A peer that is sent no more in a second waits for no turn: to seal it takes a third of a millisecond. Hundreds that
 want all there is, and let their sockets fill, would keep others waiting for seconds."""
 
+PARTS_TOGETHER = 4
+"""Parts of a long packet that are stored together: as much as one transaction of the others holds, or half of that."""
+
 MAX_WAITING_REQUESTS = 16
 """Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
 
@@ -228,8 +231,7 @@ class ServedPeer:
         received_at = asyncio.get_running_loop().time()
         try:
             while not self._stopping:
-                await self._opening.take(PART_BYTES)
-                envelopes = reader.read()
+                envelopes = await self._read_some(reader)
                 if not envelopes:
                     self._confirm(MessageResponse(reader.payload_hash(), tuple(errors)), received_at)
                     return
@@ -242,6 +244,17 @@ class ServedPeer:
             self.connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"MESSAGES: {error}")
         except (StoreError, ConnectionLost):
             pass  # as of any packet: it is not confirmed, or nobody is there to hear it
+
+    async def _read_some(self, reader: EnvelopeReader) -> list[Envelope]:
+        """Decode what is to be stored together of a long packet, a part at a time; none at the end."""
+        envelopes: list[Envelope] = []
+        for _ in range(PARTS_TOGETHER):
+            await self._opening.take(PART_BYTES)
+            part = reader.read()
+            if not part:
+                break
+            envelopes += part
+        return envelopes
 
     async def _take_part(self, envelopes: list[Envelope]) -> MessageResponse:
         self._count_late(envelopes)

@@ -29,9 +29,9 @@ MAX_ENVELOPES_PER_PACKET = 8192
 MAX_ENVELOPES_PER_LONG_PACKET = 65_536
 """The same of a packet of 16 MiB, which holds no more of 256 bytes."""
 
-PART_ENVELOPES = 1024
-PART_BYTES = 1024 * 1024
-"""How much of a long packet is read at once: 4 ms. One envelope may be longer."""
+PART_ENVELOPES = 256
+PART_BYTES = 256 * 1024
+"""How much of a long packet is read at once: 3 ms. One envelope may be longer."""
 
 LEAST_SEALED_BYTES = 256
 """Whatever is sealed is padded to so many bytes or more (7/WAKU-DATA): what is shorter is no message."""
