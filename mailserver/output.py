@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 
+from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError
 from mailserver.logs import log_failure
 from mailserver.mail.completion import Completion
 from mailserver.waku.envelope import Envelope
-from mailserver.waku.payload import Opened, open_symmetric
+from mailserver.waku.payload import Opened, open_asymmetric, open_symmetric
 
 FORMATS = ("table", "json", "raw")
 
@@ -37,7 +38,8 @@ def complain(text: str) -> None:
 class Printer:
     """Prints envelopes as they arrive; on a terminal, shows meanwhile on stderr how many there are."""
 
-    def __init__(self, form: str, opening_key: bytes | None) -> None:
+    def __init__(self, form: str, opening_key: bytes | PrivateKey | None) -> None:
+        """Take how to print, and what opens payloads: a symmetric key, a private one, or nothing."""
         self._form = form
         self._key = opening_key
         self._count = 0
@@ -103,6 +105,8 @@ class Printer:
         if self._key is None:
             return None
         try:
+            if isinstance(self._key, PrivateKey):
+                return open_asymmetric(envelope.data, self._key)
             return open_symmetric(envelope.data, self._key)
         except DecodeError:  # sealed with another key
             return None

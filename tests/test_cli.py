@@ -143,6 +143,7 @@ def test_commands_beside_the_daemon_take_the_data_folder_and_nothing_else_of_it(
         (["post", NOBODY, "--topic", "x"], "--payload --payload-file"),
         (["request", NOBODY, "--password", "x", "--seal-to", "node"], "--seal-to"),
         (["request", NOBODY, "--seal-to", "xyz"], "is not hex"),
+        (["request", NOBODY, "--open-with", "key", "--sym-key-password", "x"], "--sym-key-password"),
         (["request", NOBODY, "--seal-to", "00" * 64], "not on the curve"),
         (["stats", "--json=yes"], "--json"),
         (["sync"], "--since"),

@@ -2,6 +2,7 @@
 
 import argparse
 from datetime import UTC, datetime
+from pathlib import Path
 
 import uvloop
 
@@ -16,9 +17,10 @@ from mailserver.arguments import (
     read_topic,
 )
 from mailserver.client import RequestPowTooLow, connect
-from mailserver.codec.keys import Enode
+from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.commands.settings import add_node
 from mailserver.config import Config
+from mailserver.datadir import read_private_key
 from mailserver.errors import ConfigError
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.request import OPEN_UPPER_AHEAD_S, MailRequest, RequestId
@@ -80,8 +82,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="follow the cursors to the end")
     parser.add_argument("--cursor", type=checked(read_cursor), metavar="HEX", help="go on where an answer ended")
-    parser.add_argument(
+    opening = parser.add_mutually_exclusive_group()
+    opening.add_argument(
         "--sym-key-password", type=read_text, metavar="PW", help="open payloads with the key from this password"
+    )
+    opening.add_argument(
+        "--open-with",
+        type=Path,
+        metavar="FILE",
+        help="open payloads with the private key in this file: 64 hex digits; nobody else may read it",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -118,6 +127,13 @@ def _sealing_key(arguments: argparse.Namespace) -> bytes:
     return arguments.seal_to or enode.node_id
 
 
+def _opening_key(arguments: argparse.Namespace) -> bytes | PrivateKey | None:
+    """What opens the payloads."""
+    if arguments.open_with is not None:
+        return read_private_key(arguments.open_with)
+    return None if arguments.sym_key_password is None else key_from_password(arguments.sym_key_password)
+
+
 def _request(arguments: argparse.Namespace) -> int:
     topics = frozenset(topic for _, topic in arguments.topic)
     lower, upper = _range(arguments, int(datetime.now(UTC).timestamp()))
@@ -129,9 +145,7 @@ def _request(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         cursor=arguments.cursor,
     )
-    opening_key = None if arguments.sym_key_password is None else key_from_password(arguments.sym_key_password)
-
-    key, check = _sealing_key(arguments), AnswerCheck()
+    key, opening_key, check = _sealing_key(arguments), _opening_key(arguments), AnswerCheck()
 
     async def ask() -> None:
         with Printer(arguments.format, opening_key) as printer:

@@ -189,6 +189,19 @@ def test_file_without_a_key_is_refused(content: str, daemon: Daemon, capsys: Cap
     assert said == f"{key_file} holds no private key (64 hex digits of a secp256k1 private key)"
 
 
+def test_request_opens_what_is_sealed_to_the_key_of_a_file(daemon: Daemon, capsys: Capture, key_file: Path) -> None:
+    to_us, to_another = (private_key(name).public_key.hex() for name in ("signer", "recipient"))
+    for payload, key in (("for us", to_us), ("for another", to_another)):
+        assert main(["post", str(daemon.enode), "--topic", "ours", "--payload", payload, "--seal-to", key]) == 0
+    capsys.readouterr()
+
+    flags = ["--topic", "ours", "--json", "--pow", MIN_REQUEST_POW, "--open-with", str(key_file)]
+    assert main(["request", str(daemon.enode), *flags]) == 0
+
+    found = [json.loads(line)["payload"] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(found, key=str) == [None, "for us"]
+
+
 # Requests
 
 
