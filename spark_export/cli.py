@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mailserver import __version__
 from mailserver.logs import LogFormat, set_up_logging
 
-_EXTRA = {"pyspark", "py4j", "pyarrow", "numpy", "matplotlib", "cronsim"}
+_EXTRA = {"pyspark", "py4j", "pyarrow", "numpy", "cronsim"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,6 +24,8 @@ from spark_export.days import parse_day
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.merge import merge
 from spark_export.recording import recorded
+from spark_export.report import gather
+from spark_export.report_page import as_html
 from spark_export.scratch import java_options, scratch_folder
 from spark_export.session import root_cause, spark_session
 from spark_export.verify import verify
@@ -107,11 +109,8 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    # Half a second and 30 MB that the nightly run has no use for.
-    from spark_export.report import as_html, gather  # noqa: PLC0415
-
     with _spark(arguments) as spark:
-        statistics = gather(spark, arguments.archive)
+        statistics = gather(spark, arguments.archive, time.time())
     if arguments.html is not None:
         Path(arguments.html).write_text(as_html(statistics), encoding="utf-8")
     if arguments.json or arguments.html is None:

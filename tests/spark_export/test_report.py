@@ -1,9 +1,7 @@
-"""The report: numbers that plain counting gives, and a page that needs nothing else."""
+"""spark_export.report: numbers that plain counting gives."""
 
 import json
-import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from mailserver.store.writer import NewEnvelope
 from spark_export.errors import ExportError
-from spark_export.report import ArchiveStatistics, DayStatistics, TopicStatistics, as_html, gather
+from spark_export.report import DayStatistics, class_width, gather
 from tests.spark_export.samples import DAY, DAY_S, compact_into, envelope, envelopes, put, visible_files
 
 pytestmark = pytest.mark.spark
@@ -19,25 +17,12 @@ pytestmark = pytest.mark.spark
 SIZES = [envelope(500 + n, received=(DAY + 1) * DAY_S, size=size) for n, size in enumerate((1, 600, 2000, 5000))]
 PUT_IN: list[NewEnvelope] = [*envelopes(20), *envelopes(7, day=DAY + 1, first=100), *SIZES]
 
-STATISTICS = ArchiveStatistics(
-    archive="file:///srv/<archive> & more",
-    partitioned_by="topic",
-    envelopes=3,
-    bytes=700,
-    topics=2,
-    files=2,
-    file_bytes=900,
-    days=(DayStatistics("2024-10-04", 2, 300, 1), DayStatistics("2024-10-05", 1, 400, 1)),
-    sizes=((128, 2), (256, 1)),
-    top_topics=(TopicStatistics("0x9acb0442", 2, 300), TopicStatistics("<script>", 1, 400)),
-)
-
 
 def test_numbers_are_those_of_plain_counting(spark: SparkSession, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     compact_into(spark, archive, put(tmp_path / "mailserver.db", PUT_IN))
 
-    found = gather(spark, str(archive))
+    found = gather(spark, str(archive), now=1_800_000_000.0)
 
     assert (found.envelopes, found.bytes) == (len(PUT_IN), sum(len(one.raw) for one in PUT_IN))
     assert found.topics == len({one.topic for one in PUT_IN})
@@ -48,8 +33,10 @@ def test_numbers_are_those_of_plain_counting(spark: SparkSession, tmp_path: Path
         counted = len(of_day), sum(len(one.raw) for one in of_day), len({one.topic for one in of_day})
         assert DayStatistics(name, *counted) in found.days
     assert len(found.days) == 2
-    sizes = Counter(1 << (len(one.raw).bit_length() - 1) for one in PUT_IN)
-    assert found.sizes == tuple(sorted(sizes.items()))
+    assert sum(size.envelopes for size in found.sizes) == len(PUT_IN)
+    for size in found.sizes:
+        assert size.envelopes == sum(size.least <= len(one.raw) <= size.most for one in PUT_IN)
+    assert found.created == "2027-01-15T08:00:00Z"
     topics = Counter("0x" + one.topic.hex() for one in PUT_IN)
     assert [(topic.topic, topic.envelopes) for topic in found.top_topics] == sorted(
         topics.items(), key=lambda item: (-item[1], item[0])
@@ -57,34 +44,18 @@ def test_numbers_are_those_of_plain_counting(spark: SparkSession, tmp_path: Path
     assert json.loads(json.dumps(found.as_json()))["days"][0]["date"] == "2024-10-04"
 
 
+def test_classes_of_sizes_are_quarters_of_a_doubling_without_a_gap() -> None:
+    least, classes = 1, []
+    while least <= 2**20:
+        classes.append((least, least + class_width(least) - 1))
+        least += class_width(least)
+
+    assert classes[:9] == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7), (8, 9), (10, 11)]
+    assert [least for least, _ in classes if 512 <= least <= 1024] == [512, 640, 768, 896, 1024]
+    for least, most in classes:
+        assert class_width(least) == class_width(most) == most - least + 1
+
+
 def test_report_needs_an_archive(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="there is no archive"):
-        gather(spark, str(tmp_path))
-
-
-def test_page_needs_nothing_from_elsewhere() -> None:
-    page = as_html(STATISTICS)
-
-    outside = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
-    assert not re.search(r"https?://|//\w+\.\w+/|@import|<script", outside)
-    assert re.findall(r'(?:src|href)="(?!#)[^"]*"', page) == []
-
-
-def test_page_has_four_plots() -> None:
-    page = as_html(STATISTICS)
-
-    assert page.count("<figure>") == page.count("<svg") == page.count("</svg>") == 4
-
-
-def test_page_escapes_names() -> None:
-    page = as_html(STATISTICS)
-
-    assert "&lt;archive&gt; &amp; more" in page
-    assert "<code>&lt;script&gt;</code>" in page
-
-
-def test_page_of_an_empty_archive_and_of_one_day() -> None:
-    empty = replace(STATISTICS, days=(), sizes=(), top_topics=(), envelopes=0, bytes=0)
-
-    assert as_html(empty).count("<svg") == 4
-    assert as_html(replace(STATISTICS, days=STATISTICS.days[:1])).count("<svg") == 4
+        gather(spark, str(tmp_path), now=0.0)
