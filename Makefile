@@ -32,8 +32,9 @@ check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-docs: $(DEV) ## write what README.md and .env.example say of the settings
+docs: $(DEV) ## write what docs say of settings and of recorded runs
 	@$(BIN)/python -m docs.settings
+	@$(BIN)/python -m docs.evidence
 
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)

@@ -1,15 +1,17 @@
-"""`python -m tests.fuzz [--seconds N] [--jobs N] [--json FILE] [--out DIR] [--merge] [TARGET ...]`: fuzz, and say what
-was found. Without a target, all of them. The exit code is 1 if any promise was broken.
+"""`python -m tests.fuzz [--seconds N] [--jobs N] [--json FILE] [--record] [--out DIR] [--merge] [TARGET ...]`
+
+Fuzzes the targets, all of them if none is named, and says what was found. The exit code is 1 if any promise was broken.
 
 What broke a promise lies in DIR/TARGET as `crash-..`; `python -m tests.fuzz.engine TARGET FILE` runs it again. It
 belongs into a test by name: --merge keeps the fewest inputs that reach everything, and may drop it.
+
+A run is full if it has all targets for FULL_SECONDS or longer.
 
 Targets named `properties-..` are the property tests of a folder, with examples of the seed: see `properties`.
 """
 
 import argparse
 import json
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +23,10 @@ from tests.faults.report import Report, Row, as_json, as_text
 from tests.fuzz.properties import property_targets, try_properties
 from tests.fuzz.runner import fuzz, merge
 from tests.fuzz.target import names
+from tests.recording import add_argument, new_seed, recorder_for, shown
+
+FULL_SECONDS = 300
+"""With it a run of all targets takes four hours, or two with --jobs 2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description="Fuzz decoders and the session machine; try properties.")
     parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default: 60)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="targets at a time (default: 1)")
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(1, 2**31), help="to repeat a run that has printed it"
-    )
+    parser.add_argument("--seed", type=int, default=new_seed(), help="to repeat a run that has printed it")
+    add_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     parser.add_argument("--out", type=Path, default=Path(".fuzz"), metavar="DIR", help="what is found (default: .fuzz)")
     parser.add_argument("--merge", action="store_true", help="do not fuzz: take what is in DIR into tests/fuzz/corpus")
@@ -44,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"no target {name}")
         if given.merge and name in properties:
             parser.error(f"{name} keeps no inputs: nothing to merge")
+    if given.merge and given.record:
+        parser.error("nothing is found by --merge that could be recorded")
+    recorder = recorder_for(parser, given)
+    recording = recorder and recorder.begin("fuzz")
     print(f"seed {given.seed}", flush=True)
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -70,6 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(as_text(report), flush=True)
     if given.json:
         given.json.write_text(json.dumps(as_json([report]), indent=2) + "\n")
+    if recording:
+        recording.end(
+            seed=given.seed,
+            arguments=shown(argv),
+            is_full=set(known) <= set(targets) and given.seconds >= FULL_SECONDS,
+            rows={row.name: row.figures for row in report.rows},
+            broken=broken,
+        )
     return 1 if broken else 0
 
 

@@ -1,9 +1,11 @@
-"""`python -m tests.soak [--days N] [..]`: the whole month; exit code 1 if anything grew or got lost."""
+"""`python -m tests.soak [--days N] [..]`: the whole month; exit code 1 if anything grew or got lost.
+
+A run is full with the defaults, whatever the seed.
+"""
 
 import argparse
 import asyncio
 import json
-import random
 import signal
 import sys
 import tempfile
@@ -11,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.recording import add_argument, new_seed, recorder_for, shown
 from tests.soak.month import Result, Settings, Soak
-from tests.soak.report import as_text, read_json, write_json, write_page
+from tests.soak.report import as_text, read_json, record_rows, write_json, write_page
 from tests.soak.samples import Sample
 
 QUICK = Settings(days=1.5, envelopes_per_day=3000, phones=12, retention_days=0.4, seed=6)
@@ -31,10 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="an empty folder that stays (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="write soak.md and soak.png there")
+    add_argument(parser)
     parser.add_argument("--read", type=Path, metavar="FILE", help="run nothing: report what --json wrote")
     given = parser.parse_args(argv)
+    if given.read and given.record:
+        parser.error("--record goes with a run, --read with none")
+    recorder = recorder_for(parser, given)
+    recording = recorder and recorder.begin("soak")
     result = read_json(given.read) if given.read else _run(given)
     print(as_text(result))
+    if recording:
+        sizes = ("days", "envelopes_per_day", "phones", "retention_days")
+        recording.end(
+            seed=result.settings.seed,
+            arguments=shown(argv),
+            is_full=not given.quick and all(getattr(given, size) == parser.get_default(size) for size in sizes),
+            rows=record_rows(result),
+            broken=result.broken,
+        )
     if given.json:
         write_json(result, given.json)
     if given.report:
@@ -43,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> Result:
-    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    seed = new_seed() if given.seed is None else given.seed
     settings = Settings(given.days, given.envelopes_per_day, given.phones, given.retention_days, seed)
     settings = QUICK if given.quick else settings
     print(f"seed {settings.seed}", flush=True)

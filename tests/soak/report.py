@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tests.faults.report import Figure
 from tests.soak.month import Result, Settings
 from tests.soak.plot import draw
 from tests.soak.samples import Sample, Verdict, thirds
@@ -72,6 +73,15 @@ def write_page(result: Result, folder: Path) -> None:
         broken="\n".join(f"- not kept: {text}" for text in result.broken) or conclusion(result),
     )
     (folder / "soak.md").write_text(page)
+
+
+def record_rows(result: Result) -> dict[str, dict[str, Figure]]:
+    """What is recorded of it: all figures but those of each hour, and the verdicts; "-" is what could not be judged."""
+    rows: dict[str, dict[str, Figure]] = {"the month": {**result.figures, "conclusion": conclusion(result)}}
+    for verdict in result.verdicts:
+        cells = {"before": verdict.before, "after": verdict.after, "may_be": verdict.most}
+        rows[verdict.name] = {name: "-" if math.isnan(value) else value for name, value in cells.items()}
+    return rows
 
 
 def _row(verdict: Verdict) -> str:
