@@ -22,7 +22,7 @@ from statistics import median
 
 import uvloop
 
-from bench.addresses import AS_STRANGERS
+from bench.addresses import AS_STRANGERS, LIMITED
 from bench.arguments import HISTORY_DAYS, HISTORY_ENVELOPES, parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
@@ -187,7 +187,7 @@ def _fresh_target(arguments: argparse.Namespace, envelopes: int, flags: Sequence
         return
     with tempfile.TemporaryDirectory(prefix="bench-ingest-") as folder:
         data_dir = Path(folder)
-        with Daemon(data_dir, arguments.password, flags) as daemon:
+        with Daemon(data_dir, arguments.password, (*_limits(arguments), *flags)) as daemon:
             yield Target(daemon.enode, daemon.pid)
         stored = uvloop.run(read_stats(data_dir / STORE_FILE)).envelopes
         if stored != envelopes:
@@ -198,26 +198,34 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int
     """Fill a store, start our daemon on it several times, ask the last one."""
     with _prepared_store(arguments, envelopes) as store:
         data_dir, disk_bytes = store.data_dir, store.disk_bytes()
+        flags = _limits(arguments)
         starts = []
         for _ in range(arguments.runs - 1):
-            with Daemon(data_dir, arguments.password) as daemon:
+            with Daemon(data_dir, arguments.password, flags) as daemon:
                 starts.append((daemon.start_s, daemon.start_cpu_s))
-        with Daemon(data_dir, arguments.password) as daemon:
+        with Daemon(data_dir, arguments.password, flags) as daemon:
             starts.append((daemon.start_s, daemon.start_cpu_s))
             questions = _measure_history(arguments, Target(daemon.enode, daemon.pid), topics, store.end)
         start_s, start_cpu_s = zip(*starts, strict=True)
-        return StoreHistory(StoreFacts(envelopes, disk_bytes, store.fill_s, start_s, start_cpu_s), questions)
+        return StoreHistory(
+            StoreFacts(envelopes, store.days, disk_bytes, store.fill_s, start_s, start_cpu_s), questions
+        )
+
+
+def _limits(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What our daemon is told of limits."""
+    return LIMITED if arguments.stranger else ()
 
 
 @contextlib.contextmanager
 def _prepared_store(arguments: argparse.Namespace, envelopes: int) -> Iterator[FilledStore]:
     """A store that is filled, or was and is kept."""
-    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES), 1)
+    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES / arguments.density), 1)
     spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution, arguments.sizes)
     with contextlib.ExitStack() as stack:
         folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
-        data_dir = folder / str(envelopes)
-        _progress(f"store: preparing {envelopes:,} envelopes in {data_dir}")
+        data_dir = folder / (str(envelopes) if arguments.density == 1 else f"{envelopes}-dense-{arguments.density}")
+        _progress(f"store: preparing {envelopes:,} envelopes of {days} days in {data_dir}")
         yield prepare_store(data_dir, spec)
 
 
@@ -243,11 +251,12 @@ def _measure_busy(arguments: argparse.Namespace, topics: Topics) -> Iterator[Bus
         runs = [_measure_busy_run(arguments, target, topics, end, run) for run in range(arguments.runs)]
         yield Busy(BUSY_QUESTION.name, None, arguments.ingest_rate, tuple(runs))
         return
+    flags = (*_limits(arguments), *BUSY_FLAGS)
     for envelopes in arguments.envelopes:
         runs = []
         with _prepared_store(arguments, envelopes) as store:
             for run in range(arguments.runs):
-                with copied(store) as data_dir, Daemon(data_dir, arguments.password, BUSY_FLAGS) as daemon:
+                with copied(store) as data_dir, Daemon(data_dir, arguments.password, flags) as daemon:
                     target = Target(daemon.enode, daemon.pid)
                     runs.append(_measure_busy_run(arguments, target, topics, store.end, run))
         yield Busy(BUSY_QUESTION.name, envelopes, arguments.ingest_rate, tuple(runs))

@@ -34,6 +34,7 @@ QUICK: dict[str, Any] = {
     "topics": 200,
     "peers": 5,
     "flooders": 2,
+    "density": 1,
 }
 """What --quick sets, where it is not given."""
 
@@ -54,6 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "topics": 5000,
     "peers": 50,
     "flooders": 5,
+    "density": 1,
 }
 
 
@@ -71,6 +73,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help=f"envelopes in the store that is asked, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: in "
         f"one after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
+    )
+    _add_number(parser, "density", "times as many envelopes a day in the stores that are asked")
+    parser.add_argument(
+        "--stranger",
+        action="store_true",
+        help="have the default limits hold for ingest, history, busy and relay, which else leave out loopback",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
     _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
@@ -115,6 +123,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments.parts = arguments.parts or PARTS
     if arguments.beside_ours and arguments.enode is None:
         parser.error("--beside-ours is for an --enode: without one, ours alone is measured")
+    if arguments.stranger and arguments.enode is not None and not arguments.beside_ours:
+        parser.error("--stranger is for ours: which limits another mailserver has is up to that")
     if arguments.plot is not None and ("history" not in arguments.parts or arguments.enode is not None):
         parser.error("--plot draws the history part, of our own stores: what another mailserver has is not known")
     defaults = QUICK if arguments.quick else DEFAULTS

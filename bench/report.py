@@ -169,8 +169,9 @@ def store_line(store: StoreFacts) -> str:
     """What is to be said about the store."""
     filled = "" if store.fill_s is None else f", filled at {store.envelopes / store.fill_s:,.0f}/s"
     return (
-        f"Store of {store.envelopes:,} envelopes{filled}: {_number(store.disk_bytes_per_million(), 1e-6)} MB on disk "
-        f"per million; {_number(median_of(store.start_s), 1e3)} ms from start until listening, "
+        f"Store of {store.envelopes:,} envelopes, {store.days} {'day' if store.days == 1 else 'days'}{filled}: "
+        f"{_number(store.disk_bytes_per_million(), 1e-6)} MB on disk per million; "
+        f"{_number(median_of(store.start_s), 1e3)} ms from start until listening, "
         f"{_number(median_of(store.start_cpu_s), 1e3)} ms of CPU (medians)"
     )
 

@@ -209,10 +209,11 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """The store that was asked. `fill_s` is None if it was there; `start_s` is until listening, each time, and
-    `start_cpu_s` the CPU that the daemon used for that."""
+    """The store that was asked, with what was created on so many days. `fill_s` is None if it was there; `start_s` is
+    until listening, each time, and `start_cpu_s` the CPU that the daemon used for that."""
 
     envelopes: int
+    days: int
     disk_bytes: int
     fill_s: float | None
     start_s: tuple[float, ...]

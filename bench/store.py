@@ -40,9 +40,11 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class FilledStore:
-    """A store and when its history ends, Unix seconds. `fill_s`: how long it took to fill, None if it was there."""
+    """A store of so many days, and when they end, Unix seconds. `fill_s`: how long it took to fill, None if it was
+    there."""
 
     data_dir: Path
+    days: int
     end: int
     fill_s: float | None
 
@@ -62,14 +64,14 @@ def prepare_store(data_dir: Path, spec: StoreSpec) -> FilledStore:
         description = json.loads(description_file.read_text(encoding="utf-8")) if description_file.exists() else {}
         if description.get("spec") != asdict(spec):
             raise StoreUnusable(f"{data_dir} holds another store than {spec}, or an unfinished one")
-        return FilledStore(data_dir, int(description["end"]), None)
+        return FilledStore(data_dir, spec.days, int(description["end"]), None)
     data_dir.mkdir(parents=True, exist_ok=True)
     end = int(time.time())
     began = time.perf_counter()
     uvloop.run(_fill(data_dir / STORE_FILE, spec, end))
     fill_s = time.perf_counter() - began
     description_file.write_text(json.dumps({"spec": asdict(spec), "end": end}) + "\n", encoding="utf-8")
-    return FilledStore(data_dir, end, fill_s)
+    return FilledStore(data_dir, spec.days, end, fill_s)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.addresses import MANY, address, source_to
+from bench.addresses import LIMITED, MANY, address, source_to
 from bench.arguments import parse_arguments
 from bench.data import (
     ENVELOPE_BYTES,
@@ -56,6 +56,7 @@ from bench.results import (
     percentile,
 )
 from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
+from mailserver import policy
 from mailserver.codec.keys import Enode
 from mailserver.config import Config
 from mailserver.net.admission import groups_of
@@ -334,7 +335,7 @@ def test_table_aligns_names_left_and_numbers_right() -> None:
 def history_of(envelopes: int, *done_s: float) -> StoreHistory:
     """What was asked of a store, and how long it took each time."""
     runs = tuple(HistoryRun(0.0012, seconds, 13, 1, 0.001, 50_000_000) for seconds in done_s)
-    facts = StoreFacts(envelopes, 680 * envelopes, envelopes / 50_000, (0.25, 0.31, 0.3), (0.2, 0.21, 0.28))
+    facts = StoreFacts(envelopes, 30, 680 * envelopes, envelopes / 50_000, (0.25, 0.31, 0.3), (0.2, 0.21, 0.28))
     return StoreHistory(facts, (History("one topic", 1, runs),))
 
 
@@ -558,6 +559,52 @@ def test_another_mailserver_is_measured_beside_ours_in_the_same_run(tmp_path: Pa
 
 
 @pytest.mark.integration
+def test_strangers_limits_are_the_default_ones_less_one_of_each_kind_and_so_leave_out_nobody() -> None:
+    given = {
+        name.removeprefix("--").replace("-", "_"): value
+        for name, value in zip(LIMITED[::2], LIMITED[1::2], strict=True)
+    }
+    defaults = {name: getattr(Config(), name) for name in given}
+    limited: dict[str, Any] = {
+        name: tuple(map(int, value.split(","))) if isinstance(defaults[name], tuple) else int(value)
+        for name, value in given.items()
+    }
+
+    assert limited == {
+        name: (value[0] - 1, *value[1:]) if isinstance(value, tuple) else value - 1 for name, value in defaults.items()
+    }
+    config = replace(Config(), **limited)
+    for allowed in (
+        policy.admission(config)[1],
+        policy.rate_limits(config).allowed,
+        policy.request_limits(config).allowed,
+    ):
+        assert allowed.networks == ()
+
+
+def test_stranger_is_asked_of_ours_alone() -> None:
+    enode = Enode(private_key("another").public_key, "127.0.0.1", 1)
+
+    done = run_bench("ingest", "--quick", "--stranger", "--enode", str(enode))
+
+    assert done.returncode == 2
+    assert "--stranger is for ours" in done.stderr
+
+
+@pytest.mark.integration
+def test_dense_store_has_as_many_envelopes_of_fewer_days_and_is_asked_by_a_stranger(tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    what = ("history", "--quick", "--envelopes", "70000", "--density", "2", "--stranger", "--store", str(tmp_path))
+
+    done = run_bench(*what, "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    (results,) = json.loads(file.read_text())
+    assert results["histories"][0]["store"]["days"] == 1
+    assert "Store of 70,000 envelopes, 1 day," in done.stdout
+    assert (tmp_path / "70000-dense-2" / "mailserver.db").exists()
+
+
 def test_nothing_is_measured_beside_ours_where_nothing_else_is_named() -> None:
     done = run_bench("ingest", "--quick", "--beside-ours")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.addresses import LIMITED
 from bench.data import Distribution, Topics, history
 from bench.helper import HelperFailed
 from bench.history import DAY_S
@@ -62,13 +63,6 @@ ROUNDS = 2
 
 PASSWORD = "status-offline-inbox"
 
-LIMITED_HERE = (
-    *("--max-peers-per-address", "199"),
-    *("--packet-rate-limits", "2499,500,0"),
-    *("--peer-request-limits", "599,200000,16"),
-)
-"""The default limits less one, of each kind: so they hold on loopback, too (`mailserver.policy`)."""
-
 WATCHED = (sys.executable, "-m", "tests.faults.peers.watched")
 """The real program, with a beat on its event loop; takes a file to write that to."""
 
@@ -86,7 +80,7 @@ def nothing_else(figures: Mapping[str, Figure]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One attack. `flags` go to the daemon after LIMITED_HERE: the later one counts."""
+    """One attack. `flags` go to the daemon after LIMITED: the later one counts."""
 
     name: str
     attack: Attack
@@ -141,7 +135,7 @@ async def play(scenario: Scenario, stage: Stage, *, seconds: float, seed: int, i
     program = (*WATCHED, str(beats))
     with (
         _copied(stage) as data_dir,
-        running_daemon(data_dir, *LIMITED_HERE, *scenario.flags, program=program) as daemon,
+        running_daemon(data_dir, *LIMITED, *scenario.flags, program=program) as daemon,
     ):
         target = Target(
             enode_url=str(daemon.enode),
