@@ -94,6 +94,22 @@ class FairQueue(Generic[T]):
         self._forget()
         return item.value
 
+    def correct(self, source: Hashable, cost: int) -> None:
+        """What was taken of this source has cost so much more than was said, or less if it is below 0.
+
+        It counts for what the source queues from now on.
+        """
+        known = self._sources.get(source)
+        if known is None:  # by what was said it has had no more than others
+            if cost <= 0:
+                return
+            known = self._sources[source] = _Source(end=self._clock)
+        known.end += cost
+        if not known.items:
+            heapq.heappush(self._ends, (known.end, self._next_number, source))
+            self._next_number += 1
+            self._forget()
+
     def clear(self) -> None:
         """Forget everything."""
         self._begun.clear()
@@ -119,3 +135,39 @@ class FairQueue(Generic[T]):
             known = self._sources.get(source)
             if known is not None and not known.items and known.end <= end:
                 del self._sources[source]
+
+
+class GroupedFairQueue(Generic[T]):
+    """A queue that takes turns among groups, and within each among its members: a group gets no more by having more."""
+
+    def __init__(self) -> None:
+        self._groups: FairQueue[Hashable] = FairQueue()
+        self._members: dict[Hashable, FairQueue[T]] = {}  # of the groups that have something queued
+
+    def __len__(self) -> int:
+        """How much is queued."""
+        return len(self._groups)
+
+    def add(self, group: Hashable, member: Hashable, value: T, cost: int) -> None:
+        """Queue something behind all that this member has queued."""
+        self._groups.add(group, group, cost)
+        self._members.setdefault(group, FairQueue()).add(member, value, cost)
+
+    def take(self) -> T:
+        """Take out what is next.
+
+        Raises:
+            IndexError: nothing is queued.
+        """
+        group = self._groups.take()
+        members = self._members[group]
+        value = members.take()
+        if not len(members):
+            del self._members[group]
+        return value
+
+    def correct(self, group: Hashable, member: Hashable, cost: int) -> None:
+        """What was taken of this member has cost so much more than was said, or less if it is below 0."""
+        self._groups.correct(group, cost)
+        if group in self._members:
+            self._members[group].correct(member, cost)

@@ -151,6 +151,17 @@ class Metrics:
         self.requests_rejected = _by(
             counter("mailserver_requests_rejected_total", "Rejected history requests, by reason.", "reason"), Rejection
         )
+        self.search_work = counter(
+            "mailserver_search_work_total",
+            "Work of the store for history requests, in topics looked at, 0.3 us each.",
+            "kind",
+        )
+        for kind in RequestKind:
+            self.search_work.labels(kind.value)
+        self.pages_ended_early = counter(
+            "mailserver_pages_ended_early_total",
+            "Answers to bloom filters that ended early, with a cursor: too much work.",
+        )
         self.delivery_duration = histogram(
             "mailserver_delivery_duration_seconds", "From a history request to its completion.", *kinds
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.fair_queue import FairQueue
+from mailserver.fair_queue import FairQueue, GroupedFairQueue
 
 
 def taken(turns: FairQueue[str], count: int | None = None) -> list[str]:
@@ -173,3 +173,114 @@ def test_whatever_is_queued_comes_out_once_and_in_the_order_of_its_source(steps:
     for source, count in added.items():
         assert [number for key, number in got if key == source] == list(range(1, count + 1))
     assert len(got) == sum(added.values())
+
+
+# What it has really cost
+
+
+def test_who_has_had_less_than_was_said_is_served_the_sooner() -> None:
+    turns = FairQueue[str]()
+    for source in "ab":
+        turns.add(source, source, 100)
+    turns.add("c", "c", 1000)
+    taken(turns, 2)
+
+    turns.correct("a", -90)
+    for source in "ba":
+        turns.add(source, f"{source} again", 100)
+
+    assert taken(turns) == ["a again", "b again", "c"]
+
+
+def test_who_has_had_more_than_was_said_waits_the_longer() -> None:
+    turns = FairQueue[str]()
+    for source in "ab":
+        turns.add(source, source, 100)
+    turns.add("c", "c", 1000)
+    taken(turns, 2)
+
+    turns.correct("a", 500)
+    for source in "ab":
+        turns.add(source, f"{source} again", 100)
+
+    order = taken(turns)
+    assert order.index("b again") < order.index("a again")
+
+
+def test_correction_of_who_is_not_known_any_more_is_nothing() -> None:
+    turns = FairQueue[str]()
+    turns.add("a", "a", 100)
+    taken(turns)
+
+    turns.correct("a", 500)
+
+    assert turns.remembered == 0
+
+
+def test_who_is_corrected_is_forgotten_when_others_have_had_as_much() -> None:
+    turns = FairQueue[str]()
+    for number in range(3):
+        turns.add("a", f"a {number}", 10)
+    turns.add("b", "b", 10)
+    assert taken(turns, 2) == ["a 0", "b"]
+    turns.correct("b", 5)
+    assert turns.remembered == 2
+
+    taken(turns)
+
+    assert turns.remembered == 0
+
+
+# Groups
+
+
+def grouped(turns: GroupedFairQueue[str], count: int) -> list[str]:
+    return [turns.take() for _ in range(count)]
+
+
+def test_group_gets_no_more_by_having_more_members() -> None:
+    turns = GroupedFairQueue[str]()
+    for member in range(50):
+        turns.add("crowd", member, "crowd", 10)
+    for _ in range(5):
+        turns.add("lone", 0, "lone", 10)
+
+    assert grouped(turns, 10).count("lone") == 5
+    assert len(turns) == 45
+
+
+def test_within_a_group_its_members_take_turns() -> None:
+    turns = GroupedFairQueue[str]()
+    for _ in range(20):
+        turns.add("home", "flood", "flood", 10)
+    turns.add("home", "phone", "phone", 1)
+
+    assert "phone" in grouped(turns, 2)
+
+
+def test_work_that_a_group_was_spared_counts_for_it() -> None:
+    turns = GroupedFairQueue[str]()
+    for group in "ab":
+        turns.add(group, 0, group, 100)
+    turns.add("c", 0, "c", 1000)
+    grouped(turns, 2)
+
+    turns.correct("b", 0, -90)
+    for group in "ab":
+        turns.add(group, 0, f"{group} again", 100)
+
+    assert grouped(turns, 3) == ["b again", "a again", "c"]
+
+
+def test_old_item_goes_before_newcomers_without_an_end() -> None:
+    turns = GroupedFairQueue[str]()
+    turns.add("old", 0, "much", 1000)
+    turns.add("other", 0, "other", 10)
+    taken_so_far: list[str] = []
+    for number in range(1000):  # each a group that nobody has seen
+        turns.add(number, 0, "new", 100)
+        taken_so_far.append(turns.take())
+        if "much" in taken_so_far:
+            break
+
+    assert len(taken_so_far) < 60

@@ -30,11 +30,11 @@ from mailserver.mail.request import (
 )
 from mailserver.metrics import Metrics, Outcome
 from mailserver.services.archive import Clock
-from mailserver.services.quotas import Requester
+from mailserver.services.quotas import Bill, Requester
 from mailserver.services.requests import RequestRecord
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.store.reader import Key, Query
-from mailserver.waku.bloom import Interest
+from mailserver.store.keys import Page, Place, Query
+from mailserver.store.readers import Payer
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, encode_body, packet_bytes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
@@ -42,8 +42,15 @@ from mailserver.waku.payload import open_asymmetric, open_symmetric
 MAX_REQUEST_BYTES = 16 * 1024
 """Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
 
+PAGE_WORK = 500_000
+"""After so much work of the store (`mailserver.store.work`), a sixth of a second of one processor, a page by bloom
+filter ends with what it has found. Where it takes strangers' envelopes of a day one by one, these are some 100,000."""
+
+PAGE_TIME_S = 4.0
+"""So does one after so long, where many wait for the store: clients give up on a request after 10 to 30 s."""
+
 FIND_TIMEOUT_S = 10.0
-"""How long the store may look for one page; clients give up on a request after 10 to 30 s."""
+"""How long the store may look for one page at all."""
 
 MAX_REMEMBERED_REQUESTS = 8192
 """Requests to our public key of which we remember whose they were; 250 bytes an entry."""
@@ -108,23 +115,18 @@ class Delivery:
         requester: Requester,
         *,
         max_packet_bytes: int = TARGET_PACKET_BYTES,
-        before: int = 0,
     ) -> Completion | Failure:
         """Answer one P2P Request; return how it ended.
 
         Args:
             requester: who asks, and what it may still ask for.
             max_packet_bytes: longest packet that is made of more than one envelope.
-            before: how many answers it has had without a pause: where many wait for the store, who had
-                fewer goes first.
         Raises:
             ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
         """
         record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
         try:
-            outcome, ending = await self._answer(
-                payload, client, requester, max_packet_bytes, record, before * self._settings.max_limit
-            )
+            outcome, ending = await self._answer(payload, client, requester, max_packet_bytes, record)
             await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
             record.outcome = ending
         finally:  # also when the client goes away, and this is cancelled
@@ -138,7 +140,6 @@ class Delivery:
         requester: Requester,
         max_packet_bytes: int,
         record: RequestRecord,
-        rank: int,
     ) -> tuple[Completion | Failure, Outcome]:
         try:
             try:
@@ -149,7 +150,7 @@ class Delivery:
                 _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
                 raise
             _admit(requester, request.cursor)
-            return await self._deliver(request, client, requester, max_packet_bytes, record, rank), Outcome.DELIVERED
+            return await self._deliver(request, client, requester, max_packet_bytes, record), Outcome.DELIVERED
         except RequestRejected as error:
             record.refused(error.rejection, str(error))
             return Failure(record.request_id, error.message), Outcome.REJECTED
@@ -221,30 +222,41 @@ class Delivery:
         requester: Requester,
         max_packet_bytes: int,
         record: RequestRecord,
-        rank: int,
     ) -> Completion:
         lower, upper = request.bounds(int(self._clock()))
         limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
         record.asks(request, lower=lower, upper=upper, limit=limit)
-        query = Query(lower, upper, request.interest, request.cursor)
+        bill = requester.bill(_now())
+
+        def charge(work: int) -> None:
+            record.work += work
+            bill.charge_work(work, _now())
+
+        payer = Payer(requester.address, requester.node_id, charge)
+        page = await self._find(Query(lower, upper, request.interest, request.cursor), limit, payer)
+        record.found_at = _now()
+        record.is_early = page.reached is not None
+        seqs, end = page.keys.seqs, page.end
+        del page  # whoever does not read its answer has us keep what is left of it
+        last = await self._send_all(seqs, request, client, max_packet_bytes, record, bill, payer)
+        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
+        last_hash = NO_ENVELOPE if last is None else EnvelopeHash(keccak256(last))
+        cursor = None if end is None else _cursor(end, last_hash)
+        if cursor is not None:
+            requester.give(cursor, _now())
+        return Completion(request.request_id, last_hash, cursor)
+
+    async def _find(self, query: Query, limit: int, payer: Payer) -> Page:
+        began = _now()
+
+        def goes_on(work: int) -> bool:
+            return work < PAGE_WORK and _now() - began < PAGE_TIME_S
+
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                page = await self._store.find(query, limit, rank=rank + _cost(request.interest, limit))
+                return await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
-        record.found_at = _now()
-        seqs, last_key = page.keys.seqs, page.keys.last if page.keys else None
-        more, looked_up = page.more, page.looked_up
-        del page  # whoever does not read its answer has us keep what is left of it
-        cursor = None
-        try:
-            last = await self._send_all(seqs, request, client, max_packet_bytes, record, rank)
-            # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
-            last_hash = NO_ENVELOPE if last is None else EnvelopeHash(keccak256(last))
-            cursor = _cursor(last_key, last_hash) if more and last_key is not None else None
-        finally:  # who reads it all and is gone before the completion has had it, too
-            requester.delivered(len(seqs), cursor, _now(), looked_up=looked_up)
-        return Completion(request.request_id, last_hash, cursor)
 
     async def _send_all(
         self,
@@ -253,7 +265,8 @@ class Delivery:
         client: Client,
         max_packet_bytes: int,
         record: RequestRecord,
-        rank: int,
+        bill: Bill,
+        payer: Payer,
     ) -> bytes | None:
         """Send what was found, packet by packet; return the last envelope, None if there was none."""
         last = None
@@ -264,8 +277,9 @@ class Delivery:
             rows = seqs[at : at + (1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS))]
             # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
             await client.turn(min(packet_bytes(len(rows) * mean), max_packet_bytes))
-            raws = await self._store.read(rows, max_bytes, rank=rank + at + len(rows))
+            raws = await self._store.read(rows, max_bytes, payer=payer)
             at += len(raws.sizes)
+            bill.charge_envelopes(len(raws.sizes), _now())
             if raws.body:
                 last, payload = raws.last, encode_body(raws.body)
                 client.send(PacketCode.P2P_MESSAGE, payload)
@@ -302,17 +316,13 @@ async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None
     client.send(code, payload)
 
 
-def _cost(interest: Interest, limit: int) -> int:
-    """How much work the store has with a page, of what it is to read one envelope: so it goes behind shorter ones."""
-    return limit if interest.topics is None else len(interest.topics)
-
-
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _cursor(key: Key, last_hash: EnvelopeHash) -> Cursor:
-    """Where the next page goes on: behind the last envelope found, also if that was deleted since."""
-    if last_hash.startswith(key.hash):
-        return Cursor(key.created, last_hash)
-    return Cursor(key.created, EnvelopeHash(key.hash.ljust(HASH_BYTES, b"\x00")))
+def _cursor(end: Place, last_hash: EnvelopeHash) -> Cursor:
+    """Where the next page goes on: behind the last envelope found, also if that was deleted since, or further down."""
+    created, prefix = end
+    if prefix and last_hash.startswith(prefix):
+        return Cursor(created, last_hash)
+    return Cursor(created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\x00")))

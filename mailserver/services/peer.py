@@ -353,12 +353,11 @@ class ServedPeer:
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
-        before, outlet = 0, self.outlet()
+        outlet = self.outlet()
         while True:
             await self._requested.wait()
             if not self._requests:
                 self._requested.clear()
-                before = 0
                 continue
             payload = self._requests.popleft()
             self._request_bytes -= len(payload)
@@ -369,13 +368,11 @@ class ServedPeer:
                     outlet,
                     self._known_requester,
                     max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
-                    before=before,
                 )
             except ConnectionLost:
                 return
             finally:
                 self._known_requester.leave()
-            before += 1
 
     async def _relay(self) -> None:
         """Send live envelopes, once the peer has said what it wants."""

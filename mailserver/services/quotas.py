@@ -24,9 +24,10 @@ LEAST_PAGE_COST = 100
 """What an answer costs at least, in envelopes: to look up a page takes the store as long as to send about so many.
 Pages of one envelope, each followed by its cursor, would cost next to nothing otherwise."""
 
-LOOKUPS_PER_ENVELOPE = 8
-"""So many pairs (day, topic) are looked up in the time in which an envelope is delivered. 1,000 topics of 30 days cost
-as much as 3,750 envelopes, also where nothing is found; deployed clients ask for 10 topics of a day."""
+WORK_PER_ENVELOPE = 50
+"""So much work of the store (`mailserver.store.work`) is as much as an envelope that is delivered, which takes about as
+long. A page that is found at once takes a quarter of what its envelopes pay for. To look for 1,000 topics on 30 days
+costs as much as 4,200 envelopes, also where nothing is found; deployed clients ask for 10 topics of a day."""
 
 MAX_CURSORS = 32
 """Cursors of one peer that are remembered, the last ones given: twice the requests that it may have under way."""
@@ -53,7 +54,8 @@ class RequestLimits:
 
     `requests_per_minute`: with a burst of REQUEST_BURST_MINUTES. To follow the cursor of one's own answer is no new
     request. `envelopes_per_minute`: delivered, with a burst of ENVELOPE_BURST_MINUTES; an answer counts as
-    LEAST_PAGE_COST at least. `concurrent`: requests that wait or are being answered.
+    LEAST_PAGE_COST at least, and as what it has the store do (`Bill`). `concurrent`: requests that wait or are being
+    answered.
     """
 
     requests_per_minute: int = 0
@@ -102,7 +104,7 @@ class _Quotas:
         if self._requests is not None:
             self._requests.of(key, now).take(1, now)
 
-    def take_envelopes(self, key: bytes, count: int, now: float) -> None:
+    def take_envelopes(self, key: bytes, count: float, now: float) -> None:
         if self._envelopes is not None:
             self._envelopes.of(key, now).take(count, now)
 
@@ -171,8 +173,8 @@ class RequestLimiter:
 
 
 class Requester:
-    """One connection, as one that asks for history. Of each request, in this order: `enter`, `admit`, `delivered`
-    if it was admitted and answered, and `leave` in any case."""
+    """One connection, as one that asks for history. Of each request, in this order: `enter`, `admit`, `bill` if it was
+    admitted, `give` if its answer ends with a cursor, and `leave` in any case."""
 
     def __init__(self, limiter: RequestLimiter, address: str, node_id: NodeId) -> None:
         self._limiter = limiter
@@ -190,6 +192,11 @@ class Requester:
     def node_id(self) -> NodeId:
         """Who asks."""
         return self._node_id
+
+    @property
+    def address(self) -> bytes:
+        """What it shares with all that ask from the same address."""
+        return groups_of(self._address).address
 
     @property
     def is_allowed(self) -> bool:
@@ -235,15 +242,47 @@ class Requester:
                 quotas.take_request(key, now)
         return 0.0
 
-    def delivered(self, envelopes: int, cursor: Cursor | None, now: float, *, looked_up: int = 0) -> None:
-        """Take the envelopes of an answer, into debt if need be, and remember the cursor that it ended with.
+    def bill(self, now: float) -> "Bill":
+        """Begin to take envelopes for an answer: as many as the least that it can cost, at once."""
+        return Bill(self, now)
 
-        Args:
-            looked_up: how many pairs (day, topic) it took to find them.
-        """
-        if self.is_allowed:
-            return
-        for quotas, key in self._quotas:
-            quotas.take_envelopes(key, max(envelopes + looked_up // LOOKUPS_PER_ENVELOPE, LEAST_PAGE_COST), now)
-        if cursor is not None:
+    def take(self, envelopes: float, now: float) -> None:
+        """Take so many envelopes, into debt if need be; give them back where it is below 0."""
+        if not self.is_allowed:
+            for quotas, key in self._quotas:
+                quotas.take_envelopes(key, envelopes, now)
+
+    def give(self, cursor: Cursor, now: float) -> None:
+        """Remember the cursor that an answer ends with."""
+        if not self.is_allowed:
             self._limiter.cursors.of(self._node_id, now).give(cursor, now)
+
+
+class Bill:
+    """What one answer costs, taken from the limits of its requester while it is made, so whatever becomes of it: as
+    many envelopes as are delivered, or as the store could have had delivered in the time that it takes, if these are
+    more."""
+
+    __slots__ = ("_envelopes", "_requester", "_taken", "_work")
+
+    def __init__(self, requester: Requester, now: float) -> None:
+        self._requester = requester
+        self._envelopes = self._work = 0
+        self._taken = 0.0
+        self._take(now)
+
+    def charge_envelopes(self, count: int, now: float) -> None:
+        """So many are delivered."""
+        self._envelopes += count
+        self._take(now)
+
+    def charge_work(self, work: int, now: float) -> None:
+        """The store works so much; below 0, less than was said."""
+        self._work += work
+        self._take(now)
+
+    def _take(self, now: float) -> None:
+        cost = max(LEAST_PAGE_COST, self._envelopes, self._work / WORK_PER_ENVELOPE)
+        if cost != self._taken:
+            self._requester.take(cost - self._taken, now)
+            self._taken = cost

@@ -21,7 +21,8 @@ class RequestRecord:
 
     `lower`, `upper` are the bounds in force, Unix seconds; `topics` says how many, 0 for a bloom filter. `is_clear`:
     it came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
-    limits of its peer and address, which bounds how many such lines there are.
+    limits of its peer and address, which bounds how many such lines there are. `work`: of the store, see
+    `mailserver.store.work`. `is_early`: its page has ended before it was full or all was looked at.
     """
 
     peer: NodeId
@@ -37,6 +38,8 @@ class RequestRecord:
     limit: int = 0
     found_at: float | None = None
     first_at: float | None = None
+    work: int = 0
+    is_early: bool = False
     envelopes: int = 0
     bytes: int = 0
     outcome: Outcome = Outcome.LOST
@@ -67,6 +70,8 @@ class RequestRecord:
         metrics.requests.labels(*labels).inc()
         if self.rejection is not None:
             metrics.requests_rejected[self.rejection].inc()
+        metrics.search_work.labels(self.kind.value).inc(max(0, self.work))
+        metrics.pages_ended_early.inc(self.is_early)
         metrics.delivery_duration.labels(*labels).observe(now - self.began)
         if self.first_at is not None:
             metrics.delivery_first_packet.labels(*labels).observe(self.first_at - self.began)
@@ -75,7 +80,7 @@ class RequestRecord:
         log.log(
             self._level,
             "request outcome=%s id=%s peer=%s kind=%s form=%s lower=%d upper=%d topics=%d limit=%d cursor=%s"
-            " envelopes=%d bytes=%d find_ms=%s first_ms=%s ms=%s cause=%r",
+            " work=%d early=%s envelopes=%d bytes=%d find_ms=%s first_ms=%s ms=%s cause=%r",
             self.outcome.value,
             self.request_id.hex()[:8],
             self.peer.hex()[:8],
@@ -86,6 +91,8 @@ class RequestRecord:
             self.topics,
             self.limit,
             "yes" if self.follows_cursor else "no",
+            self.work,
+            "yes" if self.is_early else "no",
             self.envelopes,
             self.bytes,
             self._ms(self.found_at),

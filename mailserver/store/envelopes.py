@@ -2,23 +2,20 @@
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import aiosqlite
-
-from mailserver.errors import StoreError
-from mailserver.store.connections import open_reader, open_writer, transaction
+from mailserver.store.connections import open_writer, transaction
 from mailserver.store.deletion import Deleted, delete_batch, give_back_pages
+from mailserver.store.keys import Page, Query
 from mailserver.store.presence import Presence
-from mailserver.store.reader import Finder, Page, Query, Raws
+from mailserver.store.reader import Finder, Raws
+from mailserver.store.readers import OURSELVES, PaidReader, Payer, ReaderPool, open_readers
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.schema import HASH_PREFIX_BYTES
+from mailserver.store.search import GoesOn, always
 from mailserver.store.trouble import Trouble
 from mailserver.store.untouched import check_header
 from mailserver.store.writer import NewEnvelope, StoreWriter
@@ -55,11 +52,11 @@ class ReceptionDay:
 class EnvelopeStore:
     """A store that is open for writing. Made by `open_store`."""
 
-    def __init__(self, writer: StoreWriter, readers: "_ReaderPool", trouble: Trouble) -> None:
+    def __init__(self, writer: StoreWriter, readers: ReaderPool, trouble: Trouble) -> None:
         self._writer = writer
         self._trouble = trouble
         self._readers = readers
-        self._finder = Finder(readers.run)
+        self._finder = Finder(PaidReader(readers))
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk. What is there already is left as it is.
@@ -99,31 +96,31 @@ class EnvelopeStore:
         """How many envelopes wait for the disk, and their bytes."""
         return self._writer.queued
 
-    async def find(self, query: Query, limit: int, *, rank: int = 0) -> Page:
+    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> Page:
         """Find the first `limit` matches, newest first.
 
         Args:
-            rank: where many read, the lowest goes first.
+            payer: who asks: where many read, whoever has had less work done for it is next.
+            goes_on: whether to go on after so much work; else a page by bloom filter ends early.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._ranked(rank).find(query, limit)
+        return await self._paid_by(payer).find(query, limit, goes_on)
 
-    async def read(self, seqs: Sequence[int], max_bytes: int, *, rank: int = 0) -> Raws:
+    async def read(self, seqs: Sequence[int], max_bytes: int, *, payer: Payer = OURSELVES) -> Raws:
         """The first of the envelopes found, by their rows, byte for byte as received; one that was deleted since is
         left out. Of what is there the first comes, and more as long as all are within `max_bytes`.
 
         Args:
             seqs: not many more than will do: all are looked at.
-            rank: as of `find`: how many the same answer will have had by then, and those before it. So short answers,
-                and the beginnings of all, do not wait for long ones.
+            payer: as of `find`.
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._ranked(rank).read(seqs, max_bytes)
+        return await self._paid_by(payer).read(seqs, max_bytes)
 
-    def _ranked(self, rank: int) -> Finder:
-        return Finder(partial(self._readers.run, rank=rank))
+    def _paid_by(self, payer: Payer) -> Finder:
+        return Finder(PaidReader(self._readers, payer))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store; in their order, each as often as it is given.
@@ -252,7 +249,7 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     worker = await open_writer(path)
     try:
         trouble, presence = Trouble(path), Presence(path)
-        async with _open_readers(path, READERS, trouble) as readers:
+        async with open_readers(path, READERS, trouble) as readers:
             writer = StoreWriter(worker, path, presence, trouble)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
@@ -275,74 +272,8 @@ async def read_stats(path: Path) -> StoreStats:
         StoreError: there is no such store, or it cannot be read.
     """
     await asyncio.to_thread(check_header, path)
-    async with _open_readers(path, 1, Trouble(path)) as readers:
+    async with open_readers(path, 1, Trouble(path)) as readers:
         return await _stats(readers)
-
-
-class _ReaderPool:
-    """Read-only connections that take turns, statement by statement: a long request cannot hold one to itself."""
-
-    def __init__(self, connections: Sequence[aiosqlite.Connection], trouble: Trouble) -> None:
-        self._trouble = trouble
-        # Last in, first out: what a request has just looked at is in that connection's page cache.
-        self._idle = [*connections]
-        self._waiting: list[tuple[int, int, asyncio.Future[aiosqlite.Connection]]] = []  # a heap
-        self._numbers = itertools.count()
-
-    async def run(self, sql: str, parameters: Sequence[object], rank: int = 0) -> Iterable[sqlite3.Row]:
-        """Run one statement and return all its rows.
-
-        Args:
-            rank: of those that wait, the lowest goes first, and of the same the one that came first.
-        Raises:
-            StoreError: SQLite could not.
-        """
-        connection = await self._take(rank)
-        try:
-            return await connection.execute_fetchall(sql, parameters)
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the store: {self._trouble.not_read(error)}") from error
-        except asyncio.CancelledError:
-            # Nobody waits for the rows: stop the statement, so that the connection is free at once.
-            await connection.interrupt()
-            raise
-        finally:
-            self._give(connection)
-
-    async def _take(self, rank: int) -> aiosqlite.Connection:
-        if self._idle:
-            return self._idle.pop()
-        future: asyncio.Future[aiosqlite.Connection] = asyncio.get_running_loop().create_future()
-        entry = rank, next(self._numbers), future
-        heapq.heappush(self._waiting, entry)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
-            elif not future.cancelled():  # it was given one at the same moment
-                self._give(future.result())
-            raise
-
-    def _give(self, connection: aiosqlite.Connection) -> None:
-        while self._waiting:
-            future = heapq.heappop(self._waiting)[2]
-            if not future.done():  # whoever waited may be gone, and not know it yet
-                future.set_result(connection)
-                return
-        self._idle.append(connection)
-
-
-@contextlib.asynccontextmanager
-async def _open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterator[_ReaderPool]:
-    async with contextlib.AsyncExitStack() as stack:
-        connections = []
-        for _ in range(count):
-            connection = await open_reader(path)
-            stack.push_async_callback(connection.close)
-            connections.append(connection)
-        yield _ReaderPool(connections, trouble)
 
 
 def _touch(connection: sqlite3.Connection) -> None:
@@ -352,7 +283,7 @@ def _touch(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE identity SET rowid = rowid % 2 + 1")
 
 
-async def _stats(readers: _ReaderPool) -> StoreStats:
+async def _stats(readers: ReaderPool) -> StoreStats:
     ((envelopes, size),) = await readers.run(
         "SELECT coalesce(sum(envelopes), 0), coalesce(sum(bytes), 0) FROM days", ()
     )

@@ -60,6 +60,48 @@ def matches(bloom: bytes, topic: bytes) -> bool:
     return as_integer(bloom) & mask == mask
 
 
+class Matcher:
+    """Tells which of many topics a filter matches. It looks up and compares columns of bytes as a whole: thousands of
+    topics take no longer than a hundred by `matches`."""
+
+    __slots__ = ("_high", "_low")
+
+    def __init__(self, bloom: bytes) -> None:
+        bits = as_integer(bloom)
+        self._low, self._high = (bytes(255 * (bits >> half + byte & 1) for byte in range(256)) for half in (0, 256))
+
+    def marks(self, topics: bytes) -> bytes:
+        """A byte for each topic, not 0 if the filter matches it, see `mask_of`.
+
+        Args:
+            topics: 4 bytes each, one after the other.
+        """
+        count = len(topics) // TOPIC_BYTES
+        fourth = topics[3::TOPIC_BYTES]
+        second_half = _as_columns(b"\x20" * count)
+        has, place = [], []  # by which of the three bits: whether the filter has it, and in which byte of 64 it lies
+        for at, halves in enumerate(_HALVES):
+            column, half = topics[at::TOPIC_BYTES], _as_columns(fourth.translate(halves))
+            low, high = _as_columns(column.translate(self._low)), _as_columns(column.translate(self._high))
+            has.append(low ^ (low ^ high) & half)
+            place.append(_as_columns(column.translate(_BYTE_OF_BIT)) | half & second_half)
+
+        def share(one: int, other: int) -> int:
+            return _as_columns((place[one] ^ place[other]).to_bytes(count, "little").translate(_IS_ZERO))
+
+        matched = has[2] & (has[1] | share(1, 2)) & (has[0] | share(0, 1) | share(0, 2))
+        return matched.to_bytes(count, "little")
+
+
+def _as_columns(column: bytes) -> int:
+    return int.from_bytes(column, "little")
+
+
+_HALVES = tuple(bytes(255 * (byte >> bit & 1) for byte in range(256)) for bit in range(3))
+_BYTE_OF_BIT = bytes(byte >> 3 for byte in range(256))
+_IS_ZERO = b"\xff" + bytes(255)
+
+
 class PackedTopics(Set[Topic]):
     """A set of topics: 4 bytes for each, where a frozenset takes 100, and half a microsecond to look one up."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mailserver.store.envelopes import EnvelopeStore
+from mailserver.store.readers import OURSELVES, Payer
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.trouble import Trouble
 from mailserver.store.writer import NewEnvelope
@@ -20,8 +21,13 @@ class _Reader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    async def run(self, sql: str, parameters: Sequence[object], rank: int = 0) -> Iterable[sqlite3.Row]:
+    async def run(
+        self, sql: str, parameters: Sequence[object], work: int = 0, payer: Payer = OURSELVES
+    ) -> Iterable[sqlite3.Row]:
         return self._connection.execute(sql, parameters).fetchall()
+
+    def correct(self, work: int, payer: Payer = OURSELVES) -> None:
+        payer.charge(work)
 
 
 class _Writer:

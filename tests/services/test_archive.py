@@ -16,7 +16,7 @@ from mailserver.services.archive import TIMELY_S, Archive, EnvelopeRefused
 from mailserver.services.feed import Feed, LiveEnvelope
 from mailserver.services.rates import RATE_BURST_S, RateLimiter, RateLimitSettings
 from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_EXPIRED_S, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import FULL_INTEREST, Interest

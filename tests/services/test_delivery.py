@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from mailserver.codec import aes, rlp
 from mailserver.codec.keccak import keccak256
-from mailserver.errors import ConnectionLost, Rejection, RequestRejected
+from mailserver.errors import ConnectionLost, Rejection, RequestRejected, StoreError
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.pages import TARGET_PACKET_BYTES
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, RequestId
@@ -28,12 +27,17 @@ from mailserver.services.quotas import (
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
     REQUEST_BURST_MINUTES,
+    WORK_PER_ENVELOPE,
     Requester,
     RequestLimiter,
     RequestLimits,
 )
+from mailserver.store import search as search_module
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.keys import Page, Query
 from mailserver.store.reader import Raws
+from mailserver.store.readers import Payer
+from mailserver.store.search import GoesOn
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
 from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
@@ -526,9 +530,9 @@ async def test_tiny_envelopes_with_long_ones_between_are_not_looked_at_again_and
     looked_at: list[int] = []
     read_all = large.store.read
 
-    async def counted(seqs: Sequence[int], max_bytes: int, *, rank: int = 0) -> Raws:
+    async def counted(seqs: Sequence[int], max_bytes: int, *, payer: Payer) -> Raws:
         looked_at.append(len(seqs))
-        return await read_all(seqs, max_bytes, rank=rank)
+        return await read_all(seqs, max_bytes, payer=payer)
 
     monkeypatch.setattr(large.store, "read", counted)
 
@@ -553,9 +557,9 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
             if self.sent:
                 await gate.wait()
 
-    async def counted(seqs: Sequence[int], max_bytes: int, *, rank: int = 0) -> Raws:
+    async def counted(seqs: Sequence[int], max_bytes: int, *, payer: Payer) -> Raws:
         read.append(len(seqs))
-        return await read_all(seqs, max_bytes, rank=rank)
+        return await read_all(seqs, max_bytes, payer=payer)
 
     monkeypatch.setattr(desk.store, "read", counted)
     slow = Slow()
@@ -613,36 +617,6 @@ async def test_answer_ends_in_its_completion_also_where_its_last_envelope_is_dam
     assert desk.client.sent[-1][0] is PacketCode.P2P_REQUEST_COMPLETE
     await desk.answer(sealed_request(deployed_fields(cursor=outcome.cursor)).raw)
     assert desk.envelopes == envelopes[2:]
-
-
-async def test_what_takes_the_store_less_goes_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    await fill(desk.store, make_envelopes(5, data_bytes=60_000))
-    ranks: list[int] = []
-
-    def noted(do: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def note(*given: Any, rank: int) -> Any:
-            ranks.append(rank)
-            return await do(*given, rank=rank)
-
-        return note
-
-    for name in ("find", "read"):
-        monkeypatch.setattr(desk.store, name, noted(getattr(desk.store, name)))
-
-    await desk.answer(sealed_request(deployed_fields(topics=[NEWS, SPORT], limit=5)).raw)
-    of_topics = ranks.copy()
-    ranks.clear()
-    await desk.answer(sealed_request(deployed_fields(topics=[], bloom=FULL_BLOOM, limit=5)).raw)
-
-    rows = [
-        5,
-        3,
-        4,
-        5,
-        5,
-    ]  # how many will have been looked at: all that may fit into a packet, then one by one, and one
-    assert of_topics == [2, *rows]
-    assert ranks == [5, *rows]
 
 
 async def test_other_requests_are_answered_while_one_client_does_not_read(desk: Desk) -> None:
@@ -825,20 +799,25 @@ class Time:
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The time that limits go by."""
     time = Time()
-    admit, delivered = Requester.admit, Requester.delivered
+    admit, take, give = Requester.admit, Requester.take, Requester.give
+
+    def check(now: float) -> None:
+        assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
 
     def admit_then(requester: Requester, cursor: Cursor | None, now: float) -> float:
-        assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
+        check(now)
         return admit(requester, cursor, time.now)
 
-    def delivered_then(
-        requester: Requester, envelopes: int, cursor: Cursor | None, now: float, *, looked_up: int
-    ) -> None:
-        assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
-        delivered(requester, envelopes, cursor, time.now, looked_up=looked_up)
+    def take_then(requester: Requester, envelopes: float, now: float) -> None:
+        check(now)
+        take(requester, envelopes, time.now)
 
-    monkeypatch.setattr(Requester, "admit", admit_then)
-    monkeypatch.setattr(Requester, "delivered", delivered_then)
+    def give_then(requester: Requester, cursor: Cursor, now: float) -> None:
+        check(now)
+        give(requester, cursor, time.now)
+
+    for name, then in (("admit", admit_then), ("take", take_then), ("give", give_then)):
+        monkeypatch.setattr(Requester, name, then)
     return time
 
 
@@ -957,16 +936,82 @@ async def test_junk_counts_as_requests(desk: Desk, junk: str) -> None:
 ONE_A_SECOND = RequestLimits(envelopes_per_minute=60)
 
 
-async def test_to_look_for_many_topics_on_many_days_counts_also_if_nothing_is_found(desk: Desk, time: Time) -> None:
-    await fill(desk.store, [make_envelope(day, created=NOW - day * 86400) for day in range(10)])
-    requester = requester_of(RequestLimits(envelopes_per_minute=60))  # 600 at once
+async def test_what_the_store_has_to_do_counts_also_if_nothing_is_found(desk: Desk, time: Time) -> None:
+    await fill(desk.store, [make_envelope(number, data_bytes=1) for number in range(2000)])
+    requester = requester_of(RequestLimits(envelopes_per_minute=11))  # 110 at once, and a page costs 100 at least
     topics = [number.to_bytes(4, "big") for number in range(1, 1001)]
 
-    request = sealed_request(deployed_fields(topics=topics)).raw  # 10,000 pairs, as much as 1,250 envelopes
+    request = sealed_request(deployed_fields(topics=topics)).raw  # 1,000 pairs, as much as 140 envelopes
 
     assert isinstance(await desk.answer(request, requester), Completion)
     assert isinstance(await desk.answer(request, requester), Failure)
     assert desk.envelopes == []
+
+
+@pytest.mark.parametrize("end", [StoreError("broken"), asyncio.CancelledError(), TimeoutError()], ids=repr)
+async def test_what_the_store_has_done_counts_whatever_becomes_of_it(
+    desk: Desk, time: Time, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    await fill(desk.store, make_envelopes(1))
+    requester = requester_of(RequestLimits(envelopes_per_minute=100))  # 1,000 at once
+    request = sealed_request(deployed_fields()).raw
+
+    async def work_in_vain(query: Query, limit: int, *, payer: Payer, goes_on: GoesOn) -> Page:
+        payer.charge(1000 * WORK_PER_ENVELOPE)
+        raise end
+
+    with monkeypatch.context() as patch, contextlib.suppress(asyncio.CancelledError):
+        patch.setattr(desk.store, "find", work_in_vain)
+        await desk.answer(request, requester)
+
+    assert await desk.answer(request, requester) == Failure(RequestId(keccak256(request)), come_back_in(1))
+
+
+async def test_page_by_bloom_filter_that_takes_too_much_work_ends_early_and_leads_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, requests_module.__name__)
+    monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
+    monkeypatch.setattr(search_module, "MAX_ROWS", 7)
+    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
+    envelopes = [make_envelope(number, topic=SPORT if number % 50 == 9 else NEWS) for number in range(100)]
+    await fill(desk.store, envelopes)
+    wanted = [envelope for envelope in in_order(envelopes) if envelope.topic == SPORT]
+    fields = deployed_fields(topics=[], bloom=bloom_of([SPORT]))
+
+    found: list[Envelope] = []
+    cursors: list[Cursor | None] = [Cursor(NOW + 1, EnvelopeHash(bytes(32)))]
+    while cursors[-1] is not None:
+        outcome = await desk.answer(sealed_request(fields).raw)
+        assert isinstance(outcome, Completion)
+        assert outcome.cursor is None or outcome.cursor < cursors[-1]
+        assert (outcome.last_envelope_hash == NO_ENVELOPE) == (not desk.envelopes)
+        found += desk.envelopes
+        cursors.append(outcome.cursor)
+        fields = deployed_fields(topics=[], bloom=bloom_of([SPORT]), cursor=outcome.cursor)
+
+    assert found == wanted
+    assert len(cursors) > 10
+    early = [message for message in caplog.messages if " early=yes " in message]
+    assert len(early) == len(cursors) - 2
+
+
+async def test_page_by_bloom_filter_that_takes_too_long_ends_early(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_module, "PAGE_TIME_S", 0.0)
+    monkeypatch.setattr(search_module, "MAX_ROWS", 7)
+    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
+    await fill(desk.store, make_envelopes(100))
+
+    early = await desk.answer(sealed_request(deployed_fields(topics=[], bloom=bloom_of([SPORT]))).raw)
+    exact = await desk.answer(sealed_request(deployed_fields(topics=[SPORT, NEWS])).raw)
+
+    assert isinstance(early, Completion)
+    assert early.cursor is not None
+    assert isinstance(exact, Completion)
+    assert exact.cursor is not None
+    assert len(desk.envelopes) == SETTINGS.max_limit
 
 
 ENVELOPE_BURST = 60 * ENVELOPE_BURST_MINUTES
@@ -1005,22 +1050,25 @@ async def test_pages_with_little_in_them_cost_something_too(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("time")
-async def test_client_that_is_gone_before_the_end_has_had_its_envelopes(desk: Desk) -> None:
+@pytest.mark.parametrize("had", [200, 600])
+async def test_client_that_is_gone_before_the_end_pays_for_what_it_has_had(desk: Desk, had: int) -> None:
     await fill(desk.store, make_envelopes(600))
     large = desk.with_settings(replace(SETTINGS, max_limit=600))
     requester = requester_of(ONE_A_SECOND)
+    deliver_first = requester.bill(asyncio.get_running_loop().time())
+    deliver_first.charge_envelopes(ENVELOPE_BURST - had, asyncio.get_running_loop().time())
 
-    class GoneAtTheEnd(Client):
+    class GoneThen(Client):
         async def turn(self, size: int) -> None:
             await super().turn(size)
-            if len(self.sent) == 2:
+            if sum(len(decode_envelopes(payload)) for _, payload in self.sent) >= had:
                 raise ConnectionLost(None, "gone")
 
     with pytest.raises(ConnectionLost):
-        await large.delivery.answer(sealed_request(deployed_fields()).raw, GoneAtTheEnd(), requester)
+        await large.delivery.answer(sealed_request(deployed_fields()).raw, GoneThen(), requester)
     request = sealed_request(deployed_fields())
 
-    assert await large.answer(request.raw, requester) == Failure(request_id(request), come_back_in(1))
+    assert isinstance(await large.answer(request.raw, requester), Failure)
 
 
 @pytest.mark.usefixtures("time")

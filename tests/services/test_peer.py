@@ -32,7 +32,6 @@ from mailserver.services.intake import Intake, Load
 from mailserver.services.peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
 from mailserver.services.quotas import RequestLimits
 from mailserver.services.rates import RateLimitSettings
-from mailserver.store.reader import Page, Query
 from mailserver.store.writer import MAX_GROUP_ROWS
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM
@@ -639,26 +638,6 @@ async def test_as_many_requests_as_a_deployed_client_sends_at_once_are_answered(
 
     for _ in range(3):
         assert isinstance((await hear_answer(raw))[1], Completion)
-
-
-async def test_who_asks_without_a_pause_goes_behind_others_in_the_store(
-    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find, ranks = mailserver.store.find, []
-
-    async def find_and_note(query: Query, limit: int, *, rank: int) -> Page:
-        ranks.append(rank)
-        return await find(query, limit, rank=rank)
-
-    monkeypatch.setattr(mailserver.store, "find", find_and_note)
-    raw = await mailserver.dial()
-
-    for count in (3, 1):
-        raw.write(*(raw.packet(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw) for _ in range(count)))
-        for _ in range(count):
-            await hear_answer(raw)
-
-    assert [rank - ranks[0] for rank in ranks] == [0, 1000, 2000, 0]
 
 
 async def test_peer_that_has_left_is_gone_without_a_search_for_cycles(mailserver: Mailserver) -> None:

@@ -15,7 +15,7 @@ from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSett
 from mailserver.store import deletion
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope

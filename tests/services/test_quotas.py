@@ -21,11 +21,11 @@ from mailserver.services.quotas import (
     CURSORS_KEPT_S,
     ENVELOPE_BURST_MINUTES,
     LEAST_PAGE_COST,
-    LOOKUPS_PER_ENVELOPE,
     MAX_CURSORS,
     MAX_FOLLOWED,
     PEER_REQUEST_LIMITS,
     REQUEST_BURST_MINUTES,
+    WORK_PER_ENVELOPE,
     Requester,
     RequestLimiter,
     RequestLimits,
@@ -54,6 +54,13 @@ def request_limiter(
 
 def cursor_of(number: int) -> Cursor:
     return Cursor(1_700_000_000 - number, EnvelopeHash(keccak256(number.to_bytes(8, "big"))))
+
+
+def deliver(requester: Requester, envelopes: int, cursor: Cursor | None, now: float) -> None:
+    """An answer of so many envelopes, that ends with this cursor."""
+    requester.bill(now).charge_envelopes(envelopes, now)
+    if cursor is not None:
+        requester.give(cursor, now)
 
 
 def admitted(requester: Requester, now: float, cursor: Cursor | None = None, *, most: int = 100_000) -> int:
@@ -109,7 +116,7 @@ def test_longest_wait_counts() -> None:
     assert admitted(requester, 0.0) == 30 * REQUEST_BURST_MINUTES
 
     assert requester.admit(None, 0.0) == 2.0
-    requester.delivered(6000 * ENVELOPE_BURST_MINUTES + 999, None, 0.0)
+    deliver(requester, 6000 * ENVELOPE_BURST_MINUTES + 999, None, 0.0)
     assert requester.admit(None, 0.0) == 10.0
 
 
@@ -123,7 +130,7 @@ def test_who_comes_back_when_it_was_told_is_admitted(
 ) -> None:
     limits = RequestLimits(requests_per_minute=requests, envelopes_per_minute=envelopes)
     requester = request_limiter(limits, RequestLimits(requests, envelopes)).requester(PHONES, ALICE)
-    requester.delivered(envelopes * ENVELOPE_BURST_MINUTES, cursor_of(0), 1000.0)
+    deliver(requester, envelopes * ENVELOPE_BURST_MINUTES, cursor_of(0), 1000.0)
     now = 1000.0
 
     for follows, delivered, is_late in pages:
@@ -131,7 +138,7 @@ def test_who_comes_back_when_it_was_told_is_admitted(
         if wait:
             now += wait + (0.7 if is_late else 0.0)
             assert requester.admit(cursor_of(0) if follows else None, now) == 0.0
-        requester.delivered(delivered, cursor_of(0), now)
+        deliver(requester, delivered, cursor_of(0), now)
 
 
 def test_following_its_own_cursor_takes_no_request() -> None:
@@ -139,7 +146,7 @@ def test_following_its_own_cursor_takes_no_request() -> None:
     admitted(requester, 0.0)
 
     for page in range(1000):
-        requester.delivered(1000, cursor_of(page), 0.0)
+        deliver(requester, 1000, cursor_of(page), 0.0)
         assert requester.admit(cursor_of(page), 0.0) == 0.0
     assert requester.admit(None, 0.0) == 60.0
 
@@ -151,7 +158,7 @@ def test_cursor_is_known_of_who_was_given_it_wherever_it_connects(
     address: str, peer: NodeId, *, is_known: bool
 ) -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1))
-    limiter.requester(PHONES, ALICE).delivered(1000, cursor_of(1), 0.0)
+    deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(1), 0.0)
     again = limiter.requester(address, peer)
     admitted(again, 0.0)
 
@@ -160,7 +167,7 @@ def test_cursor_is_known_of_who_was_given_it_wherever_it_connects(
 
 def test_cursor_that_it_was_not_given_is_a_new_request() -> None:
     requester = request_limiter(RequestLimits(requests_per_minute=1)).requester(PHONES, ALICE)
-    requester.delivered(1000, cursor_of(1), 0.0)
+    deliver(requester, 1000, cursor_of(1), 0.0)
 
     assert admitted(requester, 0.0, cursor_of(2)) == REQUEST_BURST_MINUTES
 
@@ -168,17 +175,17 @@ def test_cursor_that_it_was_not_given_is_a_new_request() -> None:
 def test_cursor_can_be_followed_again_but_not_for_ever() -> None:
     requester = request_limiter(RequestLimits(requests_per_minute=1)).requester(PHONES, ALICE)
     admitted(requester, 0.0)
-    requester.delivered(1000, cursor_of(1), 0.0)
+    deliver(requester, 1000, cursor_of(1), 0.0)
 
     assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWED
 
-    requester.delivered(1000, cursor_of(1), 0.0)
+    deliver(requester, 1000, cursor_of(1), 0.0)
     assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWED
 
 
 def test_who_is_sent_away_with_a_cursor_can_still_follow_it() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
-    requester.delivered(6000 * ENVELOPE_BURST_MINUTES, cursor_of(1), 0.0)
+    deliver(requester, 6000 * ENVELOPE_BURST_MINUTES, cursor_of(1), 0.0)
 
     assert [requester.admit(cursor_of(1), 0.0) for _ in range(10)] == [0.01] * 10
 
@@ -188,9 +195,9 @@ def test_who_is_sent_away_with_a_cursor_can_still_follow_it() -> None:
 def test_only_the_last_cursors_are_remembered() -> None:
     requester = request_limiter(RequestLimits(requests_per_minute=1)).requester(PHONES, ALICE)
     for number in range(MAX_CURSORS + 1):
-        requester.delivered(1000, cursor_of(number), 0.0)
-    requester.delivered(1000, cursor_of(1), 0.0)
-    requester.delivered(1000, cursor_of(MAX_CURSORS + 1), 0.0)
+        deliver(requester, 1000, cursor_of(number), 0.0)
+    deliver(requester, 1000, cursor_of(1), 0.0)
+    deliver(requester, 1000, cursor_of(MAX_CURSORS + 1), 0.0)
     admitted(requester, 0.0)
 
     known = [number for number in range(MAX_CURSORS + 2) if not requester.admit(cursor_of(number), 0.0)]
@@ -200,10 +207,10 @@ def test_only_the_last_cursors_are_remembered() -> None:
 @pytest.mark.parametrize(("later", "is_known"), [(CURSORS_KEPT_S, True), (CURSORS_KEPT_S + 1, False)])
 def test_cursors_of_who_has_given_up_are_forgotten(later: float, *, is_known: bool) -> None:
     limiter = request_limiter(address=RequestLimits(requests_per_minute=1))
-    limiter.requester(PHONES, ALICE).delivered(1000, cursor_of(0), 0.0)
-    limiter.requester(PHONES, ALICE).delivered(1000, cursor_of(1), 50.0)
+    deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(0), 0.0)
+    deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(1), 50.0)
 
-    limiter.requester(PHONES, BOB).delivered(1000, cursor_of(2), 50.0 + later)
+    deliver(limiter.requester(PHONES, BOB), 1000, cursor_of(2), 50.0 + later)
 
     admitted(limiter.requester(ELSEWHERE, ALICE), later)
     assert (limiter.requester(ELSEWHERE, ALICE).admit(cursor_of(1), later) == 0.0) is is_known
@@ -214,7 +221,7 @@ def test_peers_whose_cursors_are_remembered_are_bounded(monkeypatch: pytest.Monk
     limiter = request_limiter(RequestLimits(requests_per_minute=1))
 
     for number in range(3):
-        limiter.requester(PHONES, node_id(number)).delivered(1000, cursor_of(number), 0.0)
+        deliver(limiter.requester(PHONES, node_id(number)), 1000, cursor_of(number), 0.0)
 
     for number, known in enumerate([False, True, True]):
         requester = limiter.requester(PHONES, node_id(number))
@@ -231,21 +238,51 @@ def test_peers_whose_requests_are_remembered_are_bounded(
     requesters = [limiter.requester(PHONES, node_id(number)) for number in range(4)]
     for requester in requesters:
         while not requester.admit(None, 0.0):
-            requester.delivered(0, None, 0.0)
+            deliver(requester, 0, None, 0.0)
 
     assert [requester.admit(None, 0.0) > 0 for requester in reversed(requesters)] == [True] * 3 + [False]
 
 
-def test_what_is_looked_up_counts_beside_what_is_found() -> None:
-    requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
-    requester.delivered(6000 * ENVELOPE_BURST_MINUTES - 500, None, 0.0, looked_up=599 * LOOKUPS_PER_ENVELOPE)
+def test_work_of_the_store_counts_where_it_is_more_than_its_envelopes_pay_for() -> None:
+    limiter = request_limiter(RequestLimits(envelopes_per_minute=6000))  # 60,000 at once, 100 a second
+    for peer, work, wait_s in ((ALICE, 1000, 0.01), (BOB, 1500, 5.01)):
+        requester = limiter.requester(PHONES, peer)
+        deliver(requester, 59_000, None, 0.0)
+        bill = requester.bill(0.0)
 
-    assert requester.admit(None, 0.0) == 1.0
+        bill.charge_work(work * WORK_PER_ENVELOPE, 0.0)
+        bill.charge_envelopes(1000, 0.0)
+
+        assert requester.admit(None, 0.0) == pytest.approx(wait_s)
+
+
+def test_what_an_answer_costs_is_taken_while_it_is_made_and_what_was_too_much_given_back() -> None:
+    requester = request_limiter(RequestLimits(envelopes_per_minute=600)).requester(PHONES, ALICE)  # 6000 at once
+    bill = requester.bill(0.0)
+
+    bill.charge_work(6000 * WORK_PER_ENVELOPE, 0.0)
+    assert requester.admit(None, 0.0) == pytest.approx(0.1)
+    bill.charge_work(-1000 * WORK_PER_ENVELOPE, 0.0)
+    assert requester.admit(None, 0.0) == 0.0
+    bill.charge_envelopes(5000, 0.0)  # which that work has paid for
+    assert requester.admit(None, 0.0) == 0.0
+    bill.charge_envelopes(1000, 0.0)
+    assert requester.admit(None, 0.0) == pytest.approx(0.1)
+
+
+def test_answer_that_comes_to_nothing_has_cost_what_a_page_costs_at_least() -> None:
+    requester = request_limiter(RequestLimits(envelopes_per_minute=LEAST_PAGE_COST)).requester(PHONES, ALICE)
+
+    for _ in range(ENVELOPE_BURST_MINUTES):
+        assert requester.admit(None, 0.0) == 0.0
+        requester.bill(0.0)
+
+    assert requester.admit(None, 0.0) > 0.0
 
 
 def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
-    requester.delivered(6000 * ENVELOPE_BURST_MINUTES + 99, cursor_of(1), 0.0)
+    deliver(requester, 6000 * ENVELOPE_BURST_MINUTES + 99, cursor_of(1), 0.0)
 
     for cursor in (None, cursor_of(1)):
         assert requester.admit(cursor, 0.0) == 1.0
@@ -255,7 +292,7 @@ def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:
 def test_envelopes_of_an_address_are_counted_together() -> None:
     limiter = request_limiter(address=RequestLimits(envelopes_per_minute=6000))
     for number in range(ENVELOPE_BURST_MINUTES):
-        limiter.requester(PHONES, node_id(number)).delivered(6000, None, 0.0)
+        deliver(limiter.requester(PHONES, node_id(number)), 6000, None, 0.0)
 
     assert limiter.requester(PHONES, ALICE).admit(None, 0.0) == 0.01
     assert limiter.requester(ELSEWHERE, ALICE).admit(None, 0.0) == 0.0
@@ -267,7 +304,7 @@ def test_small_page_costs_what_it_takes_to_look_it_up(envelopes: int) -> None:
 
     for page in range(ENVELOPE_BURST_MINUTES):
         assert requester.admit(None, 0.0) == 0.0
-        requester.delivered(envelopes, cursor_of(page), 0.0)
+        deliver(requester, envelopes, cursor_of(page), 0.0)
 
     assert requester.admit(None, 0.0) > 0.0
 
@@ -329,7 +366,7 @@ def test_requests_of_who_is_allowed_are_not_limited(allowed: Allowed) -> None:
     for _ in range(1000):
         assert requester.enter()
         assert requester.admit(None, 0.0) == 0.0
-        requester.delivered(100_000, None, 0.0)
+        deliver(requester, 100_000, None, 0.0)
     for _ in range(1000):
         requester.leave()
 
@@ -339,7 +376,7 @@ def test_who_is_no_longer_allowed_has_used_nothing_and_leaves_what_it_entered() 
     limiter = request_limiter(strict, strict, Allowed(node_ids=frozenset({ALICE})))
     requester = limiter.requester(PHONES, ALICE)
     assert [requester.enter(), requester.enter(), requester.admit(None, 0.0)] == [True, True, 0.0]
-    requester.delivered(100_000, None, 0.0)
+    deliver(requester, 100_000, None, 0.0)
 
     limiter.change(strict, strict, NOBODY_ALLOWED)
 
@@ -413,7 +450,7 @@ class Phone:
             self.pages += 1
             page = min(envelopes, 1000)
             cursor = Cursor(self.pages, EnvelopeHash(self.peer[-32:])) if envelopes > page else None
-            requester.delivered(page, cursor, now)
+            deliver(requester, page, cursor, now)
             requester.leave()
             if cursor is not None:
                 self.under_way.append((envelopes - page, cursor))

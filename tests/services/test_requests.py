@@ -43,7 +43,7 @@ def test_answered_request_leaves_one_line_with_all_that_an_operator_asks(caplog:
     assert said.levelno == logging.INFO
     assert said.getMessage() == (
         f"request outcome=delivered id=c0ffee00 peer={PEER.hex()[:8]} kind=topics form=sealed lower=10 upper=20 "
-        "topics=2 limit=30 cursor=yes envelopes=7 bytes=1500 find_ms=2.0 first_ms=4.0 ms=750.0 cause=''"
+        "topics=2 limit=30 cursor=yes work=0 early=no envelopes=7 bytes=1500 find_ms=2.0 first_ms=4.0 ms=750.0 cause=''"
     )
 
 

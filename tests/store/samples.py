@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import Phase
 
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest

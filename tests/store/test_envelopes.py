@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
 from mailserver.store import envelopes as envelopes_module
+from mailserver.store import work
 from mailserver.store.envelopes import READERS, EnvelopeStore, StoreStats, open_store, read_stats
-from mailserver.store.reader import Keys, Page, Query
+from mailserver.store.keys import Keys, Page, Query
+from mailserver.store.readers import Payer
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.wal import wal_file
@@ -50,7 +52,7 @@ from tests.store.samples import (
     stored,
     write,
 )
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 EVERYTHING = Query(*EVER, FULL)
 NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
@@ -346,24 +348,75 @@ async def test_store_that_was_killed_opens_with_all_that_was_put(path: Path, tmp
 
 
 @pytest.mark.parametrize("what", ["find", "read"])
-async def test_where_many_read_short_answers_go_before_long_ones(
+async def test_where_many_read_who_has_had_less_work_done_for_it_is_next(
     path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(envelopes_module, "READERS", 1)
+    order: list[str] = []
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3000))
+
+        async def read(name: str, count: int, times: int) -> None:
+            for _ in range(times):
+                payer = Payer(name)
+                if what == "find":
+                    await store.find(Query(*EVER, FULL), count, payer=payer)
+                else:
+                    await store.read(range(1, count + 1), EVERY_BYTE // 1024, payer=payer)
+                order.append(name)
+
+        strangers = [asyncio.create_task(read(f"stranger {number}", 1000, 5)) for number in range(6)]
+        await until(lambda: len(order) >= 8)
+        began = len(order)
+        await read("phone", 1, 3)
+        waited = order[began:]
+        await asyncio.gather(*strangers)
+
+    assert [waited.index("phone"), len(waited)] <= [2, 10]
+    assert sorted(order) == sorted([*(f"stranger {number}" for number in range(6) for _ in range(5)), *["phone"] * 3])
+
+
+async def test_who_comes_with_many_peers_from_one_address_gets_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelopes_module, "READERS", 1)
+    order: list[str] = []
+    async with open_store(path) as store:
+        await store.put(new_envelopes(1000))
+
+        async def read(address: str, peer: int) -> None:
+            await store.find(Query(*EVER, FULL), 500, payer=Payer(address, peer))
+            order.append(address)
+
+        await asyncio.gather(*(read("crowd", peer) for peer in range(20)), *(read("lone", 1) for _ in range(5)))
+
+    assert order.index("lone") <= 2
+    assert order[:11].count("lone") == 5
+
+
+async def test_what_is_read_is_charged_before_and_what_was_too_much_given_back(path: Path) -> None:
+    charged: list[int] = []
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
-        order: list[int] = []
 
-        async def read(rank: int) -> None:
-            if what == "find":
-                await store.find(Query(*EVER, FULL), 3, rank=rank)
-            else:
-                await store.read([1, 2, 3], EVERY_BYTE, rank=rank)
-            order.append(rank)
+        await store.find(Query(*EVER, FULL), 1000, payer=Payer(charge=charged.append))
 
-        await asyncio.gather(*(read(rank) for rank in (99, 900, 500, 0, 900, 0, 500)))
+    assert charged == [work.STATEMENT + 1001 * work.ROW, -998 * work.ROW]
 
-    assert order == [99, 0, 0, 500, 500, 900, 900]  # the first had the connection already
+
+async def test_what_is_given_up_while_it_is_read_stays_charged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[int] = []
+    async with open_store(path) as store:
+        await store.put(new_envelopes(3))
+
+        def charge(work: int) -> None:
+            charged.append(work)
+            reading.cancel()  # while the statement is run
+
+        reading = asyncio.create_task(store.find(Query(*EVER, FULL), 1000, payer=Payer(charge=charge)))
+        await asyncio.wait([reading])
+
+    assert sum(charged) == work.STATEMENT + 1001 * work.ROW
 
 
 async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -> None:
@@ -371,7 +424,7 @@ async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -
         await store.put(new_envelopes(3))
         reading = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE)) for _ in range(READERS)]
         await turns()
-        waiting = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE, rank=number)) for number in range(6)]
+        waiting = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE, payer=Payer(number))) for number in range(6)]
         await turns()
 
         for task in waiting[::2]:

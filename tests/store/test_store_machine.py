@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mailserver.store.backup import copy_store, snapshot
 from mailserver.store.envelopes import EnvelopeStore, ReceptionDay, open_store
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
 from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.writer import NewEnvelope

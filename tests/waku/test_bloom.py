@@ -13,6 +13,7 @@ from mailserver.waku.bloom import (
     FULL_BLOOM,
     FULL_INTEREST,
     Interest,
+    Matcher,
     PackedTopics,
     bits_of,
     bloom_of,
@@ -229,3 +230,19 @@ def test_what_is_no_topic_is_in_no_packed_set(other: object) -> None:
 
 def test_packed_topics_take_four_bytes_each() -> None:
     assert PackedTopics(Topic(number.to_bytes(4, "big")) for number in range(10_000)).memory_bytes == 40_000
+
+
+topics_and_blooms = st.tuples(
+    st.lists(st.binary(min_size=4, max_size=4) | st.tuples(*[st.sampled_from([0, 1, 7, 8, 9, 255])] * 4).map(bytes)),
+    st.lists(st.integers(0, 511)) | st.lists(st.sampled_from([*range(16), *range(256, 272)])),
+)
+
+
+@given(topics_and_blooms)
+def test_many_topics_are_matched_as_each_is(given_: tuple[list[bytes], list[int]]) -> None:
+    topics, bits = given_
+    bloom = sum(1 << bit for bit in set(bits)).to_bytes(BLOOM_BYTES, "little")
+
+    marks = Matcher(bloom).marks(b"".join(topics))
+
+    assert [bool(mark) for mark in marks] == [matches(bloom, topic) for topic in topics]

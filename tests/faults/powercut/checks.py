@@ -13,7 +13,7 @@ from mailserver.store.check import check_store
 from mailserver.store.compaction import read_compaction
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import read_handover
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync.ledger import open_ledger
 from mailserver.waku.bloom import FULL_INTEREST

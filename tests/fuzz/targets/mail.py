@@ -24,7 +24,7 @@ from mailserver.metrics import Metrics
 from mailserver.net.admission import NOBODY_ALLOWED
 from mailserver.services.delivery import Delivery, DeliverySettings
 from mailserver.services.quotas import RequestLimiter
-from mailserver.store.reader import Query
+from mailserver.store.keys import Query
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import (
     HASH_BYTES,
