@@ -10,8 +10,9 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench.data import envelope
 from bench.flood import Poster
@@ -59,11 +60,11 @@ class Served:
 class Honest:
     """The honest peers. Made by `honest_peers`."""
 
-    def __init__(self, target: Target, expected: Expected, asker: Asker, poster: Poster) -> None:
+    def __init__(self, target: Target, expected: Expected, askers: Sequence[Asker], poster: Poster) -> None:
         self.served = Served()
         self._target = target
         self._expected = expected
-        self._asker = asker
+        self._askers = askers
         self._poster = poster
         self._rng = random.Random(target.seed)
         self._stopping = False
@@ -71,7 +72,8 @@ class Honest:
     async def run(self) -> None:
         """Ask and post until `stop`; whatever goes wrong is noted in `served`."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._ask, ASK_EVERY_S))
+            for asker in self._askers:
+                group.create_task(self._repeat(partial(self._ask, asker), ASK_EVERY_S))
             group.create_task(self._repeat(self._post, POST_EVERY_S))
 
     def stop(self) -> None:
@@ -84,7 +86,7 @@ class Honest:
         now = int(time.time())
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                found = await self._find(OWN_TOPIC, now - DAY_S, now + 1)
+                found = await self._find(self._askers[0], OWN_TOPIC, now - DAY_S, now + 1)
             with contextlib.suppress(TimeoutError):
                 await until(lambda: served.posted <= served.relayed)
         except (ConnectionLost, HistoryFailed, TimeoutError) as error:
@@ -117,12 +119,12 @@ class Honest:
                 return
             await asyncio.sleep(every_s)
 
-    async def _ask(self) -> None:
+    async def _ask(self, asker: Asker) -> None:
         topic = self._rng.choice(list(self._expected))
         end = self._target.history_end
         pids = self._target.pid, os.getpid()
         began, waited = time.perf_counter(), sum(map(waited_s, pids))
-        found = await self._find(topic, end - DAY_S, end)
+        found = await self._find(asker, topic, end - DAY_S, end)
         took = time.perf_counter() - began
         self.served.answers_s.append(took)
         self.served.own_answers_s.append(took - (sum(map(waited_s, pids)) - waited))
@@ -137,21 +139,28 @@ class Honest:
         self.served.confirmations_s.append(time.perf_counter() - began)
         self.served.posted.add(raw)
 
-    async def _find(self, topic: Topic, lower: int, upper: int) -> list[bytes]:
+    async def _find(self, asker: Asker, topic: Topic, lower: int, upper: int) -> list[bytes]:
         interest = Interest(topics=frozenset({topic}))
-        answer = await self._asker.ask(MailRequest(RequestId(bytes(32)), lower, upper, interest, limit=PAGE_LIMIT))
+        answer = await asker.ask(MailRequest(RequestId(bytes(32)), lower, upper, interest, limit=PAGE_LIMIT))
         return [found.raw for packet in answer.packets for found in decode_envelopes(packet)]
 
 
 @contextlib.asynccontextmanager
-async def honest_peers(target: Target, expected: Expected) -> AsyncIterator[Honest]:
-    """Connect the honest peers; they leave at the end."""
+async def honest_peers(target: Target, expected: Expected, *, askers: int = 1) -> AsyncIterator[Honest]:
+    """Connect the honest peers; they leave at the end.
+
+    Args:
+        askers: how many ask for history at once, the others each from an address of its own.
+    """
     async with (
-        connect(target.enode, source=ADDRESS) as (asking, settings),
-        connect(target.enode, source=ADDRESS) as (posting, _),
+        contextlib.AsyncExitStack() as stack,
+        connect(target.enode, source=ADDRESS) as (posting, settings),
         connect(target.enode, source=ADDRESS, status=_FULL_NODE) as (relayed, _),
     ):
-        asker = Asker(asking, bytes.fromhex(target.request_key), settings.pow_requirement)
-        honest = Honest(target, expected, asker, Poster(posting))
+        asking = []
+        for number in range(askers):
+            wire, _ = await stack.enter_async_context(connect(target.enode, source=f"127.1.{2 + number}.3"))
+            asking.append(Asker(wire, bytes.fromhex(target.request_key), settings.pow_requirement))
+        honest = Honest(target, expected, asking, Poster(posting))
         relayed.on_packet, relayed.on_lost = honest.on_relayed, honest.on_lost
         yield honest
