@@ -46,9 +46,10 @@ Expected = Mapping[Topic, frozenset[bytes]]
 
 @dataclass(slots=True)
 class Served:
-    """How the honest peers were served. Times in seconds, by the clock; `own` ones less what was waited for a processor
-    on either side."""
+    """How the honest peers were served. Times in seconds, by the clock (`asked_at`: of each answer, `perf_counter`);
+    `own` ones less what was waited for a processor on either side."""
 
+    asked_at: list[float] = field(default_factory=list)
     answers_s: list[float] = field(default_factory=list)
     own_answers_s: list[float] = field(default_factory=list)
     confirmations_s: list[float] = field(default_factory=list)
@@ -126,6 +127,7 @@ class Honest:
         began, waited = time.perf_counter(), sum(map(waited_s, pids))
         found = await self._find(asker, topic, end - DAY_S, end)
         took = time.perf_counter() - began
+        self.served.asked_at.append(began)
         self.served.answers_s.append(took)
         self.served.own_answers_s.append(took - (sum(map(waited_s, pids)) - waited))
         expected = self._expected[topic]

@@ -113,7 +113,7 @@ def _topics(rng: random.Random) -> Iterator[Interest]:
 async def _ask(target: Target, interests: Interests) -> Mapping[str, Figure]:
     """Have strangers ask, each for the next as soon as it is answered, until the time is over."""
     loop, tally, slowest_s = asyncio.get_running_loop(), Tally(), 0.0
-    deadline = loop.time() + target.seconds
+    deadline, began = loop.time() + target.seconds, time.perf_counter()
 
     async def one(number: int) -> None:
         nonlocal slowest_s
@@ -137,7 +137,8 @@ async def _ask(target: Target, interests: Interests) -> Mapping[str, Figure]:
         tally.ended += mine.ended
 
     await asyncio.gather(*(one(number) for number in range(4 if target.is_quick else STRANGERS)))
-    return {**tally.figures(), "slowest_of_strangers_ms": 1000 * slowest_s}
+    from_and_until = {"from_s": began, "until_s": time.perf_counter()}
+    return {**tally.figures(), **from_and_until, "slowest_of_strangers_ms": 1000 * slowest_s}
 
 
 async def _fill_and_ask(

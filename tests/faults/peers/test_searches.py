@@ -28,9 +28,15 @@ def test_what_is_played_in_short_is_there() -> None:
 def test_answers_that_are_slow_by_the_clock_are_told_but_for_one_of_a_hundred() -> None:
     quick = [0.01] * 999
 
-    assert [*too_slow(Served(answers_s=[*quick, 9.0]))] == []
-    (told,) = too_slow(Served(answers_s=[*quick, *[MAX_ANSWER_S + 0.001] * 20]))
-    assert told == "an answer took 501 ms by the clock (99th percentile)"
+    attack = {"from_s": 0.0, "until_s": 5000.0}
+
+    def told(*took_s: float) -> list[str]:
+        served = Served(asked_at=[-1.0, *map(float, range(len(took_s))), 6000.0], answers_s=[9.0, *took_s, 9.0])
+        return [*too_slow(served, attack)]
+
+    assert told(*quick, 9.0) == []
+    assert told(*quick, *[MAX_ANSWER_S + 0.001] * 20) == ["an answer took 501 ms by the clock (99th percentile)"]
+    assert told() == ["nobody asked while it was attacked"]
 
 
 def test_requests_that_are_not_answered_or_end_in_a_disconnect_are_told() -> None:
