@@ -7,11 +7,12 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -24,8 +25,10 @@ from spark_export.days import parse_day
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.merge import merge
 from spark_export.recording import recorded
+from spark_export.run_report import as_words
 from spark_export.scratch import java_options, scratch_folder
 from spark_export.session import root_cause, spark_session
+from spark_export.upkeep import Task, recorded_upkeep
 from spark_export.verify import verify
 
 INTERRUPTED = 130
@@ -87,23 +90,35 @@ def _compact(arguments: argparse.Namespace) -> None:
             report = compact(spark, config, now=now, run=new_run(now))
             said = report.as_json(time.time())
         recording.succeeded(said, report.archived)
-    print(json.dumps(said, indent=1))
+    _print(arguments, said, as_words(said))
 
 
 def _merge(arguments: argparse.Namespace) -> None:
-    with _spark(arguments) as spark:
+    with recorded_upkeep(_recorded_beside(arguments), Task.MERGE, explain), _spark(arguments) as spark:
         now = time.time()
-        report = merge(spark, arguments.archive, now=now, run=new_run(now))
-    print(json.dumps(report.as_json(time.time()), indent=1))
+        report = merge(spark, arguments.archive, now=now, run=new_run(now)).as_json(time.time())
+    _print(arguments, report, as_words(report))
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    with _spark(arguments) as spark:
-        verification = verify(spark, arguments.archive)
-    print(f"verified periods={verification.periods} rows={verification.rows} faults={len(verification.faults)}")
-    if verification.faults:
-        period, fault = verification.faults[0]
-        raise ExportCheckFailed(period, fault)
+    with recorded_upkeep(_recorded_beside(arguments), Task.VERIFY, explain):
+        with _spark(arguments) as spark:
+            verification = verify(spark, arguments.archive)
+        faults = [{"period": period, "cause": cause} for period, cause in verification.faults]
+        said = {"periods": verification.periods, "rows": verification.rows, "faults": faults}
+        words = [f"verified periods={verification.periods} rows={verification.rows} faults={len(faults)}"]
+        _print(arguments, said, words + [f"{period}: {cause}" for period, cause in verification.faults])
+        if faults:
+            raise ExportCheckFailed(*verification.faults[0])
+
+
+def _recorded_beside(arguments: argparse.Namespace) -> list[Path]:
+    return [Path(store) for store in arguments.store or []]
+
+
+def _print(arguments: argparse.Namespace, as_json: Mapping[str, Any], words: Iterable[str]) -> None:
+    for line in [json.dumps(as_json, indent=1)] if arguments.json else words:
+        print(line)
 
 
 def _report(arguments: argparse.Namespace) -> None:

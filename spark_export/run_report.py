@@ -1,6 +1,6 @@
 """What a run did, as JSON: printed at its end, and kept in the archive."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,19 @@ class RunReport:
             "miscounted": self.miscounted,
             "days": self.periods,
         }
+
+
+def as_words(report: Mapping[str, Any]) -> Iterator[str]:
+    """What a report says to people, a line each: the whole, each period, and what they should know of."""
+    counts = " ".join(f"{name}={report[name]}" for name in ("rows", "files", "bytes", "seconds"))
+    yield f"{report['command']} done periods={len(report['days'])} {counts}"
+    for period in report["days"]:
+        names = ("new_rows", "rows", "files", "bytes")
+        yield f"{period['period']} " + " ".join(f"{name}={period[name]}" for name in names)
+    if report["quarantined"]:
+        yield f"set aside, no envelopes any more rows={report['quarantined']}"
+    for differs in report["miscounted"]:
+        yield f"store differs from its counts store={differs['store']} day={differs['day']} rows={differs['rows']:+d}"
 
 
 def archived_days(records: Mapping[str, PeriodRecord]) -> dict[int, ArchivedDay]:
