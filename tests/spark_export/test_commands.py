@@ -28,9 +28,6 @@ DEADLINE_S = 600.0
 FAST = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.default.parallelism=1"]
 BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import main; sys.exit(main({!r}))"
 
-JVM = "WARNING: Using incubator modules"
-"""What Java says of its start by itself, in whatever format the log is."""
-
 JVM_ERRORS = """
 import sys
 from mailserver.logs import LogFormat
@@ -63,7 +60,7 @@ def start(command: list[str], environment: dict[str, str] | None = None) -> subp
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line with which a command failed; what the JVM itself says of its start is not ours."""
+    """The one line with which a command failed."""
     assert done.returncode == 1, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("spark-export: ")]
     assert lines == done.stderr.splitlines()[-1:], done.stderr
@@ -170,6 +167,31 @@ def test_nightly_line_then_every_other_command(tmp_path: Path) -> None:
     assert len(list((archive / "_runs").iterdir())) == 2
 
 
+def test_good_night_leaves_cron_nothing_on_stderr_but_our_own_lines(tmp_path: Path) -> None:
+    """The line of the crontab, with the environment that cron gives it: no terminal, no PATH to speak of."""
+    store, archive = put(tmp_path / "mailserver.db", envelopes(9)), tmp_path / "archive"
+    cron = {"HOME": str(tmp_path), "LOGNAME": "waku", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    program = f"{sys.executable} -m spark_export compact --store {store} --archive {archive} {' '.join(FAST)}"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=tmp_path,
+        env=cron,
+        check=True,
+    )
+
+    size = sum(len(one.raw) for one in envelopes(9))
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    assert re.fullmatch(rf"{time} INFO    compacting days=1 rows=9 bytes={size}\n", done.stderr), done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"compact done periods=1 rows=9 files=\d+ bytes=\d+ seconds=[\d.]+", first)
+    assert re.fullmatch(r"2024-10-04 new_rows=9 rows=9 files=\d+ bytes=\d+", second)
+
+
 def test_missing_store_is_one_line(tmp_path: Path) -> None:
     done = run("compact", "--store", tmp_path / "none.db", "--archive", tmp_path / "archive", *FAST)
 
@@ -262,7 +284,7 @@ def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "archive").glob("date=*"))
 
 
-def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) -> None:
+def test_all_of_a_json_log_is_json(tmp_path: Path) -> None:
     store = put(tmp_path / "mailserver.db", envelopes(3))
     json_log = ("--archive", tmp_path / "archive", "--log-format", "json", *FAST)
 
@@ -272,7 +294,7 @@ def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) 
 
     assert done.returncode == 0, done.stderr
     assert failed.returncode == 1
-    events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines() if not line.startswith(JVM)]
+    events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines()]
     compacting, *faults, last = [(event["level"], event["event"]) for event in events]
     assert compacting == ("INFO", "compacting")
     assert set(faults) == {("ERROR", "fault in the archive")}
@@ -285,7 +307,7 @@ def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) 
 def test_errors_of_the_jvm_are_lines_of_the_same_format(form: LogFormat) -> None:
     done = start([sys.executable, "-c", JVM_ERRORS, form.value])
 
-    first, second = [line for line in done.stderr.splitlines() if not line.startswith(JVM)]
+    first, second = done.stderr.splitlines()
     if form is LogFormat.TEXT:
         time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
         assert re.fullmatch(time + r" ERROR   two\\nlines \?\[2J +logger=org\.example\.Thing", first)
