@@ -23,6 +23,7 @@ from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy
 from spark_export.days import parse_day
 from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.full_disk import full_disk_told
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.run_report import as_words
@@ -147,5 +148,8 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
         if scratch is not None:
             settings["spark.driver.extraJavaOptions"] = java_options(scratch, settings)
         log_format = LogFormat(arguments.log_format)
-        with spark_session(arguments.master, settings, progress=sys.stderr.isatty(), log_format=log_format) as spark:
+        with (
+            spark_session(arguments.master, settings, progress=sys.stderr.isatty(), log_format=log_format) as spark,
+            full_disk_told(spark, arguments.archive),
+        ):
             yield spark

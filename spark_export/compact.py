@@ -21,6 +21,7 @@ from spark_export.config import CompactConfig
 from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.full_disk import full_disk_told
 from spark_export.handover import hand_over
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
@@ -61,7 +62,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 layout = new_layout(config, stores, groups)
                 archive.begin(layout)
             log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
-            published = _Compaction(spark, archive, layout, stores, f"{run}-{number}").run(group, records, report)
+            with full_disk_told(spark, config.archive, group.bytes):
+                published = _Compaction(spark, archive, layout, stores, f"{run}-{number}").run(group, records, report)
             records |= {record.period: record for record in published}
             hand_over(stores, records, archive.url, time.time())
         report.archived = archived_days(records)

@@ -2,7 +2,12 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
+
+from pathlib import Path
+
+from mailserver.units import size_text
 
 
 class ExportError(Exception):
@@ -24,3 +29,29 @@ class ExportCheckFailed(ExportError):
 
     def __str__(self) -> str:
         return f"check failed for {self.day}: {self.what}"
+
+
+class DiskFull(ExportError):
+    """A disk is full.
+
+    Args:
+        what: "archive" or "scratch folder".
+        folder: where it is.
+        free: bytes that are free there now, None if that is not known.
+        needed: about how many bytes the run has to write there, None if that is not known.
+    """
+
+    def __init__(self, what: str, folder: Path, free: int | None, needed: int | None) -> None:
+        super().__init__(what, folder, free, needed)
+        self.what = what
+        self.folder = folder
+        self.free = free
+        self.needed = needed
+
+    def __str__(self) -> str:
+        said = f"the disk of the {self.what} is full: no space left on device at {self.folder}"
+        if self.free is not None:
+            said += f", {size_text(self.free)} are free now"
+        if self.needed is not None:
+            said += f", about {size_text(self.needed)} are needed"
+        return said

@@ -13,6 +13,7 @@ from spark_export.archive import Archive, directory_of, existing_layout, staged_
 from spark_export.days import day_of, month_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.fingerprint import Fingerprint
+from spark_export.full_disk import full_disk_told
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.records import DayRecord, PeriodRecord
@@ -37,7 +38,8 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
         archive.repair()
         for number, (month, parts) in enumerate(_months(archive.records(), now)):
             log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
-            record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts)
+            with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
+                record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts)
             report.add(record, 0)
         archive.write_report(run, report.as_json(time.time()))
     return report

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from mailserver.logs import LogFormat
 from mailserver.store.compaction import CompactionState, look
 from mailserver.store.handover import read_handover
+from mailserver.units import size_text
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
 from tests.spark_export.samples import DAY, archived, compact_into, envelopes, put, rows_of
@@ -235,9 +236,34 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) 
 
         done = run("compact", "--store", store, "--archive", archive, *FAST)
 
-        assert "No space left on device" in said(done)
+        cause = said(done)
+        assert cause.startswith(f"the disk of the archive is full: no space left on device at {archive}, ")
+        assert cause.endswith(" KiB are needed")
         assert archived(archive) == before
+        assert_told(store, cause)
         (disk / "ballast").unlink()
+
+
+def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_s(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(1400))
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        on_disk = ("--conf", f"spark.local.dir={disk}")
+
+        done = run("compact", "--store", store, "--archive", tmp_path / "archive", *on_disk, *FAST)
+
+    needed = size_text(int(sum(len(one.raw) for one in envelopes(1400)) * 1.5))
+    cause = said(done)
+    assert cause.startswith(f"the disk of the scratch folder is full: no space left on device at {disk}, ")
+    assert cause.endswith(f" are free now, about {needed} are needed")
+    assert_told(store, cause)
+
+
+def assert_told(store: Path, cause: str) -> None:
+    """The record has the cause, and so has the health check."""
+    _, record = look(store)
+    assert record is not None
+    assert (record.exit_code, record.error) == (1, cause)
+    assert run("last", "--store", store).stderr == f"spark-export: {store}: the last run failed: {cause}\n"
 
 
 @pytest.mark.parametrize(
