@@ -18,10 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver.logs import LogFormat, log_failure
+from mailserver.store.compaction import EXIT_DAMAGED
+from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy
 from spark_export.days import parse_day
-from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.errors import ArchiveDamaged, ExportError
+from spark_export.faults import summary
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.scratch import java_options, scratch_folder
@@ -29,6 +32,8 @@ from spark_export.session import root_cause, spark_session
 from spark_export.verify import verify
 
 INTERRUPTED = 130
+DAMAGED = EXIT_DAMAGED
+"""The run has done its work, and something is wrong with the archive."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         "merge": _merge,
         "verify": _verify,
         "report": _report,
+        "acknowledge": _acknowledge,
     }
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs with a trace, it raises, too
     signal.signal(signal.SIGTERM, _interrupt)  # as SIGINT: a service is stopped by it
@@ -58,6 +64,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if isinstance(error, (ExportError, OSError)):
         cause = str(error)
+        if isinstance(error, ArchiveDamaged):
+            return DAMAGED, cause
     elif isinstance(error, (PySparkException, Py4JError)):
         cause = f"Spark failed: {root_cause(error)}"
     else:  # a fault of our own
@@ -80,14 +88,16 @@ def _compact(arguments: argparse.Namespace) -> None:
         keep_open_day=bool(arguments.keep_open_day),
         partition_by=None if arguments.partition_by is None else PartitionBy(arguments.partition_by),
         prefix_digits=None if arguments.prefix_digits is None else int(arguments.prefix_digits),
+        verify_within_days=float(arguments.verify_within_days),
     )
     with recorded(config.stores, explain) as recording:
         with _spark(arguments) as spark:
             now = time.time()
             report = compact(spark, config, now=now, run=new_run(now))
             said = report.as_json(time.time())
-        recording.succeeded(said, report.archived)
+        recording.succeeded(said, report.archived, report.archive_figures(), damage=report.damage)
     print(json.dumps(said, indent=1))
+    _raise_damage(report.damage)
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -95,15 +105,25 @@ def _merge(arguments: argparse.Namespace) -> None:
         now = time.time()
         report = merge(spark, arguments.archive, now=now, run=new_run(now))
     print(json.dumps(report.as_json(time.time()), indent=1))
+    _raise_damage(report.damage)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
     with _spark(arguments) as spark:
         verification = verify(spark, arguments.archive)
     print(f"verified periods={verification.periods} rows={verification.rows} faults={len(verification.faults)}")
-    if verification.faults:
-        period, fault = verification.faults[0]
-        raise ExportCheckFailed(period, fault)
+    _raise_damage(summary(verification.faults, verification.losses))
+
+
+def _acknowledge(arguments: argparse.Namespace) -> None:
+    with _spark(arguments) as spark:
+        acknowledged = acknowledge(spark, arguments.archive, now=time.time(), all_is_lost=bool(arguments.all_is_lost))
+    print(json.dumps(acknowledged.as_json(), indent=1))
+
+
+def _raise_damage(damage: str) -> None:
+    if damage:
+        raise ArchiveDamaged(damage)
 
 
 def _report(arguments: argparse.Namespace) -> None:

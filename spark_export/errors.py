@@ -2,6 +2,9 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  RecordDamaged        a record of the archive is not whole
+  ArchiveGone          there was an archive, and there is none any more
+  ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
 """
 
 
@@ -24,3 +27,15 @@ class ExportCheckFailed(ExportError):
 
     def __str__(self) -> str:
         return f"check failed for {self.day}: {self.what}"
+
+
+class RecordDamaged(ExportError):
+    """A record of the archive cannot be read."""
+
+
+class ArchiveGone(ExportError):
+    """There is no archive where a store's record says that there was one."""
+
+
+class ArchiveDamaged(ExportError):
+    """The run is complete, but files of the archive are missing or damaged, or rows that were in it are lost."""

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ def _look(store: Path, max_age_hours: float, now: float) -> _Look:
     fault = ""
     if state is CompactionState.FAILED and record is not None:
         fault = f"the last run failed: {record.error}"
+    elif state is CompactionState.DAMAGED and record is not None:
+        fault = record.error
     elif state is CompactionState.DIED:
         fault = "the last run was killed, or the machine went down: is there memory enough?"
     elif record is not None and record.succeeded_at is not None and record.succeeded_at > now + _SECONDS_PER_DAY:
@@ -74,10 +76,13 @@ def _words(one: _Look) -> str:
     if one.record is None:
         return "no run yet"
     began = utc_text(one.record.started_at)
+    counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
     match one.state:
         case CompactionState.SUCCEEDED:
-            counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
-            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}"
+            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}{_set_aside(one.record)}"
+        case CompactionState.DAMAGED:
+            wrong = f"faults={one.record.archive.faults} lost={one.record.archive.lost_rows}"
+            return f"the run of {began} found the archive damaged, {wrong} {counts}{_set_aside(one.record)}"
         case CompactionState.FAILED:
             return f"the run of {began} failed after {one.record.seconds:.0f} s with exit code {one.record.exit_code}"
         case CompactionState.RUNNING:
@@ -94,4 +99,12 @@ def _as_json(one: _Look) -> dict[str, Any]:
             said[name] = None if moment is None else utc_text(moment)
         for name in ("exit_code", "error", "rows", "bytes", "days", "seconds"):
             said[name] = getattr(one.record, name)
+        said["archive"] = asdict(one.record.archive)
     return said
+
+
+def _set_aside(record: Compaction) -> str:
+    """Rows that are in no archive, and not by the daemon's doing; "" if there are none."""
+    figures = record.archive
+    counts = {"quarantined": figures.quarantined_rows, "miscounted": figures.miscounted_rows}
+    return "".join(f" {name}={rows}" for name, rows in counts.items() if rows)
