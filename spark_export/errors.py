@@ -2,6 +2,7 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  Unreadable           the disk, or what keeps the file, says that its bytes are not whole
   RecordDamaged        a record of the archive is not whole
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
@@ -27,6 +28,10 @@ class ExportCheckFailed(ExportError):
 
     def __str__(self) -> str:
         return f"check failed for {self.day}: {self.what}"
+
+
+class Unreadable(ExportError):
+    """A file of the archive is there, and its bytes cannot be had: the disk is at fault, not the way there."""
 
 
 class RecordDamaged(ExportError):

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from mailserver.store.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of
 from spark_export.days import day_name
-from spark_export.errors import ExportError
+from spark_export.errors import Unreadable
 from spark_export.faults import Fault, FaultKind
 from spark_export.fingerprint import Fingerprint
 from spark_export.layout import Layout
@@ -21,6 +21,9 @@ from spark_export.load import Written, read_files
 from spark_export.records import FileRecord, PeriodRecord
 from spark_export.schema import PERIOD
 from spark_export.session import root_cause
+
+_NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
+"""Causes that say nothing of the file that was read: a whole one must not be taken for damaged."""
 
 LEAD_S = SECONDS_PER_DAY + 2 * 3600
 """A period is read again so long before its time is over: the next nightly run might be too late."""
@@ -88,7 +91,7 @@ def read_contents(
             if file.sha256 and (found := archive.storage.digest(name)) != file.sha256:
                 cause = f"is damaged: its bytes have SHA-256 {found[:16]}.. instead of {file.sha256[:16]}.."
                 faults.append(_damaged(record, file, cause))
-        except ExportError as error:
+        except Unreadable as error:
             faults.append(_damaged(record, file, f"cannot be read: {error}"))
     faulty = {fault.file for fault in faults}
     rest = [file for file in files if f"{directory_of(record.period)}/{file.path}" not in faulty]
@@ -168,14 +171,22 @@ def _bytes(record: PeriodRecord) -> int:
 def _read(
     spark: SparkSession, archive: Archive, layout: Layout, record: PeriodRecord, files: Sequence[FileRecord]
 ) -> Written | str:
-    """What is in these files, or why they cannot be read."""
+    """What is in these files, or why they cannot be read.
+
+    Raises:
+        PySparkException, Py4JError: it is not for the files' sake.
+    """
     if not files:
         return Written({}, {}, ())
     paths = [f"{archive.url}/{directory_of(record.period)}/{file.path}" for file in files]
     try:
         return read_files(spark, layout, archive.url, paths).get(record.period, Written({}, {}, ()))
     except (PySparkException, Py4JError) as error:
-        return f"cannot be read: {root_cause(error)}"
+        cause = root_cause(error)
+        if any(word in cause for word in _NOT_THE_FILE):
+            raise
+        spark.range(1).count()  # else it is not the file, but Spark that has come to its end
+        return f"cannot be read: {cause}"
 
 
 def _differences(record: PeriodRecord, files: Sequence[FileRecord], written: Written) -> list[Fault]:

@@ -28,10 +28,14 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, Unreadable
 from spark_export.session import root_cause
 
 LOCK_FILE = "_lock"
+
+_DISK_FAULTS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+_HADOOP_FAULTS = ("ChecksumException", "BlockMissingException")
+"""What says that bytes are lost or wrong. Anything else, as a network that is down, says nothing of the file."""
 
 _READERS_LIMIT_S = 60.0
 """How long a mailserver may take to look at names and sizes."""
@@ -69,7 +73,11 @@ class Storage(Protocol):
         """The size of a file, None if there is none."""
 
     def digest(self, name: str) -> str:
-        """SHA-256 of a file's bytes, in hex."""
+        """SHA-256 of a file's bytes, in hex.
+
+        Raises:
+            Unreadable: the file is damaged.
+        """
 
     def is_same(self, one: str, other: str) -> bool:
         """Whether two names lead to one file."""
@@ -173,8 +181,15 @@ class LocalStorage:
 
     def digest(self, name: str) -> str:
         """See Storage."""
-        with _refused("read", self._root / name), (self._root / name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        path = self._root / name
+        with _refused("read", path):
+            try:
+                with path.open("rb") as file:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                if error.errno in _DISK_FAULTS:
+                    raise Unreadable(f"cannot read {path}: {error.strerror}") from error
+                raise
 
     def is_same(self, one: str, other: str) -> bool:
         """See Storage."""
@@ -364,6 +379,11 @@ class HadoopStorage:
             stream = self._files.open(self._path(name))
             try:
                 return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            except Py4JJavaError as error:
+                cause = root_cause(error)
+                if any(fault in cause for fault in _HADOOP_FAULTS):
+                    raise Unreadable(f"cannot read {name}: {cause}") from error
+                raise
             finally:
                 stream.close()
 
