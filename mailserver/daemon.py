@@ -74,10 +74,12 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         async with (
             open_own_store(config.data_dir) as store,
             _prove_time(config, store, metrics, failed=stop.set) as proven_time,
-            _prune(config, store, proven_time, metrics),
+            _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
-            _monitor(config, store, server, catchup, proven_time, metrics, recent, failed=stop.set) as monitoring,
+            _monitor(
+                config, store, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
+            ) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
@@ -199,6 +201,7 @@ async def _monitor(
     server: Server,
     catchup: Catchup,
     proven_time: ProvenTime,
+    pruning: Pruning,
     metrics: Metrics,
     recent: RecentErrors,
     failed: Callable[[], None],
@@ -210,6 +213,7 @@ async def _monitor(
         expects_compaction=bool(config.archive),
         clock=time.time,
         ahead=lambda: proven_time.ahead_s,
+        archive_problem=lambda: pruning.archive_problem,
     )
     history = History(metrics, time.time)
     history_file = HistoryFile(config.data_dir, history)
@@ -315,7 +319,7 @@ async def _prove_time(
 @contextlib.asynccontextmanager
 async def _prune(
     config: Config, store: EnvelopeStore, proven_time: ProvenTime, metrics: Metrics
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Pruning]:
     """Keep the store within its limits as long as the context is entered."""
     limits: list[Retention] = []
     if config.retention_days:
@@ -325,15 +329,18 @@ async def _prune(
     if config.retention_bytes:
         limits.append(SizeRetention(config.retention_bytes))
     settings = PruningSettings(
-        tuple(limits), archive_before_prune=config.archive_before_prune, has_archive=bool(config.archive)
+        tuple(limits),
+        archive_before_prune=config.archive_before_prune,
+        archive=config.archive,
+        archive_max_age_s=config.archive_max_age_hours * 3600,
     )
-    if not limits:
-        yield
-        return
     pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)
+    if not limits:
+        yield pruning
+        return
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
-        yield
+        yield pruning
     finally:
         pruning.stop()
         await running

@@ -1,6 +1,7 @@
 """`spark-export`: arguments, messages, exit codes. Spark is imported for the commands that need it, and only there.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 130 interrupted.
+Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 3 done, and files of the
+archive are missing or damaged, or rows that were in it are lost: one line names them; 130 interrupted.
 """
 
 import argparse
@@ -38,6 +39,11 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
         "merge": (spark, options.MERGE_OPTIONS, "merge the days of each month that is over into larger files"),
         "verify": (spark, options.VERIFY_OPTIONS, "read the whole archive and compare it with its records"),
         "report": (spark, options.REPORT_OPTIONS, "say what is in the archive: days, topics, sizes"),
+        "acknowledge": (
+            spark,
+            options.ACKNOWLEDGE_OPTIONS,
+            "take note of what the archive has lost, and of rows set aside: they are no longer reported as faults",
+        ),
         "schedule": (
             service + "schedule",
             options.SCHEDULE_OPTIONS,

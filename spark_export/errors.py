@@ -2,6 +2,10 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  Unreadable           the disk, or what keeps the file, says that its bytes are not whole
+  RecordDamaged        a record of the archive is not whole
+  ArchiveGone          there was an archive, and there is none any more
+  ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
   DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
 
@@ -55,3 +59,19 @@ class DiskFull(ExportError):
         if self.needed is not None:
             said += f", about {size_text(self.needed)} are needed"
         return said
+
+
+class Unreadable(ExportError):
+    """A file of the archive is there, and its bytes cannot be had: the disk is at fault, not the way there."""
+
+
+class RecordDamaged(ExportError):
+    """A record of the archive cannot be read."""
+
+
+class ArchiveGone(ExportError):
+    """There is no archive where a store's record says that there was one."""
+
+
+class ArchiveDamaged(ExportError):
+    """The run is complete, but files of the archive are missing or damaged, or rows that were in it are lost."""

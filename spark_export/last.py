@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,8 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
         return _hanging("run", record.started_at, limits, now)
     if state is CompactionState.FAILED and record is not None:
         return f"the last run failed: {record.error}"
+    if state is CompactionState.DAMAGED and record is not None:
+        return record.error
     if state is CompactionState.DIED:
         return "the last run was killed, or the machine went down: is there memory enough?"
     succeeded_at = None if record is None else record.succeeded_at
@@ -159,10 +161,13 @@ def _compaction_words(one: _Look) -> str:
     if one.record is None:
         return "no run yet"
     began = utc_text(one.record.started_at)
+    counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
     match one.state:
         case CompactionState.SUCCEEDED:
-            counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
-            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}"
+            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}{_set_aside(one.record)}"
+        case CompactionState.DAMAGED:
+            wrong = f"faults={one.record.archive.faults} lost={one.record.archive.lost_rows}"
+            return f"the run of {began} found the archive damaged, {wrong} {counts}{_set_aside(one.record)}"
         case CompactionState.FAILED:
             return f"the run of {began} failed after {one.record.seconds:.0f} s with exit code {one.record.exit_code}"
         case CompactionState.RUNNING:
@@ -177,6 +182,7 @@ def _as_json(one: _Look) -> dict[str, Any]:
         said |= _times(one.record)
         for name in ("exit_code", "error", "rows", "bytes", "days", "seconds"):
             said[name] = getattr(one.record, name)
+        said["archive"] = asdict(one.record.archive)
     for task, (state, run) in one.upkeep.items():
         said[task.value] = {"state": state.value}
         if run is not None:
@@ -192,3 +198,10 @@ def _times(run: Compaction | Upkeep) -> dict[str, str | None]:
 def _seconds(run: Upkeep) -> float:
     assert run.started_at is not None
     return max(0.0, (run.finished_at or run.started_at) - run.started_at)  # the clock may have been stepped
+
+
+def _set_aside(record: Compaction) -> str:
+    """Rows that are in no archive, and not by the daemon's doing; "" if there are none."""
+    figures = record.archive
+    counts = {"quarantined": figures.quarantined_rows, "miscounted": figures.miscounted_rows}
+    return "".join(f" {name}={rows}" for name, rows in counts.items() if rows)

@@ -15,7 +15,7 @@ from typing import Any
 from cronsim import CronSim, CronSimError
 
 from mailserver.logs import LogFormat
-from spark_export.config import MAX_PREFIX_DIGITS, PartitionBy
+from spark_export.config import MAX_PREFIX_DIGITS, MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS, PartitionBy
 from spark_export.days import parse_day
 
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
@@ -133,6 +133,15 @@ def _hours(text: str) -> None:
         raise ValueError(f"{text!r} is not a number of hours up to {MAX_AGE_HOURS:.0f}")
 
 
+def _days(text: str) -> None:
+    try:
+        within = 0 <= float(text) <= MAX_VERIFY_DAYS
+    except ValueError:
+        within = False
+    if not within:
+        raise ValueError(f"{text!r} is not a number of days from 0 to {MAX_VERIFY_DAYS:.0f}")
+
+
 STORE = Option(
     "store",
     "a mailserver's store, DIR/mailserver.db; repeat it for several, which are merged",
@@ -163,11 +172,28 @@ SPARK_OPTIONS = (
     LOG_FORMAT,
 )
 MERGE_OPTIONS = VERIFY_OPTIONS = (RECORDED_BESIDE, *SPARK_OPTIONS, JSON)
+ACKNOWLEDGE_OPTIONS = (
+    *SPARK_OPTIONS,
+    JSON,
+    Option(
+        "all_is_lost",
+        "all of the archive is gone, and not only its disk unmounted: the next compaction begins a new one there",
+        switch=True,
+    ),
+)
 COMPACT_OPTIONS = (
     STORE,
     *SPARK_OPTIONS,
     JSON,
     Option("until", "last UTC day to archive, YYYY-MM-DD (default: yesterday)", "DATE", _day),
+    Option(
+        "verify_within_days",
+        "read every file of the archive again within so many days, by turns; 0: in each run "
+        f"(default: {VERIFY_WITHIN_DAYS:g})",
+        "N",
+        _days,
+        default=f"{VERIFY_WITHIN_DAYS:g}",
+    ),
     Option(
         "keep_open_day",
         "archive the day that is not over, too, as far as it is; later runs complete it",

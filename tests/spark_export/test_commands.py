@@ -20,7 +20,7 @@ from mailserver.store.handover import read_handover
 from mailserver.units import size_text
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
-from tests.spark_export.samples import DAY, archived, compact_into, envelopes, put, rows_of
+from tests.spark_export.samples import DAY, DAY_S, archived, compact_into, envelopes, prune, put, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -60,9 +60,9 @@ def start(command: list[str], environment: dict[str, str] | None = None) -> subp
     return done
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
+def said(done: subprocess.CompletedProcess[str], exit_code: int = 1) -> str:
     """The one line with which a command failed."""
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == exit_code, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("spark-export: ")]
     assert lines == done.stderr.splitlines()[-1:], done.stderr
     return lines[0].removeprefix("spark-export: ")
@@ -162,7 +162,7 @@ def test_nightly_line_then_every_other_command(tmp_path: Path) -> None:
     assert archived(archive) == rows_of(put_in)
     assert json.loads(compacted.stdout)["rows"] == 9
     assert json.loads(merged.stdout)["days"][0]["period"] == "2024-10"
-    assert json.loads(verified.stdout) == {"periods": 1, "rows": 9, "faults": []}
+    assert json.loads(verified.stdout) == {"periods": 1, "rows": 9, "faults": [], "lost": []}
     assert json.loads(reported.stdout)["envelopes"] == 9
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert len(list((archive / "_runs").iterdir())) == 2
@@ -212,16 +212,39 @@ def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
     assert (record.exit_code, record.error) == (1, said(done))
 
 
-def test_damage_found_by_verify_exits_1(tmp_path: Path) -> None:
+def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(tmp_path: Path) -> None:
     store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
-    run("compact", "--store", store, "--archive", archive, *FAST)
-    next(archive.glob("date=*/*/*.parquet")).unlink()
+    compact = ["compact", "--store", store, "--archive", archive, "--json", *FAST]
+    assert run(*compact).returncode == 0
+    prune(store, before=(DAY + 1) * DAY_S, archived={DAY: 3})
+    shutil.rmtree(archive / "_snapshots")
+    shutil.rmtree(archive / "date=2024-10-04")
 
-    done = run("verify", "--archive", archive, *FAST)
+    verified = run("verify", "--archive", archive, "--store", store, *FAST)
+    compacted = run(*compact)
+    last = run("last", "--store", store, "--json")
+    acknowledged = run("acknowledge", "--archive", archive, "--json", *FAST)
+    again = run(*compact)
 
-    cause = said(done).removeprefix("check failed for 2024-10-04: ")
-    assert cause.endswith(" is missing")
-    assert done.stdout == f"verified periods=1 rows=3 faults=1\n2024-10-04: {cause}\n"
+    assert "files of the archive are missing or damaged (2024-10-04): date=2024-10-04/" in said(verified, 3)
+    summary, *faults = verified.stdout.splitlines()
+    named = [line.partition(": ") for line in faults]
+    assert summary == f"verified periods=1 rows=3 faults={len(faults)} lost=0"
+    assert all(file.startswith("date=2024-10-04/topic") for file, _, _ in named)
+    assert all(" missing" in cause and "run `spark-export compact`" in cause for _, _, cause in named)
+    assert "3 rows that were in the archive are lost (2024-10-04)" in said(compacted, 3)
+    report = json.loads(compacted.stdout)
+    assert {fault["kind"] for fault in report["faults"]} == {"missing"}
+    assert [(loss["day"], loss["rows"]) for loss in report["lost"]] == [("2024-10-04", 3)]
+    (told,) = json.loads(last.stdout)["stores"]
+    assert (last.returncode, told["state"], told["faults"]) == (
+        1,
+        "damaged",
+        [said(compacted, 3), f"the last verification failed: {said(verified, 3)}"],
+    )
+    assert told["archive"]["lost_rows"] == 3
+    assert json.loads(acknowledged.stdout)["lost"] == report["lost"]
+    assert again.returncode == 0, again.stderr
 
 
 def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) -> None:

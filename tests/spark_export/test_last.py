@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.compaction import ArchivedDay, Compaction, compaction_file, write_compaction
+from mailserver.store.compaction import (
+    EXIT_DAMAGED,
+    ArchivedDay,
+    ArchiveFigures,
+    Compaction,
+    compaction_file,
+    write_compaction,
+)
 from mailserver.store.handover import compaction_lock
 from spark_export.cli import main
 from spark_export.days import day_of, utc_text
@@ -182,10 +189,25 @@ def test_json_has_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> 
             "bytes": 0,
             "days": 0,
             "seconds": 0.0,
+            "archive": {"faults": 0, "lost_rows": 0, "quarantined_rows": 0, "miscounted_rows": 0},
             "merge": {"state": "never"},
             "verify": {"state": "never"},
         }
     ]
+
+
+def test_damage_and_rows_that_are_set_aside_are_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = ArchiveFigures(faults=2, lost_rows=30, quarantined_rows=4, miscounted_rows=1)
+    now = time.time()
+    run = Compaction(now - 2, now - 1, EXIT_DAMAGED, "2 files are missing", succeeded_at=now - 1, archive=figures)
+    write_compaction(store, run)
+
+    assert main(["last", "--store", str(store), "--schedule", "30 * * * *"]) == 1
+
+    said = capsys.readouterr()
+    assert "found the archive damaged, faults=2 lost=30 " in said.out
+    assert "quarantined=4 miscounted=1" in said.out
+    assert "2 files are missing" in said.err
 
 
 # Merging and verifying
