@@ -1,33 +1,59 @@
-"""Writes what README.md says of the settings, from `mailserver.config.Config`: `make docs`. A test compares."""
+"""Writes what README.md and .env.example say of the settings, from `mailserver.config.Config` and
+`spark_export.options`: `make docs`. A test compares.
+"""
 
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 from mailserver.config import Config
 from mailserver.units import number_text
+from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 
+WIDTH = 120
 
-def _default(setting: Field[Any]) -> str:
-    value = setting.default
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if value in ("", ()):
-        return "-"
+SET_BY_COMPOSE = {
+    "MAILSERVER_DATA_DIR",
+    "MAILSERVER_LISTEN",
+    "MAILSERVER_METRICS",
+    "MAILSERVER_ARCHIVE",
+    "SPARK_EXPORT_STORE",
+    "SPARK_EXPORT_ARCHIVE",
+    "SPARK_EXPORT_SCRATCH",
+}
+"""What docker-compose.yml sets itself, so that .env cannot."""
+
+IN_COMPOSE = {
+    "MAILSERVER_ADVERTISE": "Set it: the default is good for this machine only.",
+    "MAILSERVER_RPC": "No port of it is published.",
+    "SPARK_EXPORT_DRIVER_MEMORY": "COMPACTION_MEMORY is for the JVM and Python together, twice as much.",
+    "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",
+    "SPARK_EXPORT_MAX_AGE_HOURS": "The container counts as unhealthy then.",
+}
+"""What is to be said of a setting in the containers besides its help."""
+
+
+def _default(value: Any) -> str:
+    """As it is written where settings are; "" for none."""
     if isinstance(value, tuple):
-        value = ",".join(map(str, value))
+        return ",".join(map(str, value))
     if isinstance(value, float):
-        value = number_text(value)
-    return f"`{value}`"
+        return number_text(value)
+    return str(value)
 
 
 def _row(setting: Field[Any]) -> str:
     mark = " ↻" if setting.metadata["reloadable"] else ""
-    return f"| `--{setting.name.replace('_', '-')}`{mark} | {_default(setting)} | {setting.metadata['help']} |"
+    if isinstance(setting.default, bool):
+        default = "on" if setting.default else "off"
+    else:
+        default = f"`{text}`" if (text := _default(setting.default)) else "-"
+    return f"| `--{setting.name.replace('_', '-')}`{mark} | {default} | {setting.metadata['help']} |"
 
 
 def settings_table() -> str:
@@ -36,8 +62,52 @@ def settings_table() -> str:
     return f"| flag | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
+def _example(variable: str, help_text: str, default: str) -> str:
+    """A setting of .env.example: what it means, and a comment that sets its default."""
+    words = f"{help_text[0].upper()}{help_text[1:]}. {IN_COMPOSE.get(variable, '')}"
+    lines = textwrap.wrap(words, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return "\n".join([*lines, f"# {variable}={default}"])
+
+
+def _mailserver_examples() -> Iterator[str]:
+    for setting in fields(Config):
+        variable = f"MAILSERVER_{setting.name.upper()}"
+        if variable not in SET_BY_COMPOSE:
+            value = setting.default
+            default = str(value).lower() if isinstance(value, bool) else _default(value)
+            yield _example(variable, setting.metadata["help"], default)
+
+
+def _compaction_examples() -> Iterator[str]:
+    options = {option.variable: option for option in (*SCHEDULE_OPTIONS, *LAST_OPTIONS)}
+    for variable, option in options.items():
+        if variable not in SET_BY_COMPOSE:
+            words = option.help
+            if option.default is not None:  # it stands below
+                words = re.sub(rf' \(default: "?{re.escape(option.default)}"?\)', "", words)
+            if option.metavar.startswith("{"):
+                words += f": {option.metavar.strip('{}').replace(',', ' or ')}"
+            if option.repeat:
+                words += "; several are words, quoted as in a shell"
+            yield _example(variable, words, "false" if option.switch else option.default or "")
+
+
+def mailserver_examples() -> str:
+    """The settings of the mailserver in .env.example."""
+    return "".join(f"\n{example}\n" for example in _mailserver_examples())
+
+
+def compaction_examples() -> str:
+    """The settings of the compaction in .env.example."""
+    return "".join(f"\n{example}\n" for example in _compaction_examples())
+
+
 WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
     ROOT / "README.md": (("<!-- settings: `make docs` -->\n", "<!-- end of settings -->\n", settings_table),),
+    ROOT / ".env.example": (
+        ("# --- The mailserver (`make docs`)\n", "\n# --- A file of the mailserver's settings\n", mailserver_examples),
+        ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),
+    ),
 }
 """What is written, by file: between two lines, what."""
 

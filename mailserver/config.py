@@ -155,7 +155,14 @@ class Config:
     retention_bytes: int = _setting(
         0, "most bytes of the store file to use, the oldest go first; 0: any number", reloadable=True
     )
-    archive: str = _setting("", "path or URL of the archive that the nightly compaction fills: pruning waits for it")
+    archive: str = _setting(
+        "", "path or URL of the archive that the nightly compaction fills: what is not seen to be there is not deleted"
+    )
+    archive_max_age_hours: float = _setting(
+        48.0,
+        "where the archive cannot be seen from here, how old the compaction's last look at it may be to delete",
+        reloadable=True,
+    )
     archive_before_prune: bool = _setting(
         True, "with an archive, never delete what no verified run of the compaction has archived", reloadable=True
     )
@@ -398,6 +405,11 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name}: {getattr(config, name)} is more than {MAX_DAYS:.0f}")
     if config.request_pow > MAX_REQUEST_POW:
         raise ConfigError(f"request_pow: {number_text(config.request_pow)} is more than {MAX_REQUEST_POW:.0f}")
+    if not 0 < config.archive_max_age_hours <= MAX_DAYS * 24:
+        raise ConfigError(
+            f"archive_max_age_hours: {config.archive_max_age_hours} is not a number of hours above 0, "
+            f"up to {MAX_DAYS * 24:.0f}"
+        )
     if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
         raise ConfigError(
             f"rate_limit_tolerance_s: {number_text(config.rate_limit_tolerance_s)} is not a number from 0 on"

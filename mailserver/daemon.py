@@ -77,7 +77,9 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
-            _monitor(config, store, server, catchup, proven_time, metrics, recent, failed=stop.set) as monitoring,
+            _monitor(
+                config, store, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
+            ) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
         ):
@@ -201,6 +203,7 @@ async def _monitor(
     server: Server,
     catchup: Catchup,
     proven_time: ProvenTime,
+    pruning: Pruning,
     metrics: Metrics,
     recent: RecentErrors,
     failed: Callable[[], None],
@@ -212,6 +215,7 @@ async def _monitor(
         expects_compaction=bool(config.archive),
         clock=time.time,
         ahead=lambda: proven_time.ahead_s,
+        archive_problem=lambda: pruning.archive_problem,
     )
     history = History(metrics, time.time)
     history_file = HistoryFile(config.data_dir, history)

@@ -9,8 +9,12 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+_READERS_POLL_S = 0.005
+"""How often to look whether those who share a lock are done: they take some milliseconds."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a disk, or somebody's share of it, is full is said by."""
@@ -133,6 +137,24 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def lock_after_readers(descriptor: int, limit_s: float) -> bool:
+    """Lock an open file alone, once those who share it for a moment are done; False if another has it alone.
+
+    Raises:
+        TimeoutError: they are not done within `limit_s`.
+        OSError: there are no locks on this file system.
+    """
+    give_up = time.monotonic() + limit_s
+    while not try_lock(descriptor):
+        if not try_lock(descriptor, shared=True):  # who reads would share it
+            return False
+        unlock(descriptor)
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"it has been read for {limit_s:.0f} s")
+        time.sleep(_READERS_POLL_S)
     return True
 
 

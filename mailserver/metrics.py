@@ -82,6 +82,7 @@ class Check(Enum):
     DISK = "disk"
     CLOCK = "clock"
     COMPACTION = "compaction"
+    ARCHIVE = "archive"
     PEERS = "peers"
 
 
@@ -250,7 +251,8 @@ class CompactionFigures:
 
     `finished_at`, `exit_code`, `rows`, `seconds`: of the last run; the first two are unknown while it is at work, and
     if it was killed. `succeeded_at`: the end of the last one that ended well. `verified_at`: when a run last found
-    the archive to be equal to the store.
+    the archive to be equal to the store. `archive_faults`, `lost_rows`, `quarantined_rows`, `miscounted_rows`: see
+    `store.compaction.ArchiveFigures`.
     """
 
     finished_at: float | None
@@ -261,6 +263,10 @@ class CompactionFigures:
     verified_at: float | None
     is_running: bool
     has_died: bool
+    archive_faults: int = 0
+    lost_rows: int = 0
+    quarantined_rows: int = 0
+    miscounted_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +402,22 @@ _COMPACTION = {
     "mailserver_archive_verified_timestamp_seconds": ("verified_at", "When the archive last equalled the store."),
     "mailserver_compaction_running": ("is_running", "1 while the compaction is at work."),
     "mailserver_compaction_died": ("has_died", "1 if the compaction's last run was killed."),
+    "mailserver_archive_faulty_files": (
+        "archive_faults",
+        "Files of the archive that the compaction's last run found missing or damaged, before it mended what it could.",
+    ),
+    "mailserver_archive_lost_rows": (
+        "lost_rows",
+        "Rows that were in the archive and are lost, until an operator acknowledges it.",
+    ),
+    "mailserver_archive_quarantined_rows": (
+        "quarantined_rows",
+        "Rows of the store that were no envelopes any more and were set aside, until an operator acknowledges it.",
+    ),
+    "mailserver_archive_miscounted_rows": (
+        "miscounted_rows",
+        "Rows that the store's days have more or fewer than it has counted; such days are not deleted from it.",
+    ),
 }
 
 

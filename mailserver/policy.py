@@ -73,7 +73,10 @@ def pruning(config: Config) -> PruningSettings:
     if config.retention_bytes:
         limits.append(SizeRetention(config.retention_bytes))
     return PruningSettings(
-        tuple(limits), archive_before_prune=config.archive_before_prune, has_archive=bool(config.archive)
+        tuple(limits),
+        archive_before_prune=config.archive_before_prune,
+        archive=config.archive,
+        archive_max_age_s=config.archive_max_age_hours * 3600,
     )
 
 

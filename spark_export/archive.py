@@ -5,6 +5,7 @@
     _staging/RUN/data/date=...                        what a run is writing; RUN/publish.json once it is verified
     _snapshots/date=.../run=.../topic_prefix=9/part-..   second names of the same files, for `read_archive`
     _quarantine/, _runs/                              rows set aside; a report of each run
+    _damaged/, _incidents.json                        files set aside; what was found (`spark_export.mending`)
 
 A run writes and verifies in `_staging`, then writes `publish.json`: from here on the change is made, by the next run if
 this one is killed. For each period, the staged directory takes the place of the old one, and then the record does. A
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, RecordDamaged
 from spark_export.layout import Layout
 from spark_export.records import (
     PeriodRecord,
@@ -37,6 +38,7 @@ RECORDS = "_records"
 STAGING = "_staging"
 SNAPSHOTS = "_snapshots"
 QUARANTINE = "_quarantine"
+DAMAGED = "_damaged"
 RUNS = "_runs"
 JOURNAL_FILE = "publish.json"
 
@@ -108,11 +110,40 @@ class Archive:
         """
         return {record.period: record for record in visible(self._all_records())}
 
-    def publish(self, run: str, records: Sequence[PeriodRecord]) -> None:
-        """Put what a run has staged and verified in its place. Killed anywhere, it is done by the next `repair`."""
+    def is_empty(self) -> bool:
+        """Whether there is neither a period nor a record of one."""
+        return not self._record_names() and not any(name.startswith(f"{PERIOD}=") for name in self.storage.names(""))
+
+    def unreadable_records(self) -> dict[str, str]:
+        """The names of records that are not whole, and what is wrong with each.
+
+        Raises:
+            ExportError: a later version made one.
+        """
+        found = {}
+        for name in self._record_names():
+            try:
+                decode_record(self.storage.read(name) or "", f"{self.url}/{name}")
+            except RecordDamaged as error:
+                found[name.removeprefix(f"{RECORDS}/")] = str(error)
+        return found
+
+    def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
+        """Put what a run has staged and verified in its place; return the records, with digests of the files.
+
+        Killed anywhere, it is done by the next `repair`.
+        """
         self.storage.sync(staged_data(run))
+        records = [self.digested(f"{staged_data(run)}/{directory_of(record.period)}", record) for record in records]
         self.storage.write(f"{STAGING}/{run}/{JOURNAL_FILE}", encode_records(records))
-        self._publish(run, records)
+        return self._publish(run, records)
+
+    def digested(self, directory: str, record: PeriodRecord) -> PeriodRecord:
+        """The record, with the digest of each file in a directory that has none: of what was just read as sound."""
+        if all(file.sha256 for file in record.files):
+            return record
+        files = (replace(file, sha256=self.storage.digest(f"{directory}/{file.path}")) for file in record.files)
+        return replace(record, files=tuple(files))
 
     def replace_record(self, record: PeriodRecord) -> None:
         """Say something else of a period whose files stay as they are."""
@@ -145,8 +176,9 @@ class Archive:
     def _record_names(self) -> list[str]:
         return [f"{RECORDS}/{name}" for name in self.storage.names(RECORDS) if name.endswith(".json")]
 
-    def _publish(self, run: str, records: Sequence[PeriodRecord]) -> None:
+    def _publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         before = self.records()
+        published = []
         for record in records:
             staged, target = f"{staged_data(run)}/{directory_of(record.period)}", directory_of(record.period)
             in_place = self._in_place(record)
@@ -156,9 +188,11 @@ class Archive:
             previous = before.get(record.period)
             if previous is not None and previous.run != record.run:
                 self.storage.touch(snapshot_of(previous))  # before the record: of a killed run, too, they stay a day
-            self.replace_record(replace(record, snapshot=snapshot))
+            published.append(replace(record, snapshot=snapshot))
+            self.replace_record(published[-1])
         self._remove_replaced()
         self.storage.remove(f"{STAGING}/{run}")
+        return published
 
     def _in_place(self, record: PeriodRecord) -> bool:
         """Whether a period's directory holds the record's files: each run gives its files names of their own."""

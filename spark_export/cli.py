@@ -1,6 +1,7 @@
 """`spark-export`: arguments, messages, exit codes. Spark is imported for the commands that need it, and only there.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 130 interrupted.
+Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 3 done, and files of the
+archive are missing or damaged, or rows that were in it are lost: one line names them; 130 interrupted.
 """
 
 import argparse
@@ -35,15 +36,25 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     spark, service = "spark_export.commands:run", "spark_export.schedule:"
     commands = {
         "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with the store, or several"),
-        "merge": (spark, options.SPARK_OPTIONS, "merge the days of each month that is over into larger files"),
-        "verify": (spark, options.SPARK_OPTIONS, "read the whole archive and compare it with its records"),
+        "merge": (spark, options.MERGE_OPTIONS, "merge the days of each month that is over into larger files"),
+        "verify": (spark, options.VERIFY_OPTIONS, "read the whole archive and compare it with its records"),
         "report": (spark, options.REPORT_OPTIONS, "say what is in the archive: days, topics, sizes"),
+        "acknowledge": (
+            spark,
+            options.ACKNOWLEDGE_OPTIONS,
+            "take note of what the archive has lost, and of rows set aside: they are no longer reported as faults",
+        ),
         "schedule": (
             service + "schedule",
-            (options.SCHEDULE, *options.COMPACT_OPTIONS),
-            "compact by a schedule, until SIGTERM or SIGINT; at once if a run was missed",
+            options.SCHEDULE_OPTIONS,
+            "compact, merge and verify by schedules, until SIGTERM or SIGINT; at once if a run was missed",
         ),
-        "now": (service + "now", options.COMPACT_OPTIONS, "compact once, as the schedule does, at once"),
+        "nightly": (
+            service + "nightly",
+            options.NIGHTLY_OPTIONS,
+            "compact, then merge and verify if they are due by their schedules: for cron and systemd",
+        ),
+        "now": (service + "now", options.NOW_OPTIONS, "compact once, as the schedule does, at once"),
         "last": (
             "spark_export.last:last",
             options.LAST_OPTIONS,

@@ -7,30 +7,39 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver.logs import LogFormat, log_failure
+from mailserver.store.compaction import EXIT_DAMAGED
+from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy
 from spark_export.days import parse_day
-from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.errors import ArchiveDamaged, ExportError
+from spark_export.faults import summary
+from spark_export.full_disk import full_disk_told
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.report import gather
 from spark_export.report_page import as_html
+from spark_export.run_report import as_words
 from spark_export.scratch import java_options, scratch_folder
 from spark_export.session import root_cause, spark_session
+from spark_export.upkeep import Task, recorded_upkeep
 from spark_export.verify import verify
 
 INTERRUPTED = 130
+DAMAGED = EXIT_DAMAGED
+"""The run has done its work, and something is wrong with the archive."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         "merge": _merge,
         "verify": _verify,
         "report": _report,
+        "acknowledge": _acknowledge,
     }
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs with a trace, it raises, too
     signal.signal(signal.SIGTERM, _interrupt)  # as SIGINT: a service is stopped by it
@@ -60,6 +70,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if isinstance(error, (ExportError, OSError)):
         cause = str(error)
+        if isinstance(error, ArchiveDamaged):
+            return DAMAGED, cause
     elif isinstance(error, (PySparkException, Py4JError)):
         cause = f"Spark failed: {root_cause(error)}"
     else:  # a fault of our own
@@ -82,30 +94,52 @@ def _compact(arguments: argparse.Namespace) -> None:
         keep_open_day=bool(arguments.keep_open_day),
         partition_by=None if arguments.partition_by is None else PartitionBy(arguments.partition_by),
         prefix_digits=None if arguments.prefix_digits is None else int(arguments.prefix_digits),
+        verify_within_days=float(arguments.verify_within_days),
     )
     with recorded(config.stores, explain) as recording:
         with _spark(arguments) as spark:
             now = time.time()
             report = compact(spark, config, now=now, run=new_run(now))
             said = report.as_json(time.time())
-        recording.succeeded(said, report.archived)
-    print(json.dumps(said, indent=1))
+        recording.succeeded(said, report.archived, report.archive_figures(), damage=report.damage)
+    _print(arguments, said, as_words(said))
+    _raise_damage(report.damage)
 
 
 def _merge(arguments: argparse.Namespace) -> None:
-    with _spark(arguments) as spark:
+    with recorded_upkeep(_recorded_beside(arguments), Task.MERGE, explain), _spark(arguments) as spark:
         now = time.time()
         report = merge(spark, arguments.archive, now=now, run=new_run(now))
-    print(json.dumps(report.as_json(time.time()), indent=1))
+        said = report.as_json(time.time())
+        _print(arguments, said, as_words(said))
+        _raise_damage(report.damage)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    with _spark(arguments) as spark:
+    with recorded_upkeep(_recorded_beside(arguments), Task.VERIFY, explain), _spark(arguments) as spark:
         verification = verify(spark, arguments.archive)
-    print(f"verified periods={verification.periods} rows={verification.rows} faults={len(verification.faults)}")
-    if verification.faults:
-        period, fault = verification.faults[0]
-        raise ExportCheckFailed(period, fault)
+        _print(arguments, verification.as_json(), verification.as_words())
+        _raise_damage(summary(verification.faults, verification.losses))
+
+
+def _acknowledge(arguments: argparse.Namespace) -> None:
+    with _spark(arguments) as spark:
+        acknowledged = acknowledge(spark, arguments.archive, now=time.time(), all_is_lost=bool(arguments.all_is_lost))
+    _print(arguments, acknowledged.as_json(), acknowledged.as_words())
+
+
+def _raise_damage(damage: str) -> None:
+    if damage:
+        raise ArchiveDamaged(damage)
+
+
+def _recorded_beside(arguments: argparse.Namespace) -> list[Path]:
+    return [Path(store) for store in arguments.store or []]
+
+
+def _print(arguments: argparse.Namespace, as_json: Mapping[str, Any], words: Iterable[str]) -> None:
+    for line in [json.dumps(as_json, indent=1)] if arguments.json else words:
+        print(line)
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -131,5 +165,8 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
         if scratch is not None:
             settings["spark.driver.extraJavaOptions"] = java_options(scratch, settings)
         log_format = LogFormat(arguments.log_format)
-        with spark_session(arguments.master, settings, progress=sys.stderr.isatty(), log_format=log_format) as spark:
+        with (
+            spark_session(arguments.master, settings, progress=sys.stderr.isatty(), log_format=log_format) as spark,
+            full_disk_told(spark, arguments.archive),
+        ):
             yield spark

@@ -7,7 +7,9 @@ as Parquet and read again.
 """
 
 import contextlib
+import functools
 import logging
+import operator
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,17 +18,28 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.store.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, staged_data
 from spark_export.config import CompactConfig
 from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.faults import Incidents
 from spark_export.fingerprint import Fingerprint, aggregates
-from spark_export.handover import hand_over
+from spark_export.full_disk import full_disk_told
+from spark_export.handover import check_archive_is_there, hand_over
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
+from spark_export.mending import Mending
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.quarantine import quarantine
-from spark_export.records import DayRecord, PeriodRecord
+from spark_export.records import (
+    DayRecord,
+    PeriodRecord,
+    lost_of,
+    near_periods,
+    quarantined_rows,
+    seq_before,
+)
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, StoreSource, options_of
@@ -45,15 +58,25 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         run: name of this run, unlike any other's.
     Raises:
         ExportCheckFailed: a day was written wrongly; it is not published, nor are the days that went with it.
+        ArchiveGone: there was an archive, and there is none any more.
         ExportError: a store or the archive cannot be read or written, or another run is at work.
     """
     archive = Archive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
+    stores = _describe(config)
+    check_archive_is_there(archive, stores)
     with archive.storage.locked():
-        archive.repair()
         layout = _layout(archive, config)
-        stores = _describe(config)
-        records = archive.records()
+        incidents = Incidents(archive.storage)
+        records: dict[str, PeriodRecord] = {}
+        if layout is not None:
+            mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
+            mending.unreadable_records()
+            archive.repair()
+            records = mending.find(archive.records(), read_within_s=config.verify_within_days * SECONDS_PER_DAY)
+            hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
+            report.faults = mending.faults
+            records = mending.mend(records)
         groups = plan_groups(stores, records, last_day(config, now))
         hand_over(stores, records, archive.url, now)
         for number, group in enumerate(groups):
@@ -61,10 +84,14 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 layout = new_layout(config, stores, groups)
                 archive.begin(layout)
             log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
-            published = _Compaction(spark, archive, layout, stores, f"{run}-{number}").run(group, records, report)
+            compaction = _Compaction(spark, archive, layout, stores, f"{run}-{number}", now)
+            with full_disk_told(spark, config.archive, group.bytes):
+                published = compaction.run(group, records, report)
             records |= {record.period: record for record in published}
             hand_over(stores, records, archive.url, time.time())
         report.archived = archived_days(records)
+        report.quarantined_in_all = quarantined_rows(records) - incidents.quarantined_acknowledged
+        report.losses = incidents.losses(records.values())
         archive.write_report(run, report.as_json(time.time()))
     return report
 
@@ -73,13 +100,15 @@ class _Compaction:
     """One group of days on its way into the archive."""
 
     def __init__(
-        self, spark: SparkSession, archive: Archive, layout: Layout, stores: Sequence[Store], run: str
+        self, spark: SparkSession, archive: Archive, layout: Layout, stores: Sequence[Store], run: str, now: float
     ) -> None:
         self._spark = spark
         self._archive = archive
         self._layout = layout
         self._stores = stores
         self._run = run
+        self._now = now
+        self._recovered: dict[int, Fingerprint] = {}  # by day, what was lost and is in a store
         self._faulty: list[tuple[int, int]] = []  # PLACE
         self._quarantined: Counter[int] = Counter()  # by day
         self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
@@ -94,7 +123,8 @@ class _Compaction:
             expected, written = self._write_and_verify(group, records)
         said = {day: self._record(day, group, records, written.get(day)) for day in group.days}
         if written:
-            self._archive.publish(self._run, [said[day] for day in sorted(written)])
+            days = sorted(written)
+            said |= zip(days, self._archive.publish(self._run, [said[day] for day in days]), strict=True)
         for day, record in said.items():
             if day in written:
                 report.add(record, expected[day].rows)
@@ -114,6 +144,7 @@ class _Compaction:
         """Stage each day that has something new; return what is new of it, and what is staged."""
         with self._surplus(group, records) as surplus:
             expected = self._expected(group, surplus)
+            self._recovered = self._lost_and_found(group, records, surplus)
             if expected:
                 self._write(group, records, surplus, expected)
         return expected, self._verified(records, expected)
@@ -153,13 +184,7 @@ class _Compaction:
     def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
         """The hashes, as far as KEYS has them, of whatever in the archive was created when some of the keys were."""
         ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
-        near = [
-            record.period
-            for record in records.values()
-            if record.files
-            and first is not None
-            and any(day.created_min <= last and first <= day.created_max for day in record.days.values())
-        ]
+        near = near_periods(records, first, last)
         if not near:
             return None
         rows = self._read(near).where(F.col("created").between(first, last))
@@ -180,6 +205,26 @@ class _Compaction:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
                 expected[row["day"]] -= Fingerprint.of(row)
         return {day: fingerprint for day, fingerprint in expected.items() if fingerprint.rows}
+
+    def _lost_and_found(
+        self, group: Group, records: Mapping[str, PeriodRecord], surplus: DataFrame | None
+    ) -> dict[int, Fingerprint]:
+        """What was in the archive once, is not in it any more, and is in a store: by day of reception."""
+        lost = lost_of(records.values())
+        once = [
+            (F.col("store") == store) & (F.col("day") == day.day) & (F.col("seq") <= seq)
+            for store, days in enumerate(group.wanted)
+            for day in days
+            if day.day in lost and (seq := seq_before(records, day.day, self._stores[store].id)) is not None
+        ]
+        if not once:
+            return {}
+        condition = functools.reduce(operator.or_, once)
+        keys = self._source(group, "keys").where(condition)
+        if surplus is not None:
+            keys = without(keys, surplus, *PLACE)
+        rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
+        return {row["day"]: Fingerprint.of(row) for row in rows}
 
     def _write(
         self,
@@ -262,10 +307,18 @@ class _Compaction:
             if old is not None:
                 return replace(old, days={day: known})
             # Named unlike any other: by its name a merge says that it has taken the record in.
-            return PeriodRecord(period, f"{self._run}-empty", {day: known}, ())
+            return PeriodRecord(period, f"{self._run}-empty", {day: known}, (), verified_at=int(self._now))
         first, last = written.created[day]
-        known = replace(known, fingerprint=written.days[day], created_min=first, created_max=last)
-        return PeriodRecord(period, self._run, {day: known}, written.files)
+        found = self._recovered.get(day, Fingerprint())
+        known = replace(
+            known,
+            fingerprint=written.days[day],
+            created_min=first,
+            created_max=last,
+            lost_rows=known.lost_rows - found.rows,
+            lost_bytes=known.lost_bytes - found.bytes,
+        )
+        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now))
 
     def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())

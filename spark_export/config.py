@@ -6,6 +6,9 @@ from pathlib import Path
 
 MAX_PREFIX_DIGITS = 4
 
+VERIFY_WITHIN_DAYS = 7.0
+MAX_VERIFY_DAYS = 3650.0
+
 
 class PartitionBy(Enum):
     """What a directory below the period holds (`spark_export.layout`). The value is the option's."""
@@ -20,7 +23,7 @@ class CompactConfig:
 
     `until`: the last day of reception to archive, days since 1970; None for the last one that is over, and with
     `keep_open_day` for the present one. `partition_by` and `prefix_digits` are for a new archive; None leaves the
-    choice to the number of topics and bytes.
+    choice to the number of topics and bytes. `verify_within_days`: every file is read again within so many days.
     """
 
     stores: tuple[Path, ...]
@@ -29,3 +32,4 @@ class CompactConfig:
     keep_open_day: bool = False
     partition_by: PartitionBy | None = None
     prefix_digits: int | None = None
+    verify_within_days: float = VERIFY_WITHIN_DAYS

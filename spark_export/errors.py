@@ -2,7 +2,16 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  Unreadable           the disk, or what keeps the file, says that its bytes are not whole
+  RecordDamaged        a record of the archive is not whole
+  ArchiveGone          there was an archive, and there is none any more
+  ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
+  DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
+
+from pathlib import Path
+
+from mailserver.units import size_text
 
 
 class ExportError(Exception):
@@ -24,3 +33,45 @@ class ExportCheckFailed(ExportError):
 
     def __str__(self) -> str:
         return f"check failed for {self.day}: {self.what}"
+
+
+class DiskFull(ExportError):
+    """A disk is full.
+
+    Args:
+        what: "archive" or "scratch folder".
+        folder: where it is.
+        free: bytes that are free there now, None if that is not known.
+        needed: about how many bytes the run has to write there, None if that is not known.
+    """
+
+    def __init__(self, what: str, folder: Path, free: int | None, needed: int | None) -> None:
+        super().__init__(what, folder, free, needed)
+        self.what = what
+        self.folder = folder
+        self.free = free
+        self.needed = needed
+
+    def __str__(self) -> str:
+        said = f"the disk of the {self.what} is full: no space left on device at {self.folder}"
+        if self.free is not None:
+            said += f", {size_text(self.free)} are free now"
+        if self.needed is not None:
+            said += f", about {size_text(self.needed)} are needed"
+        return said
+
+
+class Unreadable(ExportError):
+    """A file of the archive is there, and its bytes cannot be had: the disk is at fault, not the way there."""
+
+
+class RecordDamaged(ExportError):
+    """A record of the archive cannot be read."""
+
+
+class ArchiveGone(ExportError):
+    """There is no archive where a store's record says that there was one."""
+
+
+class ArchiveDamaged(ExportError):
+    """The run is complete, but files of the archive are missing or damaged, or rows that were in it are lost."""

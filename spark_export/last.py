@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,76 +15,159 @@ from mailserver.store.compaction import Compaction, CompactionRecordError, Compa
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError
-from spark_export.options import next_due
+from spark_export.options import OFF, next_due
+from spark_export.upkeep import Task, Upkeep, UpkeepRecordError, look_at
 
 _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_DAY = 86_400
 
 
+_RUN_OF = {Task.MERGE: "merge", Task.VERIFY: "verification"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What is too old, and what takes too long, in hours; and by which schedule each task is due."""
+
+    age: float
+    run: float
+    schedules: dict[Task, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A store as it stands; `fault` is "" where all is well."""
+    """A store as it stands; `faults` is empty where all is well."""
 
     store: Path
     state: CompactionState
     record: Compaction | None
-    fault: str
+    upkeep: dict[Task, tuple[CompactionState, Upkeep | None]]
+    faults: tuple[str, ...]
 
 
 def last(arguments: argparse.Namespace) -> int:
     """Print it; return 1 if a run failed, died or does not end, or none has succeeded for too long, else 0."""
     now = time.time()
+    schedules = {Task.MERGE: arguments.merge_schedule, Task.VERIFY: arguments.verify_schedule}
+    schedules = {task: expression for task, expression in schedules.items() if expression != OFF}
+    limits = _Limits(float(arguments.max_age_hours), float(arguments.max_run_hours), schedules)
     found = []
     for store in arguments.store:
         try:
-            hours = float(arguments.max_age_hours), float(arguments.max_run_hours)
-            found.append(_look(Path(store), *hours, now))
-        except (ExportError, CompactionRecordError, OSError) as error:
+            found.append(_look(Path(store), limits, now))
+        except (ExportError, CompactionRecordError, UpkeepRecordError, OSError) as error:
             print(f"spark-export: {error}", file=sys.stderr)
             return 1
-    next_run = utc_text(next_due(arguments.schedule, now))
+    upcoming = {"run": arguments.schedule, **{task.value: expression for task, expression in schedules.items()}}
+    upcoming = {name: utc_text(next_due(expression, now)) for name, expression in upcoming.items()}
     if arguments.json:
-        print(json.dumps({"next": next_run, "stores": [_as_json(one) for one in found]}, indent=1))
+        print(json.dumps({"next": upcoming, "stores": [_as_json(one) for one in found]}, indent=1))
     else:
         for one in found:
-            print(f"{one.store}: {_words(one)}")
-        print(f"next run {next_run}")
-    faulty = [one for one in found if one.fault]
-    for one in faulty:
-        print(f"spark-export: {one.store}: {one.fault}", file=sys.stderr)
-    return 1 if faulty else 0
+            for words in _words(one):
+                print(f"{one.store}: {words}")
+        for name, moment in upcoming.items():
+            print(f"next {name} {moment}")
+    for one in found:
+        for fault in one.faults:
+            print(f"spark-export: {one.store}: {fault}", file=sys.stderr)
+    return 1 if any(one.faults for one in found) else 0
 
 
-def _look(store: Path, max_age_hours: float, max_run_hours: float, now: float) -> _Look:
+def _look(store: Path, limits: _Limits, now: float) -> _Look:
     state, record = look(store)
+    upkeep = {task: look_at(store, task) for task in Task}
+    at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
+    # Late is no fault while a run is at work, as runs are made one after another; nor where nothing is archived yet.
+    may_be_late = not at_work and record is not None and bool(record.archived)
+    faults = [_fault(store, state, record, limits, now)]
+    for task, (task_state, run) in upkeep.items():
+        if run is not None:
+            late = _lateness(task, run, limits, now) if may_be_late else ""
+            faults.append(_upkeep_fault(task, task_state, run, limits, now) or late)
+    return _Look(store, state, record, upkeep, tuple(filter(None, faults)))
+
+
+def _fault(store: Path, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
+    """What is wrong with the compaction; "" is nothing."""
     since = waiting_since(store, record)
-    fault = ""
     if state is CompactionState.RUNNING and record is not None:
         # Not late: what waits is what it is at work on, be it a month of a store that was restored or moved.
-        if now - record.started_at > max_run_hours * _SECONDS_PER_HOUR:
-            fault = f"the run that began at {utc_text(record.started_at)} has not ended within {max_run_hours:g} h:"
-            fault += " does it hang?"
-    elif state is CompactionState.FAILED and record is not None:
-        fault = f"the last run failed: {record.error}"
-    elif state is CompactionState.DIED:
-        fault = "the last run was killed, or the machine went down: is there memory enough?"
-    elif record is not None and record.succeeded_at is not None and record.succeeded_at > now + _SECONDS_PER_DAY:
-        fault = f"the last run that succeeded ended at {utc_text(record.succeeded_at)}, which is yet to come: the clock"
-        fault += " was off, or is"
-    elif since is not None and now - since > max_age_hours * _SECONDS_PER_HOUR:
-        succeeded = record is not None and record.succeeded_at is not None
-        fault = f"no run has succeeded {'since' if succeeded else 'yet, and rows wait since'} {utc_text(since)}"
-    return _Look(store, state, record, fault)
+        return _hanging("run", record.started_at, limits, now)
+    if state is CompactionState.FAILED and record is not None:
+        return f"the last run failed: {record.error}"
+    if state is CompactionState.DAMAGED and record is not None:
+        return record.error
+    if state is CompactionState.DIED:
+        return "the last run was killed, or the machine went down: is there memory enough?"
+    succeeded_at = None if record is None else record.succeeded_at
+    if succeeded_at is not None and succeeded_at > now + _SECONDS_PER_DAY:
+        return _yet_to_come("run", succeeded_at)
+    if since is not None and now - since > limits.age * _SECONDS_PER_HOUR:
+        return f"no run has succeeded{' yet, and rows wait' if succeeded_at is None else ''} since {utc_text(since)}"
+    return ""
 
 
-def _words(one: _Look) -> str:
+def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limits, now: float) -> str:
+    """What is wrong with how a merge or verification went; "" is nothing."""
+    name = _RUN_OF[task]
+    if state is CompactionState.RUNNING and run.started_at is not None:
+        return _hanging(name, run.started_at, limits, now)
+    if state is CompactionState.FAILED:
+        return f"the last {name} failed: {run.error}"
+    if state is CompactionState.DIED:
+        return f"the last {name} was killed, or the machine went down: is there memory enough?"
+    if run.succeeded_at is not None and run.succeeded_at > now + _SECONDS_PER_DAY:
+        return _yet_to_come(name, run.succeeded_at)
+    return ""
+
+
+def _lateness(task: Task, run: Upkeep, limits: _Limits, now: float) -> str:
+    expression = limits.schedules.get(task)
+    due = None if expression is None else next_due(expression, run.waits_since)
+    if due is None or now - due <= limits.age * _SECONDS_PER_HOUR:
+        return ""
+    return f"no {_RUN_OF[task]} has succeeded since {utc_text(run.waits_since)}: one was due at {utc_text(due)}"
+
+
+def _hanging(name: str, began: float, limits: _Limits, now: float) -> str:
+    if now - began <= limits.run * _SECONDS_PER_HOUR:
+        return ""
+    return f"the {name} that began at {utc_text(began)} has not ended within {limits.run:g} h: does it hang?"
+
+
+def _yet_to_come(name: str, succeeded_at: float) -> str:
+    ended = f"the last {name} that succeeded ended at {utc_text(succeeded_at)}"
+    return f"{ended}, which is yet to come: the clock was off, or is"
+
+
+def _words(one: _Look) -> Iterator[str]:
+    yield _compaction_words(one)
+    for task, (state, run) in one.upkeep.items():
+        if run is not None and run.started_at is not None:
+            began = f"the {_RUN_OF[task]} of {utc_text(run.started_at)}"
+            match state:
+                case CompactionState.SUCCEEDED:
+                    yield f"{began} succeeded in {_seconds(run):.0f} s"
+                case CompactionState.FAILED:
+                    yield f"{began} failed after {_seconds(run):.0f} s with exit code {run.exit_code}"
+                case CompactionState.RUNNING:
+                    yield f"a {_RUN_OF[task]} has been at work since {utc_text(run.started_at)}"
+                case _:
+                    yield f"{began} did not end: it was killed"
+
+
+def _compaction_words(one: _Look) -> str:
     if one.record is None:
         return "no run yet"
     began = utc_text(one.record.started_at)
+    counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
     match one.state:
         case CompactionState.SUCCEEDED:
-            counts = f"rows={one.record.rows} days={one.record.days} bytes={one.record.bytes}"
-            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}"
+            return f"the run of {began} succeeded in {one.record.seconds:.0f} s, {counts}{_set_aside(one.record)}"
+        case CompactionState.DAMAGED:
+            wrong = f"faults={one.record.archive.faults} lost={one.record.archive.lost_rows}"
+            return f"the run of {began} found the archive damaged, {wrong} {counts}{_set_aside(one.record)}"
         case CompactionState.FAILED:
             return f"the run of {began} failed after {one.record.seconds:.0f} s with exit code {one.record.exit_code}"
         case CompactionState.RUNNING:
@@ -93,11 +177,31 @@ def _words(one: _Look) -> str:
 
 
 def _as_json(one: _Look) -> dict[str, Any]:
-    said: dict[str, Any] = {"store": str(one.store), "state": one.state.value, "fault": one.fault}
+    said: dict[str, Any] = {"store": str(one.store), "state": one.state.value, "faults": list(one.faults)}
     if one.record is not None:
-        for name in ("started_at", "finished_at", "succeeded_at"):
-            moment = getattr(one.record, name)
-            said[name] = None if moment is None else utc_text(moment)
+        said |= _times(one.record)
         for name in ("exit_code", "error", "rows", "bytes", "days", "seconds"):
             said[name] = getattr(one.record, name)
+        said["archive"] = asdict(one.record.archive)
+    for task, (state, run) in one.upkeep.items():
+        said[task.value] = {"state": state.value}
+        if run is not None:
+            said[task.value] |= {**_times(run), "exit_code": run.exit_code, "error": run.error}
     return said
+
+
+def _times(run: Compaction | Upkeep) -> dict[str, str | None]:
+    moments = {name: getattr(run, name) for name in ("started_at", "finished_at", "succeeded_at")}
+    return {name: None if moment is None else utc_text(moment) for name, moment in moments.items()}
+
+
+def _seconds(run: Upkeep) -> float:
+    assert run.started_at is not None
+    return max(0.0, (run.finished_at or run.started_at) - run.started_at)  # the clock may have been stepped
+
+
+def _set_aside(record: Compaction) -> str:
+    """Rows that are in no archive, and not by the daemon's doing; "" if there are none."""
+    figures = record.archive
+    counts = {"quarantined": figures.quarantined_rows, "miscounted": figures.miscounted_rows}
+    return "".join(f" {name}={rows}" for name, rows in counts.items() if rows)

@@ -84,15 +84,31 @@ def write_staged(envelopes: DataFrame, layout: Layout, path: str, *, rows: int, 
     writer.parquet(path)
 
 
-def read_periods(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> DataFrame:
-    """The rows below `paths`, directories of periods or partitions, all below `base`. A damaged page is an error."""
+def read_periods(
+    spark: SparkSession, layout: Layout, base: str, paths: Sequence[str], *, ignore_damage: bool = False
+) -> DataFrame:
+    """The rows below `paths`, files or directories of periods or partitions, all below `base`.
+
+    A damaged page is an error, or else what a task would read after it is left out.
+    """
     reader = spark.read.schema(file_schema(layout)).option("basePath", base)
+    reader = reader.option("ignoreCorruptFiles", str(ignore_damage).lower())
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*paths)
 
 
 def read_back(spark: SparkSession, layout: Layout, base: str, periods: Sequence[str]) -> dict[str, Written]:
     """Read every page in these periods' directories, and say what was found in each."""
-    frame = read_periods(spark, layout, base, [f"{base}/{PERIOD}={period}" for period in periods])
+    found = read_files(spark, layout, base, [f"{base}/{PERIOD}={period}" for period in periods])
+    return {period: found.get(period, Written({}, {}, ())) for period in periods}
+
+
+def read_files(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> dict[str, Written]:
+    """Read every page of files, or of all in directories, and say what was found of each period.
+
+    Args:
+        paths: below `base`, each in the directory of its period or that directory itself.
+    """
+    frame = read_periods(spark, layout, base, paths)
     found = (
         frame.groupBy(
             F.floor(F.col("received") / SECONDS_PER_DAY).cast("int").alias("day"),
@@ -124,5 +140,5 @@ def read_back(spark: SparkSession, layout: Layout, base: str, periods: Sequence[
             created[period],
             tuple(sorted(files[period].values(), key=lambda file: file.path)),
         )
-        for period in periods
+        for period in files
     }

@@ -12,9 +12,12 @@ from mailserver.store.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, existing_layout, staged_data
 from spark_export.days import day_of, month_of
 from spark_export.errors import ExportCheckFailed
+from spark_export.faults import Incidents
 from spark_export.fingerprint import Fingerprint
+from spark_export.full_disk import full_disk_told
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
+from spark_export.mending import Mending
 from spark_export.records import DayRecord, PeriodRecord
 from spark_export.run_report import RunReport
 from spark_export.schema import ENVELOPES, PERIOD
@@ -35,9 +38,20 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
     layout = existing_layout(archive)
     with archive.storage.locked():
         archive.repair()
-        for number, (month, parts) in enumerate(_months(archive.records(), now)):
+        incidents = Incidents(archive.storage)
+        mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
+        records = archive.records()
+        mending.look(records)
+        report.faults = mending.faults
+        report.losses = incidents.losses(records.values())
+        faulty = {fault.period for fault in report.faults}
+        for number, (month, parts) in enumerate(_months(records, now)):
+            if faulty & {part.period for part in parts}:
+                log.warning("month not merged, it is damaged month=%s", month)
+                continue
             log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
-            record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts)
+            with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
+                record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts, now)
             report.add(record, 0)
         archive.write_report(run, report.as_json(time.time()))
     return report
@@ -57,7 +71,13 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
 
 
 def _merge_month(
-    spark: SparkSession, archive: Archive, layout: Layout, run: str, month: str, parts: Sequence[PeriodRecord]
+    spark: SparkSession,
+    archive: Archive,
+    layout: Layout,
+    run: str,
+    month: str,
+    parts: Sequence[PeriodRecord],
+    now: float,
 ) -> PeriodRecord:
     """Write, verify and publish one month."""
     paths = [f"{archive.url}/{directory_of(part.period)}" for part in parts if part.files]
@@ -73,8 +93,8 @@ def _merge_month(
     days = _merged_days(parts)
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
-    record = PeriodRecord(month, run, days, written.files, replaces)
-    archive.publish(run, [record])
+    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now))
+    (record,) = archive.publish(run, [record])
     return record
 
 
@@ -103,4 +123,7 @@ def _together(one: DayRecord, other: DayRecord) -> DayRecord:
         created_max=max((last for _, last in spans), default=0),
         stores={**one.stores, **other.stores},
         quarantined=one.quarantined + other.quarantined,
+        lost_rows=one.lost_rows + other.lost_rows,
+        lost_bytes=one.lost_bytes + other.lost_bytes,
+        stores_before={**one.stores_before, **other.stores_before},
     )

@@ -15,7 +15,7 @@ from typing import Any
 from cronsim import CronSim, CronSimError
 
 from mailserver.logs import LogFormat
-from spark_export.config import MAX_PREFIX_DIGITS, PartitionBy
+from spark_export.config import MAX_PREFIX_DIGITS, MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS, PartitionBy
 from spark_export.days import parse_day
 
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
@@ -133,6 +133,15 @@ def _hours(text: str) -> None:
         raise ValueError(f"{text!r} is not a number of hours up to {MAX_AGE_HOURS:.0f}")
 
 
+def _days(text: str) -> None:
+    try:
+        within = 0 <= float(text) <= MAX_VERIFY_DAYS
+    except ValueError:
+        within = False
+    if not within:
+        raise ValueError(f"{text!r} is not a number of days from 0 to {MAX_VERIFY_DAYS:.0f}")
+
+
 STORE = Option(
     "store",
     "a mailserver's store, DIR/mailserver.db; repeat it for several, which are merged",
@@ -140,6 +149,13 @@ STORE = Option(
     required=True,
     repeat=True,
 )
+RECORDED_BESIDE = Option(
+    "store",
+    "write beside this store how the run went, for `last`; repeat it for several",
+    "FILE",
+    repeat=True,
+)
+JSON = Option("json", "print JSON", switch=True)
 LOG_FORMAT = Option(
     "log_format",
     "of stderr: text, a line of key=value for each event, or json, an object (default: text)",
@@ -155,10 +171,29 @@ SPARK_OPTIONS = (
     Option("scratch", "folder for what is on its way (default: Spark's spark.local.dir, or the system's /tmp)", "DIR"),
     LOG_FORMAT,
 )
+MERGE_OPTIONS = VERIFY_OPTIONS = (RECORDED_BESIDE, *SPARK_OPTIONS, JSON)
+ACKNOWLEDGE_OPTIONS = (
+    *SPARK_OPTIONS,
+    JSON,
+    Option(
+        "all_is_lost",
+        "all of the archive is gone, and not only its disk unmounted: the next compaction begins a new one there",
+        switch=True,
+    ),
+)
 COMPACT_OPTIONS = (
     STORE,
     *SPARK_OPTIONS,
+    JSON,
     Option("until", "last UTC day to archive, YYYY-MM-DD (default: yesterday)", "DATE", _day),
+    Option(
+        "verify_within_days",
+        "read every file of the archive again within so many days, by turns; 0: in each run "
+        f"(default: {VERIFY_WITHIN_DAYS:g})",
+        "N",
+        _days,
+        default=f"{VERIFY_WITHIN_DAYS:g}",
+    ),
     Option(
         "keep_open_day",
         "archive the day that is not over, too, as far as it is; later runs complete it",
@@ -179,14 +214,29 @@ COMPACT_OPTIONS = (
 )
 SCHEDULE = Option(
     "schedule",
-    'when to run, a cron expression in UTC (default: "17 3 * * *")',
+    'when to compact, a cron expression in UTC (default: "17 3 * * *")',
     "CRON",
     lambda text: next_due(text, 0.0),
     default="17 3 * * *",
 )
+OFF = "off"
+MERGE_SCHEDULE = Option(
+    "merge_schedule",
+    'when to merge the months that are over, or "off" (default: "17 3 2 * *", after that night\'s compaction)',
+    "CRON",
+    lambda text: text == OFF or next_due(text, 0.0),
+    default="17 3 2 * *",
+)
+VERIFY_SCHEDULE = Option(
+    "verify_schedule",
+    'when to verify the whole archive, or "off" (default: "17 3 * * 0", after Sunday\'s compaction)',
+    "CRON",
+    lambda text: text == OFF or next_due(text, 0.0),
+    default="17 3 * * 0",
+)
 MAX_RUN_HOURS = Option(
     "max_run_hours",
-    "how long a run may take: one that is still at work then hangs (default: 12)",
+    "how many hours a run may take: then it hangs, and is ended if it was made by a schedule (default: 12)",
     "H",
     _hours,
     default="12",
@@ -196,16 +246,21 @@ REPORT_OPTIONS = (
     Option("html", "write a page with plots there", "FILE"),
     Option("json", "print JSON (default, unless --html is given)", switch=True),
 )
+NOW_OPTIONS = (*COMPACT_OPTIONS, MAX_RUN_HOURS)
+NIGHTLY_OPTIONS = (*NOW_OPTIONS, MERGE_SCHEDULE, VERIFY_SCHEDULE)
+SCHEDULE_OPTIONS = (SCHEDULE, *NIGHTLY_OPTIONS)
 LAST_OPTIONS = (
     STORE,
     SCHEDULE,
-    Option("max_age_hours", "how old the last success may be (default: 26)", "H", _hours, default="26"),
+    MERGE_SCHEDULE,
+    VERIFY_SCHEDULE,
+    Option("max_age_hours", "how old the last success may be, in hours (default: 26)", "H", _hours, default="26"),
     MAX_RUN_HOURS,
-    Option("json", "print JSON", switch=True),
+    JSON,
     LOG_FORMAT,
 )
 
-_VARIABLES = {option.variable for option in (*COMPACT_OPTIONS, SCHEDULE, *REPORT_OPTIONS, *LAST_OPTIONS)}
+_VARIABLES = {option.variable for option in (*SCHEDULE_OPTIONS, *REPORT_OPTIONS, *LAST_OPTIONS)}
 
 
 def complete(

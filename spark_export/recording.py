@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.store.compaction import (
+    EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
     ArchivedDay,
+    ArchiveFigures,
     Compaction,
     CompactionRecordError,
     read_compaction,
@@ -24,7 +26,7 @@ from spark_export.errors import ExportError
 
 log = logging.getLogger(__name__)
 
-_LISTS = ("days", "miscounted")
+_LISTS = ("days", "miscounted", "faults", "lost")
 """Of the report: as long as the run was. The archive keeps them whole, in `_runs/`."""
 
 
@@ -34,11 +36,26 @@ class Recording:
     def __init__(self) -> None:
         self.report: Mapping[str, Any] = {}
         self.archived: Mapping[int, ArchivedDay] = {}
+        self.figures = ArchiveFigures()
+        self.damage = ""
 
-    def succeeded(self, report: Mapping[str, Any], archived: Mapping[int, ArchivedDay]) -> None:
-        """Take down the report, as it is printed, and what is in the archive now."""
+    def succeeded(
+        self,
+        report: Mapping[str, Any],
+        archived: Mapping[int, ArchivedDay],
+        figures: ArchiveFigures,
+        *,
+        damage: str = "",
+    ) -> None:
+        """Take down the report, as it is printed, and what is in the archive now.
+
+        Args:
+            damage: what is missing or damaged there, or lost, in one line; "" if nothing is.
+        """
         self.report = report
         self.archived = archived
+        self.figures = figures
+        self.damage = damage
 
 
 @contextlib.contextmanager
@@ -93,7 +110,7 @@ def _begin(store: Path, began: float) -> Compaction:
         log.warning("record of runs begun anew cause=%r", str(error))
         last = None
     last = last if last is not None else Compaction(began)
-    record = Compaction(began, succeeded_at=last.succeeded_at, archived=last.archived)
+    record = Compaction(began, succeeded_at=last.succeeded_at, archived=last.archived, archive=last.archive)
     try:
         write_compaction(store, record)
     except OSError as error:  # what may be pruned afterwards may be what this disk waits for
@@ -106,14 +123,19 @@ def _succeeded(record: Compaction, recording: Recording) -> Compaction:
     return replace(
         record,
         finished_at=now,
-        exit_code=0,
+        exit_code=EXIT_DAMAGED if recording.damage else 0,
+        error=recording.damage,
         rows=recording.report["rows"],
         bytes=recording.report["bytes"],
         days=len(recording.report["days"]),
         seconds=_since(record.started_at, now),
-        report={**recording.report, **{name: recording.report[name][-MAX_ARCHIVED_DAYS:] for name in _LISTS}},
+        report={
+            **recording.report,
+            **{name: recording.report[name][-MAX_ARCHIVED_DAYS:] for name in _LISTS if name in recording.report},
+        },
         succeeded_at=now,
         archived=recording.archived,
+        archive=recording.figures,
     )
 
 

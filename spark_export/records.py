@@ -8,12 +8,12 @@ A period is a day, or a month that days were merged into. A record is replaced w
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_export.config import PartitionBy
 from spark_export.days import day_name, month_of, parse_day
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, RecordDamaged
 from spark_export.fingerprint import Fingerprint
 from spark_export.layout import Layout
 
@@ -29,6 +29,10 @@ class DayRecord:
 
     `created_min` and `created_max` are Unix seconds. `stores`: of each store that was read, by id, the `last_seq` of
     this day: all rows up to it are in the archive. `quarantined` rows were set aside.
+
+    `lost_rows`, `lost_bytes`: what was archived once and is in no file any more. A day that is in two periods, a month
+    and rows that came late, has the sum of both; what came back into one of them is counted there, below zero.
+    `stores_before`: what `stores` said before files were found missing or damaged.
     """
 
     fingerprint: Fingerprint
@@ -36,21 +40,29 @@ class DayRecord:
     created_max: int
     stores: Mapping[str, int]
     quarantined: int
+    lost_rows: int = 0
+    lost_bytes: int = 0
+    stores_before: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A data file; `path` is relative to the period's directory."""
+    """A data file; `path` is relative to the period's directory.
+
+    `sha256`: of all its bytes, in hex; "" if it has not been read since earlier versions wrote it, which took none.
+    """
 
     path: str
     bytes: int
     rows: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodRecord:
     """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
     them: their rows are in this one now. `snapshot`: its files have second names, see `spark_export.archive`.
+    `verified_at`: when every file was last read and found to be as recorded, in Unix seconds; 0 if that is not known.
     """
 
     period: str
@@ -59,6 +71,7 @@ class PeriodRecord:
     files: tuple[FileRecord, ...]
     replaces: tuple[tuple[str, str], ...] = ()
     snapshot: bool = False
+    verified_at: int = 0
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -73,8 +86,9 @@ class PeriodRecord:
             "run": self.run,
             "replaces": [list(pair) for pair in self.replaces],
             "snapshot": self.snapshot,
+            "verified_at": self.verified_at,
             "days": {day_name(day): _encode_day(record) for day, record in sorted(self.days.items())},
-            "files": [[file.path, file.bytes, file.rows] for file in self.files],
+            "files": [[file.path, file.bytes, file.rows, file.sha256] for file in self.files],
         }
 
 
@@ -92,6 +106,40 @@ def known_seq(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> i
         if record is not None and day in record.days and store_id in record.days[day].stores:
             return record.days[day].stores[store_id]
     return None
+
+
+def seq_before(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
+    """Up to which `seq` a store's rows of a day were in the archive once, whether or not they still are."""
+    said = [record.days[day] for record in records.values() if day in record.days]
+    seqs = [stores[store_id] for one in said for stores in (one.stores, one.stores_before) if store_id in stores]
+    return max(seqs, default=None)
+
+
+def quarantined_rows(records: Mapping[str, PeriodRecord]) -> int:
+    """How many rows have ever been set aside."""
+    return sum(day.quarantined for record in records.values() for day in record.days.values())
+
+
+def near_periods(records: Mapping[str, PeriodRecord], first: int | None, last: int | None) -> list[str]:
+    """The periods that may hold what was created from `first` to `last`, Unix seconds; None: there is nothing such."""
+    return [
+        record.period
+        for record in records.values()
+        if record.files
+        and first is not None
+        and last is not None
+        and any(day.created_min <= last and first <= day.created_max for day in record.days.values())
+    ]
+
+
+def lost_of(records: Iterable[PeriodRecord]) -> dict[int, tuple[int, int]]:
+    """Rows and bytes of envelopes that are lost, by day of reception; days without a loss are left out."""
+    lost: dict[int, tuple[int, int]] = {}
+    for record in records:
+        for day, said in record.days.items():
+            rows, size = lost.get(day, (0, 0))
+            lost[day] = rows + said.lost_rows, size + said.lost_bytes
+    return {day: (rows, max(0, size)) for day, (rows, size) in sorted(lost.items()) if rows > 0}
 
 
 def encode_settings(layout: Layout) -> str:
@@ -139,12 +187,13 @@ def decode_record(text: str, where: str) -> PeriodRecord:
     """Read a period's record.
 
     Raises:
-        ExportError: it is damaged, or a later version made it.
+        RecordDamaged: it is not whole.
+        ExportError: a later version made it.
     """
     try:
         return _decode_record(_versioned(json.loads(text), where))
     except _FAULTS as error:
-        raise ExportError(f"{where} is damaged: {error!r}") from error
+        raise RecordDamaged(f"{where} is damaged: {error!r}") from error
 
 
 def _dump(value: object) -> str:
@@ -166,17 +215,27 @@ def _encode_day(day: DayRecord) -> dict[str, Any]:
         "created_max": day.created_max,
         "stores": dict(sorted(day.stores.items())),
         "quarantined": day.quarantined,
+        "lost": [day.lost_rows, day.lost_bytes],
+        "stores_before": dict(sorted(day.stores_before.items())),
     }
 
 
 def _decode_day(value: Any) -> DayRecord:
+    lost_rows, lost_bytes = value.get("lost", (0, 0))  # earlier versions knew of no loss
     return DayRecord(
         fingerprint=Fingerprint(int(value["rows"]), int(value["bytes"]), int(value["checksum"], 16)),
         created_min=int(value["created_min"]),
         created_max=int(value["created_max"]),
         stores={str(store): int(seq) for store, seq in value["stores"].items()},
         quarantined=int(value["quarantined"]),
+        lost_rows=int(lost_rows),
+        lost_bytes=int(lost_bytes),
+        stores_before={str(store): int(seq) for store, seq in value.get("stores_before", {}).items()},
     )
+
+
+def _decode_file(path: object, size: Any, rows: Any, sha256: object = "") -> FileRecord:
+    return FileRecord(str(path), int(size), int(rows), str(sha256))
 
 
 def _decode_record(value: Any) -> PeriodRecord:
@@ -184,7 +243,8 @@ def _decode_record(value: Any) -> PeriodRecord:
         period=str(value["period"]),
         run=str(value["run"]),
         days={parse_day(day): _decode_day(record) for day, record in value["days"].items()},
-        files=tuple(FileRecord(str(path), int(size), int(rows)) for path, size, rows in value["files"]),
+        files=tuple(_decode_file(*file) for file in value["files"]),
         replaces=tuple((str(period), str(run)) for period, run in value["replaces"]),
         snapshot=bool(value["snapshot"]),
+        verified_at=int(value.get("verified_at", 0)),
     )

@@ -1,11 +1,12 @@
 """What a run did, as JSON: printed at its end, and kept in the archive."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mailserver.store.compaction import ArchivedDay
+from mailserver.store.compaction import ArchivedDay, ArchiveFigures
 from spark_export.days import utc_text
+from spark_export.faults import Fault, Loss, summary
 from spark_export.records import PeriodRecord
 
 
@@ -24,6 +25,23 @@ class RunReport:
     periods: list[dict[str, Any]] = field(default_factory=list)
     archived: dict[int, ArchivedDay] = field(default_factory=dict)
     """By day, all that is in the archive at the end. Not in the JSON: the archive's own records say it."""
+    faults: list[Fault] = field(default_factory=list)
+    losses: tuple[Loss, ...] = ()
+    quarantined_in_all: int = 0
+
+    def archive_figures(self) -> ArchiveFigures:
+        """What is wrong with the archive, in numbers."""
+        return ArchiveFigures(
+            faults=len(self.faults),
+            lost_rows=sum(loss.rows for loss in self.losses),
+            quarantined_rows=self.quarantined_in_all,
+            miscounted_rows=sum(abs(int(day["rows"])) for day in self.miscounted),
+        )
+
+    @property
+    def damage(self) -> str:
+        """What was found wrong with the archive, and what of it is lost, in one line; "" if all is well."""
+        return summary(self.faults, self.losses)
 
     def add(self, record: PeriodRecord, new_rows: int) -> None:
         """A period was written."""
@@ -42,6 +60,9 @@ class RunReport:
     def as_json(self, now: float) -> dict[str, Any]:
         """The report of a run that ends now. `bytes` are of files, `envelope_bytes` of envelopes in them.
 
+        `faults`: files of the archive that this run found missing or damaged, before it mended what it could. `lost`:
+        rows that were archived and are not there any more, until an operator has acknowledged that.
+        `quarantined` is of this run, `quarantined_in_all` what nobody has acknowledged.
         `miscounted`: days of which a store has more or fewer rows than it has counted; they are not handed over.
         """
         seconds = now - self.started
@@ -58,9 +79,29 @@ class RunReport:
             "bytes": _total(self.periods, "bytes"),
             "envelope_bytes": _total(self.periods, "envelope_bytes"),
             "quarantined": self.quarantined,
+            "quarantined_in_all": self.quarantined_in_all,
+            "faults": [fault.as_json() for fault in self.faults],
+            "lost": [loss.as_json() for loss in self.losses],
             "miscounted": self.miscounted,
             "days": self.periods,
         }
+
+
+def as_words(report: Mapping[str, Any]) -> Iterator[str]:
+    """What a report says to people, a line each: the whole, each period, and what they should know of."""
+    counts = " ".join(f"{name}={report[name]}" for name in ("rows", "files", "bytes", "seconds"))
+    yield f"{report['command']} done periods={len(report['days'])} {counts}"
+    for period in report["days"]:
+        names = ("new_rows", "rows", "files", "bytes")
+        yield f"{period['period']} " + " ".join(f"{name}={period[name]}" for name in names)
+    for fault in report["faults"]:
+        yield f"{fault['file']}: {fault['cause']}"
+    for loss in report["lost"]:
+        yield f"{loss['day']}: {loss['rows']} rows lost"
+    if report["quarantined"]:
+        yield f"set aside, no envelopes any more rows={report['quarantined']}"
+    for differs in report["miscounted"]:
+        yield f"store differs from its counts store={differs['store']} day={differs['day']} rows={differs['rows']:+d}"
 
 
 def archived_days(records: Mapping[str, PeriodRecord]) -> dict[int, ArchivedDay]:

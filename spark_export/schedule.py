@@ -1,7 +1,8 @@
-"""`spark-export schedule` and `now`: the compaction as a process of its own, by a cron expression or at once.
+"""`spark-export schedule`, `nightly` and `now`: runs as processes of their own, by cron expressions or at once.
 
 Each run is a child process: a JVM that dies, or is killed for its memory, takes no schedule with it, and its memory is
-given back. That no two runs meet is the stores' locks' business, whoever starts them.
+given back. Runs are made one after another: what is due at the same time, or comes due while another run is at work,
+waits for it. That nobody else's run meets them is the business of the locks on stores and archive.
 """
 
 import argparse
@@ -14,13 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mailserver.store.compaction import CompactionRecordError, read_compaction
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError
-from spark_export.options import COMPACT_OPTIONS, command_line, next_due
+from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due
+from spark_export.upkeep import Task, put_off, waits_since
 
 log = logging.getLogger(__name__)
 
@@ -33,30 +37,99 @@ STOP_LIMIT_S = 7.0
 _KILLED = 128
 """Exit code of a process that a signal has killed, less the signal: as a shell has it."""
 
+_COMPACT = "compact"
+_SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run does: a command, for at most so many seconds; then it hangs, and is ended."""
+
+    name: str
+    command: Sequence[str]
+    limit_s: float
+
+
+@dataclass(slots=True)
+class Job:
+    """A run that is made by a cron expression.
+
+    Args:
+        since: Unix seconds: a run that was due after that, and before now, has been missed, and is made at once.
+        has_work: whether there is anything to do, asked when it is due.
+    """
+
+    run: Run
+    expression: str
+    since: float
+    has_work: Callable[[], bool] = lambda: True
+
+    def is_due(self, current: float) -> bool:
+        """Whether it was due since the last time."""
+        return next_due(self.expression, self.since) <= current
+
 
 def schedule(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
 
     async def until_stopped() -> None:
-        stores = [Path(store) for store in arguments.store]
-        await run_by(arguments.schedule, command_of(arguments), waiting(stores, time.time()), _stop_signals())
+        current = time.time()
+        since = waiting(_stores(arguments), current)
+        compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
+        await run_by([compaction, *_upkeep(arguments, current)], _stop_signals())
 
     asyncio.run(until_stopped())
     return 0
 
 
-def now(arguments: argparse.Namespace) -> int:
-    """Run once; return the exit code of the run."""
+def nightly(arguments: argparse.Namespace) -> int:
+    """Compact, then merge and verify if they are due; return the exit code of the last run that failed, else 0."""
 
     async def once() -> int:
-        return await run_once(command_of(arguments), _stop_signals())
+        stop, current = _stop_signals(), time.time()
+        exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
+        for job in _upkeep(arguments, current):
+            if job.is_due(current) and not stop.is_set() and job.has_work():
+                exit_code = await run_once(job.run, stop) or exit_code
+        return exit_code
 
     return asyncio.run(once())
 
 
-def command_of(arguments: argparse.Namespace) -> list[str]:
-    """The command of one run."""
-    return [sys.executable, "-m", "spark_export", "compact", *command_line(arguments, COMPACT_OPTIONS)]
+def now(arguments: argparse.Namespace) -> int:
+    """Compact once; return the exit code of the run."""
+
+    async def once() -> int:
+        return await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), _stop_signals())
+
+    return asyncio.run(once())
+
+
+def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
+    """What is done to the whole archive now and then, in the order in which it is where both are due."""
+    stores = _stores(arguments)
+    return [
+        Job(
+            _run(task.value, arguments, options),
+            expression,
+            waits_since(stores, task, current),
+            partial(_has_archive, stores, task),
+        )
+        for task, expression, options in (
+            (Task.MERGE, arguments.merge_schedule, MERGE_OPTIONS),
+            (Task.VERIFY, arguments.verify_schedule, VERIFY_OPTIONS),
+        )
+        if expression != OFF
+    ]
+
+
+def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> Run:
+    command = [sys.executable, "-m", "spark_export", name, *command_line(arguments, options)]
+    return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR)
+
+
+def _stores(arguments: argparse.Namespace) -> list[Path]:
+    return [Path(store) for store in arguments.store]
 
 
 def waiting(stores: Sequence[Path], current: float) -> float:
@@ -76,49 +149,68 @@ def waiting(stores: Sequence[Path], current: float) -> float:
     return since
 
 
-async def run_by(
-    expression: str,
-    command: Sequence[str],
-    since: float,
-    stop: asyncio.Event,
-    clock: Callable[[], float] = time.time,
-) -> None:
-    """Run a command when it is due, one run at a time, until `stop` is set.
+def _has_archive(stores: Sequence[Path], task: Task) -> bool:
+    """Whether the compaction has archived anything yet. If not, the task waits for its next time."""
+    try:
+        if any(record is not None and record.archived for record in map(read_compaction, stores)):
+            return True
+    except CompactionRecordError as error:  # the task finds out
+        log.warning("last run unknown cause=%r", str(error))
+        return True
+    log.info("nothing archived yet command=%s", task.value)
+    put_off(stores, task, time.time())
+    return False
 
-    Args:
-        since: Unix seconds: a run that was due after that, and before now, has been missed, and is made at once.
-    """
-    looked = since
-    log.info("schedule started schedule=%r next=%s", expression, utc_text(next_due(expression, clock())))
+
+async def run_by(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], float] = time.time) -> None:
+    """Run each job when it is due, one run at a time, until `stop` is set."""
+    for job in jobs:
+        upcoming = utc_text(next_due(job.expression, clock()))
+        log.info("schedule started command=%s schedule=%r next=%s", job.run.name, job.expression, upcoming)
     while not stop.is_set():
-        current = clock()
-        # Times that pass while a run is at work are made up for by one run after it; those that a clock stepped back
-        # comes to again, by another run, which finds nothing to do.
-        due = next_due(expression, looked) <= current
-        looked = current
-        if due:
-            await run_once(command, stop)
-            log.info("schedule waiting next=%s", utc_text(next_due(expression, clock())))
+        if await _run_what_is_due(jobs, stop, clock):
+            for job in jobs:
+                upcoming = utc_text(next_due(job.expression, clock()))
+                log.info("schedule waiting command=%s next=%s", job.run.name, upcoming)
             continue
+        current = clock()
+        soonest = min(next_due(job.expression, current) for job in jobs)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), min(MAX_SLEEP_S, next_due(expression, current) - current))
+            await asyncio.wait_for(stop.wait(), min(MAX_SLEEP_S, soonest - current))
     log.info("schedule stopped")
 
 
-async def run_once(command: Sequence[str], stop: asyncio.Event) -> int:
-    """Make one run as a child process, which is ended when `stop` is set; return its exit code."""
+async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], float]) -> bool:
+    """Make a run of each job that is due, in their order; return whether there was one."""
+    has_run = False
+    for job in jobs:
+        current = clock()
+        # Times that pass while runs are at work are made up for by one run after them; those that a clock stepped back
+        # comes to again, by another run, which finds nothing to do.
+        is_due = job.is_due(current)
+        job.since = current
+        if is_due and not stop.is_set() and job.has_work():
+            await run_once(job.run, stop)
+            has_run = True
+    return has_run
+
+
+async def run_once(run: Run, stop: asyncio.Event) -> int:
+    """Make a run as a child process, which is ended when `stop` is set, or it takes too long; return its exit code."""
     began = time.monotonic()
     # A session of its own: a terminal's Ctrl-C reaches it through us only, and its JVM can be killed with it.
-    child = await asyncio.create_subprocess_exec(*command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = await asyncio.create_subprocess_exec(*run.command, stdin=subprocess.DEVNULL, start_new_session=True)
     ended, stopped = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
-    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait({ended, stopped}, timeout=run.limit_s, return_when=asyncio.FIRST_COMPLETED)
+    if not done:
+        log.error("run interrupted, it takes too long command=%s limit_s=%g", run.name, run.limit_s)
     if not ended.done():
         # Not `child.terminate()`, which reaps a child that has just ended: asyncio then takes 255 for its exit code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGTERM)
         await asyncio.wait({ended}, timeout=STOP_LIMIT_S)
     if not ended.done():
-        log.error("run killed, it does not end limit_s=%g", STOP_LIMIT_S)
+        log.error("run killed, it does not end command=%s limit_s=%g", run.name, STOP_LIMIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     stopped.cancel()
@@ -126,7 +218,8 @@ async def run_once(command: Sequence[str], stop: asyncio.Event) -> int:
     exit_code = code if code >= 0 else _KILLED - code
     log.log(
         logging.INFO if exit_code == 0 else logging.ERROR,
-        "run ended exit_code=%d seconds=%.1f",
+        "run ended command=%s exit_code=%d seconds=%.1f",
+        run.name,
         exit_code,
         time.monotonic() - began,
     )

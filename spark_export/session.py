@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from mailserver.logs import LogFormat
 from spark_export.errors import ExportError
+from spark_export.jvm_note import stderr_without_note
 from spark_export.source import StoreSource
 
 MIN_JAVA = 17
@@ -185,7 +186,11 @@ def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: L
         launch = SparkConf(loadDefaults=False)
         for name, value in {**defaults, "spark.driver.defaultJavaOptions": java, **wanted}.items():
             launch.set(name, value)
-        gateway = launch_gateway(conf=launch)  # type: ignore[no-untyped-call]
+        if defaults["spark.ui.showConsoleProgress"] == "true":  # a bar is no line
+            gateway = launch_gateway(conf=launch)  # type: ignore[no-untyped-call]
+        else:
+            with stderr_without_note() as stderr:
+                gateway = launch_gateway(conf=launch, popen_kwargs={"stderr": stderr})  # type: ignore[no-untyped-call]
     conf = SparkConf(_jvm=gateway.jvm)
     for name, value in wanted.items():
         conf.set(name, value)

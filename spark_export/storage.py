@@ -7,6 +7,7 @@ second names for files, and writes that are on disk when they return. Data files
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import shutil
 import time
@@ -19,18 +20,25 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mailserver.files import (
+    lock_after_readers,
     make_folder,
     open_descriptor,
     read_holder,
     sync_folder,
-    try_lock,
     write_atomically,
     write_holder,
 )
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, Unreadable
 from spark_export.session import root_cause
 
 LOCK_FILE = "_lock"
+
+_DISK_FAULTS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+_HADOOP_FAULTS = ("ChecksumException", "BlockMissingException")
+"""What says that bytes are lost or wrong. Anything else, as a network that is down, says nothing of the file."""
+
+_READERS_LIMIT_S = 60.0
+"""How long a mailserver may take to look at names and sizes."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # linux/fs.h
@@ -55,6 +63,25 @@ class Storage(Protocol):
     def names(self, directory: str) -> list[str]:
         """What is in a directory, sorted; nothing if there is none."""
 
+    def files(self, directory: str) -> dict[str, int]:
+        """The size of each file below a directory, by its path there; nothing if there is none.
+
+        What begins with a dot or an underscore is left out, as Parquet readers do.
+        """
+
+    def size(self, name: str) -> int | None:
+        """The size of a file, None if there is none."""
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file's bytes, in hex.
+
+        Raises:
+            Unreadable: the file is damaged.
+        """
+
+    def is_same(self, one: str, other: str) -> bool:
+        """Whether two names lead to one file."""
+
     def remove(self, name: str) -> None:
         """Delete a file or a whole directory, if it is there."""
 
@@ -67,6 +94,9 @@ class Storage(Protocol):
         The names are on disk at the end.
         False where there is no such thing as a second name.
         """
+
+    def restore(self, source: str, target: str) -> bool:
+        """Give a file that has a second name its first one, `target`, on disk at the end. False if it has none."""
 
     def sync(self, directory: str) -> None:
         """See to it that every file below a directory is on disk, and no directory beside it that was removed."""
@@ -101,7 +131,7 @@ class LocalStorage:
         with contextlib.ExitStack() as stack:
             with _refused("lock", self._root):
                 descriptor = stack.enter_context(open_descriptor(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644))
-                if not try_lock(descriptor):
+                if not lock_after_readers(descriptor, _READERS_LIMIT_S):
                     raise ExportError(f"another run (pid {read_holder(descriptor)}) is at work on {self._root}")
                 write_holder(descriptor)
             yield
@@ -128,6 +158,46 @@ class LocalStorage:
                 return sorted(os.listdir(self._root / directory))  # noqa: PTH208 - names are all that is wanted
             except FileNotFoundError:
                 return []
+
+    def files(self, directory: str) -> dict[str, int]:
+        """See Storage."""
+        top = self._root / directory
+        found = {}
+        with _refused("read", top):
+            for folder, folders, names in os.walk(top, onerror=_unless_gone):
+                folders[:] = [name for name in folders if _is_data(name)]
+                for name in filter(_is_data, names):
+                    path = Path(folder, name)
+                    found[str(path.relative_to(top))] = path.stat().st_size
+        return found
+
+    def size(self, name: str) -> int | None:
+        """See Storage."""
+        with _refused("read", self._root / name):
+            try:
+                return (self._root / name).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def digest(self, name: str) -> str:
+        """See Storage."""
+        path = self._root / name
+        with _refused("read", path):
+            try:
+                with path.open("rb") as file:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                if error.errno in _DISK_FAULTS:
+                    raise Unreadable(f"cannot read {path}: {error.strerror}") from error
+                raise
+
+    def is_same(self, one: str, other: str) -> bool:
+        """See Storage."""
+        with _refused("read", self._root / one):
+            try:
+                return (self._root / one).samefile(self._root / other)
+            except FileNotFoundError:
+                return False
 
     def remove(self, name: str) -> None:
         """See Storage."""
@@ -172,6 +242,17 @@ class LocalStorage:
             # Names that a power cut takes away would be rows that a reader misses without a word.
             for folder in (*(Path(name) for name, _, _ in os.walk(copy)), *self._above(copy)):
                 sync_folder(folder)
+        return True
+
+    def restore(self, source: str, target: str) -> bool:
+        """See Storage."""
+        path = self._root / target
+        with _refused("write", path):
+            if not (self._root / source).exists():
+                return False
+            make_folder(path.parent)
+            path.hardlink_to(self._root / source)
+            sync_folder(path.parent)
         return True
 
     def sync(self, directory: str) -> None:
@@ -270,6 +351,46 @@ class HadoopStorage:
                 return []
             return sorted(entry.getPath().getName() for entry in self._files.listStatus(self._path(directory)))
 
+    def files(self, directory: str) -> dict[str, int]:
+        """See Storage."""
+        found: dict[str, int] = {}
+        with _java_refused("read", directory):
+            if not self._files.exists(self._path(directory)):
+                return found
+            top = self._files.getFileStatus(self._path(directory)).getPath().toString()
+            entries = self._files.listFiles(self._path(directory), True)
+            while entries.hasNext():
+                entry = entries.next()
+                name = entry.getPath().toString().removeprefix(f"{top}/")
+                if all(map(_is_data, name.split("/"))):
+                    found[name] = entry.getLen()
+        return found
+
+    def size(self, name: str) -> int | None:
+        """See Storage."""
+        with _java_refused("read", name):
+            if not self._files.exists(self._path(name)):
+                return None
+            return int(self._files.getFileStatus(self._path(name)).getLen())
+
+    def digest(self, name: str) -> str:
+        """See Storage."""
+        with _java_refused("read", name):
+            stream = self._files.open(self._path(name))
+            try:
+                return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            except Py4JJavaError as error:
+                cause = root_cause(error)
+                if any(fault in cause for fault in _HADOOP_FAULTS):
+                    raise Unreadable(f"cannot read {name}: {cause}") from error
+                raise
+            finally:
+                stream.close()
+
+    def is_same(self, one: str, other: str) -> bool:
+        """See Storage: there are no second names."""
+        return one == other
+
     def remove(self, name: str) -> None:
         """See Storage."""
         with _java_refused("remove", name):
@@ -286,6 +407,11 @@ class HadoopStorage:
             self._files.delete(self._path(aside), True)
 
     def link(self, source: str, target: str) -> bool:
+        """See Storage: there are no second names."""
+        del source, target
+        return False
+
+    def restore(self, source: str, target: str) -> bool:
         """See Storage: there are no second names."""
         del source, target
         return False
@@ -334,6 +460,15 @@ def _java_refused(what: str, name: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         raise ExportError(f"cannot {what} {name}: {root_cause(error)}") from error
+
+
+def _is_data(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(path: Path) -> None:

@@ -80,6 +80,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "retention_envelopes": ("1000000", "1000000", 1_000_000),
     "retention_bytes": ("2000000", "2000000", 2_000_000),
     "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
+    "archive_max_age_hours": ("12.5", "12.5", 12.5),
     "archive_before_prune": ("false", "false", False),
     "rpc": ("127.0.0.1:8545", '"127.0.0.1:8545"', "127.0.0.1:8545"),
     "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),

@@ -11,6 +11,8 @@ import pytest
 from mailserver import daemon
 from mailserver.config import load_config
 from mailserver.store.schema import STORE_FILE
+from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
+from spark_export.schedule import STOP_LIMIT_S
 
 UNITS = Path(__file__).parents[1] / "docker" / "systemd"
 SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service"]
@@ -115,3 +117,19 @@ def test_compaction_is_at_17_past_3_utc_and_made_up_for() -> None:
     assert timer["Timer.OnCalendar"] == ["*-*-* 03:17:00 UTC"]
     assert timer["Timer.Persistent"] == ["true"]
     assert settings(SERVICES[1])["Service.Type"] == ["oneshot"]
+
+
+def test_merges_and_verifications_are_made_after_the_compaction_by_the_same_unit() -> None:
+    """One unit is never started twice at once, so its runs do not overlap; which are due, `nightly` knows."""
+    (command,) = settings(SERVICES[1])["Service.ExecStart"]
+    given = environment(SERVICES[1])
+    (at,) = settings(TIMER)["Timer.OnCalendar"]
+    minute, hour = map(int, re.findall(r"\d+", at)[1::-1])
+
+    assert command == f"{PROGRAMS}spark-export nightly"
+    assert given.keys() <= {option.variable for option in NIGHTLY_OPTIONS}
+    for option in (MERGE_SCHEDULE, VERIFY_SCHEDULE):  # due when the timer fires, not an hour after it
+        assert (option.default or "").split()[:2] == [str(minute), str(hour)]
+    assert settings(SERVICES[1])["Service.TimeoutStartSec"] == ["infinity"]
+    assert settings(SERVICES[1])["Service.KillMode"] == ["mixed"]
+    assert int(settings(SERVICES[1])["Service.TimeoutStopSec"][0]) > STOP_LIMIT_S

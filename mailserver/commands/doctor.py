@@ -44,7 +44,7 @@ def _findings(config: Config) -> list[Finding]:
         *check_store_clock(config.data_dir, now),
         *check_data_dir(config.data_dir),
         *check_secrets(config),
-        *check_archive(config.archive, config.data_dir),
+        *check_archive(config, now),
         check_open_files(config.max_peers),
         check_memory(),
     ]

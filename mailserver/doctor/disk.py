@@ -3,7 +3,6 @@
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from mailserver.config import Config
 from mailserver.datadir import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
-from mailserver.store.handover import HandoverError, read_handover
+from mailserver.store.archive import ArchiveBusy, ArchiveFault, check_day, local_folder
+from mailserver.store.handover import Handover, HandoverError, read_handover
 from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
 from mailserver.store.untouched import read_untouched
 from mailserver.units import size_text
@@ -139,26 +139,37 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
     return ok(check, "readable by its owner only")
 
 
-def check_archive(archive: str, data_dir: Path) -> list[Finding]:
-    """The archive that pruning waits for is there, or the compaction, which may run elsewhere, has left its record."""
-    if not archive:
+def check_archive(config: Config, now: float) -> list[Finding]:
+    """What pruning asks for before it deletes: the archived days are seen to be there, or a run has looked lately."""
+    if not config.archive:
         return []
-    if "://" in archive:
-        return [ok("archive", "not on this machine's disks: not looked at")]
-    path = Path(archive)
-    if not path.exists():
-        try:
-            handover = read_handover(data_dir / STORE_FILE)
-        except HandoverError as error:
-            return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
-        if handover is not None:
-            moment = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(handover.verified_at))
-            return [ok("archive", f"{path} is not to be seen from here; the compaction verified it at {moment}")]
-        text = f"{path} is not there: nothing is pruned until the compaction has made it"
+    try:
+        handover = read_handover(config.data_dir / STORE_FILE)
+    except HandoverError as error:
+        return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
+    if handover is None:
+        text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
         return [warning("archive", text, "see to the nightly compaction")]
-    if not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):
-        return [problem("archive", f"{path} is no folder that can be read", "look after its owner and mode")]
-    return [ok("archive", f"{path} is there")]
+    folder = local_folder(config.archive)
+    if folder is not None:
+        return [_look_at_archive(folder, handover)]
+    hours = (now - handover.verified_at) / 3600
+    text = f"not to be seen from here; the compaction looked at it {hours:.0f} hours ago"
+    if hours > config.archive_max_age_hours:
+        return [problem("archive", f"{text}: nothing is pruned", "see to the nightly compaction")]
+    return [ok("archive", text)]
+
+
+def _look_at_archive(folder: Path, handover: Handover) -> Finding:
+    try:
+        for day, seq in sorted(handover.days.items()):
+            check_day(folder, handover.store_id, day, seq)
+    except ArchiveBusy as error:
+        return ok("archive", str(error))
+    except ArchiveFault as error:
+        advice = "have it mounted where --archive says, and run the compaction, which mends it: docs/archive.md"
+        return problem("archive", f"{error}; that day is not pruned", advice)
+    return ok("archive", f"{folder} has every file of {len(handover.days)} days that are in the store, too")
 
 
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from mailserver.metrics import Check, Metrics, count_of
 from mailserver.monitoring.watch import Sight
+from mailserver.store.compaction import EXIT_DAMAGED
 from mailserver.units import size_text
 from mailserver.waku.acceptance import Verdict
 
@@ -73,6 +74,7 @@ class Health:
         expects_compaction: bool,
         clock: Callable[[], float],
         ahead: Callable[[], float] = lambda: 0.0,
+        archive_problem: Callable[[], str] = lambda: "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what to judge by.
@@ -80,12 +82,14 @@ class Health:
         Args:
             expects_compaction: one is set up, whether or not it has ever run.
             ahead: how far our clock is ahead of the time that has passed for sure.
+            archive_problem: why nothing is deleted for the archive's sake; one line, "" if that is not so.
         """
         self._metrics = metrics
         self._peer_count = peer_count
         self._expects_compaction = expects_compaction
         self._clock = clock
         self._ahead = ahead
+        self._archive_problem = archive_problem
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
@@ -107,7 +111,7 @@ class Health:
 
     def judge(self, sight: Sight) -> None:
         """Find out what is wrong now; log what has changed."""
-        found = (*self._store(sight), *self._disk(sight), *self._time(), *self._compaction(sight), *self._peers())
+        found = (*self._store(sight), *self._disk(sight), *self._time(), *self._upkeep(sight), *self._peers())
         before = {problem.check for problem in self.problems}
         for problem in found:
             if problem.check not in before:
@@ -170,6 +174,16 @@ class Health:
             return []
         return [Problem(Check.CLOCK, text)]
 
+    def _upkeep(self, sight: Sight) -> list[Problem]:
+        return [*self._compaction(sight), *self._archive(sight)]
+
+    def _archive(self, sight: Sight) -> list[Problem]:
+        run = sight.compaction
+        if run is not None and run.exit_code == EXIT_DAMAGED:
+            return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.error}")]
+        problem = self._archive_problem()
+        return [Problem(Check.ARCHIVE, f"what is too old stays in the store: {problem}")] if problem else []
+
     def _compaction(self, sight: Sight) -> list[Problem]:
         run, figures = sight.compaction, sight.compaction_figures
         if sight.compaction_problem:
@@ -180,7 +194,7 @@ class Health:
             return [Problem(Check.COMPACTION, "the compaction has never run")] if is_late else []
         if figures.has_died:
             return [Problem(Check.COMPACTION, f"the compaction that began at {_moment(run.started_at)} was killed")]
-        if run.exit_code:
+        if run.exit_code not in (None, 0, EXIT_DAMAGED):
             return [Problem(Check.COMPACTION, f"the last compaction failed: {run.error or run.exit_code}")]
         done = run.started_at if run.succeeded_at is None else run.succeeded_at
         age = self._clock() - done

@@ -184,5 +184,9 @@ def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | Non
         verified_at=None if handover is None else handover.verified_at,
         is_running=state is CompactionState.RUNNING,
         has_died=state is CompactionState.DIED,
+        archive_faults=compaction.archive.faults,
+        lost_rows=compaction.archive.lost_rows,
+        quarantined_rows=compaction.archive.quarantined_rows,
+        miscounted_rows=compaction.archive.miscounted_rows,
     )
     return compaction, figures, ""

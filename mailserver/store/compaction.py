@@ -7,7 +7,7 @@ what may be pruned stands in `mailserver.store.handover`. Standard library only:
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from reprlib import repr as shown
@@ -34,6 +34,9 @@ MAX_ARCHIVED_DAYS = 62
 
 MAX_ERROR_CHARS = 1000
 
+EXIT_DAMAGED = 3
+"""Exit code of a run that has done its work, and has found the archive damaged, or rows of it lost."""
+
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -47,9 +50,14 @@ class CompactionState(Enum):
     NEVER = "never"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
+    DAMAGED = "damaged"
+    """It has done its work; files of the archive are missing or damaged, or rows that were in it are lost."""
     FAILED = "failed"
     DIED = "died"
     """It was killed, or the machine went down: it began, did not finish, and holds no lock."""
+
+
+_ENDS = {0: CompactionState.SUCCEEDED, EXIT_DAMAGED: CompactionState.DAMAGED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +69,37 @@ class ArchivedDay:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveFigures:
+    """What is wrong with the archive, as the last run that came to its end found it.
+
+    Args:
+        faults: files that it found missing or damaged; what could be mended, is.
+        lost_rows: rows that were archived and are not there any more, and no operator has acknowledged it.
+        quarantined_rows: rows that were no envelopes any more and were set aside, and nobody has acknowledged it.
+        miscounted_rows: how far the days of the store are from what it has counted.
+    """
+
+    faults: int = 0
+    lost_rows: int = 0
+    quarantined_rows: int = 0
+    miscounted_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """One run of the compaction, the last that had this store's lock. Times are Unix seconds.
 
     Args:
         finished_at: None while it is at work, and for ever if it was killed; `exit_code`, too.
-        error: why it failed, one line; "" if it did not.
-        rows: envelopes that it put into the archive, of all its stores; 0 unless it succeeded, as the next two.
+        error: why it failed, or what is wrong with the archive, one line; "" if all is well.
+        rows: envelopes that it put into the archive, of all its stores; 0 if it failed, as the next two.
         bytes: of the files that it wrote.
         days: of reception, that it wrote.
-        report: the run's report, as `spark-export compact` prints it, but for long lists; empty unless it succeeded.
-        succeeded_at: the end of the last run that succeeded, this one or an earlier one.
+        report: the run's report, as `spark-export compact` prints it, but for long lists; empty if it failed.
+        succeeded_at: the end of the last run that did its work, this one or an earlier one, damaged or not.
         archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive, as the last successful
             run found it; whatever stores they are from.
+        archive: what is wrong with it.
     """
 
     started_at: float
@@ -87,6 +113,7 @@ class Compaction:
     report: Mapping[str, Any] = field(default_factory=dict)
     succeeded_at: float | None = None
     archived: Mapping[int, ArchivedDay] = field(default_factory=dict)
+    archive: ArchiveFigures = ArchiveFigures()
 
 
 def compaction_file(store: Path) -> Path:
@@ -131,6 +158,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
             day_text(day): [archived.rows, archived.bytes]
             for day, archived in sorted(compaction.archived.items())[-MAX_ARCHIVED_DAYS:]
         },
+        "archive": asdict(compaction.archive),
         "report": dict(compaction.report),
     }
     text = json.dumps(record, indent=1) + "\n"
@@ -151,8 +179,7 @@ def look(store: Path) -> tuple[CompactionState, Compaction | None]:
         if compaction is None:
             return CompactionState.NEVER, None
         if compaction.finished_at is not None:
-            state = CompactionState.SUCCEEDED if compaction.exit_code == 0 else CompactionState.FAILED
-            return state, compaction
+            return _ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
         if compaction_running(store):
             return CompactionState.RUNNING, compaction
         # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
@@ -181,7 +208,15 @@ def _decode(record: Record) -> Compaction:
         report=MappingProxyType(field_of(record, "report", dict)),
         succeeded_at=_time_or_none(record, "succeeded_at"),
         archived=MappingProxyType({day_of(text): _archived_day(text, value) for text, value in archived.items()}),
+        archive=_figures(record),
     )
+
+
+def _figures(record: Record) -> ArchiveFigures:
+    if "archive" not in record:  # written before there were any
+        return ArchiveFigures()
+    said = field_of(record, "archive", dict)
+    return ArchiveFigures(**{one.name: count_of(one.name, said.get(one.name)) for one in fields(ArchiveFigures)})
 
 
 def _number(record: Mapping[str, object], name: str) -> float:

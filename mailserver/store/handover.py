@@ -8,19 +8,16 @@ the compaction imports this module.
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from mailserver.errors import MailserverError
-from mailserver.files import open_descriptor, read_holder, try_lock, unlock, write_atomically, write_holder
+from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
 from mailserver.store.records import Record, count_of, day_of, day_text, field_of, read_record
 
 _VERSION = 1
-_PRUNING_POLL_S = 0.005
-"""How often a run that starts looks whether a batch of deletions has ended: that takes some milliseconds."""
 _PRUNING_LIMIT_S = 60.0
 """Then the mailserver hangs, or is stopped in its middle."""
 
@@ -116,14 +113,12 @@ def compaction_lock(store: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
-    give_up = time.monotonic() + _PRUNING_LIMIT_S
-    while not try_lock(descriptor):
-        if not try_lock(descriptor, shared=True):  # whoever deletes a batch would share it
-            raise CompactionRunning(read_holder(descriptor))
-        unlock(descriptor)
-        if time.monotonic() > give_up:
-            raise TimeoutError(f"the mailserver has been deleting one batch for {_PRUNING_LIMIT_S:.0f} s")
-        time.sleep(_PRUNING_POLL_S)
+    try:
+        alone = lock_after_readers(descriptor, _PRUNING_LIMIT_S)
+    except TimeoutError as error:
+        raise TimeoutError(f"the mailserver has been deleting one batch for {_PRUNING_LIMIT_S:.0f} s") from error
+    if not alone:
+        raise CompactionRunning(read_holder(descriptor))
 
 
 def compaction_running(store: Path) -> bool:

@@ -3,8 +3,9 @@
 import re
 from dataclasses import fields
 
+from docs.settings import SET_BY_COMPOSE
 from mailserver.config import CONFIG_VARIABLE, Config, parse_value
-from spark_export.options import COMPACT_OPTIONS, LAST_OPTIONS, SCHEDULE
+from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 from tests.docker.stack import REPOSITORY
 
 EXAMPLE = (REPOSITORY / ".env.example").read_text(encoding="utf-8")
@@ -22,8 +23,6 @@ FIXED = dict(re.findall(r"^ +((?:MAILSERVER|SPARK_EXPORT)_[A-Z_]+): (\S+)", COMP
 
 READ_BY_COMPOSE = {"COMPOSE_PROFILES"}
 
-OF_THE_COMMAND_LINE = {"SPARK_EXPORT_JSON"}
-
 PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+\.\d+(-[a-z-]+)?")
 
 
@@ -39,17 +38,19 @@ def test_every_setting_of_the_mailserver_is_in_the_example_with_its_default() ->
 
 
 def test_every_setting_of_the_compaction_is_in_the_example_with_its_default() -> None:
-    options = {option.variable: option for option in (*COMPACT_OPTIONS, SCHEDULE, *LAST_OPTIONS)}
+    options = {option.variable: option for option in (*SCHEDULE_OPTIONS, *LAST_OPTIONS)}
 
     shown = {name for name in SETTINGS if name.startswith("SPARK_EXPORT_")}
 
-    assert shown == options.keys() - FIXED.keys() - OF_THE_COMMAND_LINE
+    assert shown == options.keys() - FIXED.keys()
     for name in shown:
-        default = options[name].default
-        if default is not None:
-            assert SETTINGS[name] == default, name
-        elif SETTINGS[name]:
-            options[name].from_variable(SETTINGS[name])  # what it stands for is Spark's default, not ours
+        option = options[name]
+        assert SETTINGS[name] == ("false" if option.switch else option.default or ""), name
+        assert not SETTINGS[name] or option.from_variable(SETTINGS[name]) in (option.default, False), name
+
+
+def test_what_compose_sets_itself_is_left_out() -> None:
+    assert FIXED.keys() == SET_BY_COMPOSE
 
 
 def test_every_setting_of_compose_is_in_the_example_with_its_default() -> None:

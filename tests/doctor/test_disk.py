@@ -24,9 +24,11 @@ from mailserver.doctor.findings import Finding, Verdict
 from mailserver.store.handover import Handover, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelope, stored
+from tests.store.archives import make_archive
 from tests.store.samples import change, contents_of, make_store, names_in
 
 DAY = 86_400
+DAY_NUMBER = 20_000
 MIB = 1024 * 1024
 
 
@@ -184,26 +186,39 @@ def test_missing_token_file_is_a_problem_and_no_key_is_made(tmp_path: Path) -> N
     assert names_in(tmp_path) == set()
 
 
-def test_archive(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def findings_of(folder: Path, archive: str, *, hours: float = 1.0) -> list[Finding]:
+    return check_archive(Config(data_dir=folder, archive=archive), 1_795_200_000 + hours * 3600)
 
-    assert check_archive("", tmp_path) == []
-    assert check_archive(str(tmp_path), tmp_path)[0].verdict is Verdict.OK
-    assert check_archive("hdfs://host/archive", tmp_path)[0].verdict is Verdict.OK
-    assert check_archive(str(tmp_path / "none"), tmp_path)[0].verdict is Verdict.WARNING
-    assert check_archive(str(tmp_path / "file"), tmp_path)[0].verdict is Verdict.PROBLEM
+
+def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    assert findings_of(tmp_path, "") == []
+    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.WARNING
+
+    write_handover(tmp_path / STORE_FILE, Handover("id", str(archive), 1_795_200_000, {DAY_NUMBER: 7}))
+    (finding,) = findings_of(tmp_path, str(archive))
+    assert finding.verdict is Verdict.PROBLEM
+    assert "is not there: is its disk mounted?" in finding.text
+    file = make_archive(archive, "id", DAY_NUMBER, seq=7)
+    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.OK
+    file.unlink()
+    (finding,) = findings_of(tmp_path, str(archive))
+    assert finding.verdict is Verdict.PROBLEM
+    assert f"{file} is missing" in finding.text
+
+    handover_file(tmp_path / STORE_FILE).write_text("{")
+    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.PROBLEM
 
 
 def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
-    store = tmp_path / STORE_FILE
-    write_handover(store, Handover("id", "/archive", 1_795_200_000, {}))
-    (finding,) = check_archive(str(tmp_path / "none"), tmp_path)
-    assert finding.verdict is Verdict.OK
-    assert finding.text.endswith("the compaction verified it at 2026-11-20 18:40 UTC")
+    write_handover(tmp_path / STORE_FILE, Handover("id", "s3a://bucket/archive", 1_795_200_000, {}))
 
-    handover_file(store).write_text("{")
-    (finding,) = check_archive(str(tmp_path / "none"), tmp_path)
+    (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=47)
+    assert finding.verdict is Verdict.OK
+    assert finding.text.endswith("looked at it 47 hours ago")
+    (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=49)
     assert finding.verdict is Verdict.PROBLEM
+    assert finding.text.endswith("49 hours ago: nothing is pruned")
 
 
 def test_envelopes_from_the_future_are_told_of(tmp_path: Path) -> None:

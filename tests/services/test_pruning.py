@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import os
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from mailserver.files import open_descriptor, try_lock
 from mailserver.metrics import Metrics, count_of
 from mailserver.services import pruning as pruning_module
 from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
@@ -20,6 +23,7 @@ from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention,
 from mailserver.store.schema import STORE_FILE
 from mailserver.store.writer import NewEnvelope
 from tests.mailservers import Clock
+from tests.store.archives import make_archive
 from tests.store.samples import (
     DAY,
     EVER,
@@ -38,6 +42,7 @@ from tests.waiting import DEADLINE_S, until
 
 NOW = START + 40 * DAY
 MONTH = TimeRetention(30)
+ELSEWHERE = "s3a://bucket/archive"
 
 
 @pytest.fixture
@@ -67,15 +72,16 @@ def left(path: Path) -> list[int]:
 async def pruning(
     path: Path,
     *limits: Retention,
-    has_archive: bool = False,
+    archive: str = "",
     archive_before_prune: bool = True,
     clock: Clock | None = None,
+    wall: Clock | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Pruning]:
     """The service on the store at `path`; it does not run by itself."""
-    settings = PruningSettings(limits, archive_before_prune=archive_before_prune, has_archive=has_archive)
+    settings = PruningSettings(limits, archive_before_prune=archive_before_prune, archive=archive)
     async with open_store(path) as store:
-        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=metrics or Metrics())
+        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=metrics or Metrics(), wall=wall or Clock(NOW))
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -215,7 +221,7 @@ async def test_with_an_archive_everything_stays_until_there_is_a_record(
 ) -> None:
     make_store(path, received_at(0, 1, DAY, 39 * DAY))
 
-    async with pruning(path, MONTH, has_archive=True) as service:
+    async with pruning(path, MONTH, archive=ELSEWHERE) as service:
         await service.prune_once()
         assert left(path) == [0, 1, DAY, 39 * DAY]
 
@@ -241,18 +247,160 @@ async def test_archive_may_be_left_out_of_account(path: Path, caplog: pytest.Log
     make_store(path, received_at(0, 1, 2))
     handover_file(path).write_text("broken")
 
-    async with pruning(path, CapacityRetention(1), has_archive=True, archive_before_prune=False) as service:
+    async with pruning(path, CapacityRetention(1), archive=ELSEWHERE, archive_before_prune=False) as service:
         await service.prune_once()
 
     assert left(path) == [2]
     assert lines(caplog, logging.ERROR) == []
 
 
+async def test_day_goes_only_while_its_files_are_seen_in_the_archive(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(path, received_at(0, 1, DAY, 39 * DAY))
+    ((identity,),) = rows(path, "SELECT id FROM identity")
+    archive = tmp_path / "archive"
+    record(path, {START // DAY: 2, START // DAY + 1: 3})
+
+    async with pruning(path, MONTH, archive=str(archive)) as service:
+        await service.prune_once()
+        assert left(path) == [0, 1, DAY, 39 * DAY]
+        assert service.archive_problem == f"{archive} is not there: is its disk mounted?"
+
+        archive.mkdir()  # an empty one, and the run's record beside the store says what it did
+        await service.prune_once()
+        assert left(path) == [0, 1, DAY, 39 * DAY]
+        assert "no record in" in service.archive_problem
+
+        first = make_archive(archive, identity, START // DAY, seq=2)
+        second = make_archive(archive, identity, START // DAY + 1, seq=3)
+        first.unlink()
+        await service.prune_once()
+        assert left(path) == [0, 1, 39 * DAY]  # each day by itself
+        assert service.archive_problem == f"{first} is missing"
+
+        first.write_bytes(b"PAR1")
+        await service.prune_once()
+        assert left(path) == [0, 1, 39 * DAY]
+        assert service.archive_problem == f"{first} has 4 bytes instead of 5"
+
+        first.write_bytes(b"PAR1.")
+        second.unlink()  # gone from the store, too: nobody asks for it
+        await service.prune_once()
+        assert left(path) == [39 * DAY]
+        assert service.archive_problem == ""
+
+    assert len(lines(caplog, logging.ERROR)) == 4  # once each
+
+
+@pytest.mark.parametrize(
+    ("seq", "store", "goes"), [(2, "", True), (3, "", True), (1, "", False), (2, "another", False)]
+)
+async def test_record_in_the_archive_must_speak_of_the_row_and_of_this_store(
+    path: Path, tmp_path: Path, seq: int, store: str, *, goes: bool
+) -> None:
+    make_store(path, received_at(0, 1, 39 * DAY))
+    ((identity,),) = rows(path, "SELECT id FROM identity")
+    record(path, {START // DAY: 2})
+    make_archive(tmp_path / "archive", store or identity, START // DAY, seq=seq)
+
+    async with pruning(path, MONTH, archive=str(tmp_path / "archive")) as service:
+        await service.prune_once()
+
+    assert left(path) == ([39 * DAY] if goes else [0, 1, 39 * DAY])
+
+
+async def test_day_that_was_merged_into_a_month_is_looked_for_there(path: Path, tmp_path: Path) -> None:
+    make_store(path, received_at(0, 1, 39 * DAY))
+    ((identity,),) = rows(path, "SELECT id FROM identity")
+    day, archive = START // DAY, tmp_path / "archive"
+    record(path, {day: 2})
+    name = datetime.fromtimestamp(START, UTC).strftime("%Y-%m-%d")
+    make_archive(archive, identity, day, seq=2).unlink()  # a merge is about to remove the day's record
+    month = make_archive(archive, identity, day, seq=2, period=name[:7], run="merge-1", replaces=((name, "run-1"),))
+    aside = month.rename(tmp_path / "aside")
+
+    async with pruning(path, MONTH, archive=str(archive)) as service:
+        await service.prune_once()
+        assert left(path) == [0, 1, 39 * DAY]
+        assert service.archive_problem == f"{month} is missing"
+
+        aside.rename(month)
+        await service.prune_once()
+
+    assert left(path) == [39 * DAY]
+
+
+async def test_nothing_is_said_of_an_archive_that_a_run_is_changing(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(path, received_at(0, 39 * DAY))
+    ((identity,),) = rows(path, "SELECT id FROM identity")
+    archive = tmp_path / "archive"
+    record(path, {START // DAY: 1})
+    make_archive(archive, identity, START // DAY, seq=1)
+
+    async with pruning(path, MONTH, archive=str(archive)) as service:
+        with open_descriptor(archive / "_lock", os.O_RDWR | os.O_CREAT) as descriptor:
+            assert try_lock(descriptor)
+            await service.prune_once()
+            assert left(path) == [0, 39 * DAY]
+        await service.prune_once()
+
+    assert left(path) == [39 * DAY]
+    assert lines(caplog, logging.ERROR) == []
+
+
+@pytest.mark.parametrize("archive", ["", ELSEWHERE])
+async def test_archive_that_cannot_be_seen_must_have_been_looked_at_lately(
+    path: Path, archive: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(path, received_at(0, 39 * DAY))
+    record(path, {START // DAY: 1})
+    wall = Clock(NOW + 48 * 3600 + 1)
+
+    async with pruning(path, MONTH, archive=archive, wall=wall) as service:
+        for now in (NOW + 48 * 3600 + 1, NOW - 2 * 3600):  # the other clock may be ahead, but not by that
+            wall.now = now
+            await service.prune_once()
+            assert left(path) == [0, 39 * DAY]
+            assert "the archive cannot be seen from here, and the compaction last looked" in service.archive_problem
+        wall.now = NOW + 48 * 3600
+        await service.prune_once()
+
+    assert left(path) == [39 * DAY]
+    assert service.archive_problem == ""
+    assert len(lines(caplog, logging.ERROR)) == 1
+
+
+async def test_disk_of_the_archive_that_does_not_answer_holds_one_thread(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path, received_at(0, 39 * DAY))
+    record(path, {START // DAY: 1})
+    answers = threading.Event()
+    looks = []
+
+    def hang(*_: object) -> None:
+        looks.append(threading.get_ident())
+        answers.wait(DEADLINE_S)
+
+    monkeypatch.setattr(pruning_module, "LOOK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(pruning_module, "check_day", hang)
+    async with pruning(path, MONTH, archive=str(tmp_path)) as service:
+        for _ in range(3):
+            await service.prune_once()
+            assert "does not answer" in service.archive_problem
+        assert len(looks) == 1
+        assert left(path) == [0, 39 * DAY]
+        answers.set()
+
+
 async def test_warning_comes_once_an_hour(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_store(path, received_at(0))
     clock = Clock(NOW)
 
-    async with pruning(path, MONTH, has_archive=True, clock=clock) as service:
+    async with pruning(path, MONTH, archive=ELSEWHERE, clock=clock) as service:
         said = []
         for now in (0, 60, WARNING_INTERVAL_S - 1, WARNING_INTERVAL_S, WARNING_INTERVAL_S + 60, -DAY):
             clock.now = NOW + now
@@ -266,7 +414,7 @@ async def test_what_waits_for_the_archive_is_a_metric(path: Path) -> None:
     make_store(path, received_at(0, 1, DAY, 39 * DAY))
     metrics = Metrics()
 
-    async with pruning(path, MONTH, has_archive=True, metrics=metrics) as service:
+    async with pruning(path, MONTH, archive=ELSEWHERE, metrics=metrics) as service:
         await service.prune_once()
         assert count_of(metrics.pruning_waiting) == 3
 
@@ -278,7 +426,7 @@ async def test_what_waits_for_the_archive_is_a_metric(path: Path) -> None:
 async def test_nothing_too_much_waits_for_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_store(path, received_at(39 * DAY))
 
-    async with pruning(path, MONTH, CapacityRetention(1), SizeRetention(10**9), has_archive=True) as service:
+    async with pruning(path, MONTH, CapacityRetention(1), SizeRetention(10**9), archive=ELSEWHERE) as service:
         await service.prune_once()
 
     assert lines(caplog, logging.WARNING) == []

@@ -17,18 +17,17 @@ from pyspark.sql import SparkSession
 from mailserver.logs import LogFormat
 from mailserver.store.compaction import CompactionState, look
 from mailserver.store.handover import read_handover
+from mailserver.units import size_text
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
-from tests.spark_export.samples import DAY, archived, compact_into, envelopes, put, rows_of
+from tests.spark_export.samples import DAY, DAY_S, archived, compact_into, envelopes, prune, put, rows_of
 
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
+"""Alone, a run takes ten seconds; on a machine that does ten other things, minutes."""
 FAST = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.default.parallelism=1"]
 BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import main; sys.exit(main({!r}))"
-
-JVM = "WARNING: Using incubator modules"
-"""What Java says of its start by itself, in whatever format the log is."""
 
 JVM_ERRORS = """
 import sys
@@ -61,9 +60,9 @@ def start(command: list[str], environment: dict[str, str] | None = None) -> subp
     return done
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line with which a command failed; what the JVM itself says of its start is not ours."""
-    assert done.returncode == 1, done.stderr
+def said(done: subprocess.CompletedProcess[str], exit_code: int = 1) -> str:
+    """The one line with which a command failed."""
+    assert done.returncode == exit_code, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("spark-export: ")]
     assert lines == done.stderr.splitlines()[-1:], done.stderr
     return lines[0].removeprefix("spark-export: ")
@@ -154,19 +153,44 @@ def test_nightly_line_then_every_other_command(tmp_path: Path) -> None:
     put_in = envelopes(9)
     store, archive = put(tmp_path / "mailserver.db", put_in), tmp_path / "archive"
 
-    compacted = run("compact", "--store", store, "--archive", archive, *FAST)
-    merged = run("merge", "--archive", archive, *FAST)
-    verified = run("verify", "--archive", archive, *FAST)
+    compacted = run("compact", "--store", store, "--archive", archive, "--json", *FAST)
+    merged = run("merge", "--archive", archive, "--json", *FAST)
+    verified = run("verify", "--archive", archive, "--json", *FAST)
     reported = run("report", "--archive", archive, "--html", tmp_path / "page.html", "--json", *FAST)
 
     assert [done.returncode for done in (compacted, merged, verified, reported)] == [0] * 4
     assert archived(archive) == rows_of(put_in)
     assert json.loads(compacted.stdout)["rows"] == 9
     assert json.loads(merged.stdout)["days"][0]["period"] == "2024-10"
-    assert verified.stdout == "verified periods=1 rows=9 faults=0\n"
+    assert json.loads(verified.stdout) == {"periods": 1, "rows": 9, "faults": [], "lost": []}
     assert json.loads(reported.stdout)["envelopes"] == 9
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert len(list((archive / "_runs").iterdir())) == 2
+
+
+def test_good_night_leaves_cron_nothing_on_stderr_but_our_own_lines(tmp_path: Path) -> None:
+    """The line of the crontab, with the environment that cron gives it: no terminal, no PATH to speak of."""
+    store, archive = put(tmp_path / "mailserver.db", envelopes(9)), tmp_path / "archive"
+    cron = {"HOME": str(tmp_path), "LOGNAME": "waku", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    program = f"{sys.executable} -m spark_export compact --store {store} --archive {archive} {' '.join(FAST)}"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=tmp_path,
+        env=cron,
+        check=True,
+    )
+
+    size = sum(len(one.raw) for one in envelopes(9))
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    assert re.fullmatch(rf"{time} INFO    compacting days=1 rows=9 bytes={size}\n", done.stderr), done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"compact done periods=1 rows=9 files=\d+ bytes=\d+ seconds=[\d.]+", first)
+    assert re.fullmatch(r"2024-10-04 new_rows=9 rows=9 files=\d+ bytes=\d+", second)
 
 
 def test_missing_store_is_one_line(tmp_path: Path) -> None:
@@ -188,15 +212,39 @@ def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
     assert (record.exit_code, record.error) == (1, said(done))
 
 
-def test_damage_found_by_verify_exits_1(tmp_path: Path) -> None:
+def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(tmp_path: Path) -> None:
     store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
-    run("compact", "--store", store, "--archive", archive, *FAST)
-    next(archive.glob("date=*/*/*.parquet")).unlink()
+    compact = ["compact", "--store", store, "--archive", archive, "--json", *FAST]
+    assert run(*compact).returncode == 0
+    prune(store, before=(DAY + 1) * DAY_S, archived={DAY: 3})
+    shutil.rmtree(archive / "_snapshots")
+    shutil.rmtree(archive / "date=2024-10-04")
 
-    done = run("verify", "--archive", archive, *FAST)
+    verified = run("verify", "--archive", archive, "--store", store, *FAST)
+    compacted = run(*compact)
+    last = run("last", "--store", store, "--json")
+    acknowledged = run("acknowledge", "--archive", archive, "--json", *FAST)
+    again = run(*compact)
 
-    assert said(done).startswith("check failed for 2024-10-04: ")
-    assert done.stdout == "verified periods=1 rows=3 faults=1\n"
+    assert "files of the archive are missing or damaged (2024-10-04): date=2024-10-04/" in said(verified, 3)
+    summary, *faults = verified.stdout.splitlines()
+    named = [line.partition(": ") for line in faults]
+    assert summary == f"verified periods=1 rows=3 faults={len(faults)} lost=0"
+    assert all(file.startswith("date=2024-10-04/topic") for file, _, _ in named)
+    assert all(" missing" in cause and "run `spark-export compact`" in cause for _, _, cause in named)
+    assert "3 rows that were in the archive are lost (2024-10-04)" in said(compacted, 3)
+    report = json.loads(compacted.stdout)
+    assert {fault["kind"] for fault in report["faults"]} == {"missing"}
+    assert [(loss["day"], loss["rows"]) for loss in report["lost"]] == [("2024-10-04", 3)]
+    (told,) = json.loads(last.stdout)["stores"]
+    assert (last.returncode, told["state"], told["faults"]) == (
+        1,
+        "damaged",
+        [said(compacted, 3), f"the last verification failed: {said(verified, 3)}"],
+    )
+    assert told["archive"]["lost_rows"] == 3
+    assert json.loads(acknowledged.stdout)["lost"] == report["lost"]
+    assert again.returncode == 0, again.stderr
 
 
 def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) -> None:
@@ -211,9 +259,34 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(tmp_path: Path) 
 
         done = run("compact", "--store", store, "--archive", archive, *FAST)
 
-        assert "No space left on device" in said(done)
+        cause = said(done)
+        assert cause.startswith(f"the disk of the archive is full: no space left on device at {archive}, ")
+        assert cause.endswith(" KiB are needed")
         assert archived(archive) == before
+        assert_told(store, cause)
         (disk / "ballast").unlink()
+
+
+def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_s(tmp_path: Path) -> None:
+    store = put(tmp_path / "mailserver.db", envelopes(1400))
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        on_disk = ("--conf", f"spark.local.dir={disk}")
+
+        done = run("compact", "--store", store, "--archive", tmp_path / "archive", *on_disk, *FAST)
+
+    needed = size_text(int(sum(len(one.raw) for one in envelopes(1400)) * 1.5))
+    cause = said(done)
+    assert cause.startswith(f"the disk of the scratch folder is full: no space left on device at {disk}, ")
+    assert cause.endswith(f" are free now, about {needed} are needed")
+    assert_told(store, cause)
+
+
+def assert_told(store: Path, cause: str) -> None:
+    """The record has the cause, and so has the health check."""
+    _, record = look(store)
+    assert record is not None
+    assert (record.exit_code, record.error) == (1, cause)
+    assert run("last", "--store", store).stderr == f"spark-export: {store}: the last run failed: {cause}\n"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +333,7 @@ def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "archive").glob("date=*"))
 
 
-def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) -> None:
+def test_all_of_a_json_log_is_json(tmp_path: Path) -> None:
     store = put(tmp_path / "mailserver.db", envelopes(3))
     json_log = ("--archive", tmp_path / "archive", "--log-format", "json", *FAST)
 
@@ -270,7 +343,7 @@ def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) 
 
     assert done.returncode == 0, done.stderr
     assert failed.returncode == 1
-    events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines() if not line.startswith(JVM)]
+    events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines()]
     compacting, *faults, last = [(event["level"], event["event"]) for event in events]
     assert compacting == ("INFO", "compacting")
     assert set(faults) == {("ERROR", "fault in the archive")}
@@ -283,7 +356,7 @@ def test_all_of_a_json_log_is_json_but_for_the_words_of_the_jvm(tmp_path: Path) 
 def test_errors_of_the_jvm_are_lines_of_the_same_format(form: LogFormat) -> None:
     done = start([sys.executable, "-c", JVM_ERRORS, form.value])
 
-    first, second = [line for line in done.stderr.splitlines() if not line.startswith(JVM)]
+    first, second = done.stderr.splitlines()
     if form is LogFormat.TEXT:
         time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
         assert re.fullmatch(time + r" ERROR   two\\nlines \?\[2J +logger=org\.example\.Thing", first)

@@ -607,7 +607,7 @@ def test_handover_that_cannot_be_written_is_named(spark: SparkSession, store: Pa
     put(store, envelopes(3))
     handover_file(store).mkdir()
 
-    with pytest.raises(ExportError, match="cannot write beside"):
+    with pytest.raises(ExportError, match="cannot read "):
         compact_into(spark, archive, store)
 
 

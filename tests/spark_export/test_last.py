@@ -4,14 +4,23 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mailserver.store.compaction import Compaction, compaction_file, write_compaction
+from mailserver.store.compaction import (
+    EXIT_DAMAGED,
+    ArchivedDay,
+    ArchiveFigures,
+    Compaction,
+    compaction_file,
+    write_compaction,
+)
 from mailserver.store.handover import compaction_lock
 from spark_export.cli import main
 from spark_export.days import day_of, utc_text
+from spark_export.upkeep import Task, Upkeep, recorded_upkeep, upkeep_file, write_upkeep
 from tests.spark_export.samples import DAY_S, envelope, put
 
 HOUR_S = 3600
@@ -164,12 +173,13 @@ def test_json_has_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["last", "--store", str(store), "--json", "--schedule", "30 * * * *"]) == 1
 
     said = json.loads(capsys.readouterr().out)
-    assert said["next"][13:] == ":30:00Z"
+    assert said["next"].keys() == {"run", "merge", "verify"}
+    assert said["next"]["run"][13:] == ":30:00Z"
     assert said["stores"] == [
         {
             "store": str(store),
             "state": "failed",
-            "fault": "the last run failed: Spark failed: no room",
+            "faults": ["the last run failed: Spark failed: no room"],
             "started_at": utc_text(record.started_at),
             "finished_at": utc_text(record.finished_at or 0),
             "succeeded_at": utc_text(record.succeeded_at or 0),
@@ -179,8 +189,130 @@ def test_json_has_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> 
             "bytes": 0,
             "days": 0,
             "seconds": 0.0,
+            "archive": {"faults": 0, "lost_rows": 0, "quarantined_rows": 0, "miscounted_rows": 0},
+            "merge": {"state": "never"},
+            "verify": {"state": "never"},
         }
     ]
+
+
+def test_damage_and_rows_that_are_set_aside_are_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = ArchiveFigures(faults=2, lost_rows=30, quarantined_rows=4, miscounted_rows=1)
+    now = time.time()
+    run = Compaction(now - 2, now - 1, EXIT_DAMAGED, "2 files are missing", succeeded_at=now - 1, archive=figures)
+    write_compaction(store, run)
+
+    assert main(["last", "--store", str(store), "--schedule", "30 * * * *"]) == 1
+
+    said = capsys.readouterr()
+    assert "found the archive damaged, faults=2 lost=30 " in said.out
+    assert "quarantined=4 miscounted=1" in said.out
+    assert "2 files are missing" in said.err
+
+
+# Merging and verifying
+
+
+def verified(days_ago: float, exit_code: int | None = 0, error: str = "", *, waits_days: float = 0) -> Upkeep:
+    """A verification of so long ago; without an exit code, it has not ended."""
+    at = time.time() - days_ago * DAY_S
+    ended = None if exit_code is None else at + 5
+    waits_since = time.time() - (waits_days or days_ago) * DAY_S
+    return Upkeep(waits_since, at, ended, exit_code, error, ended if exit_code == 0 else None)
+
+
+@pytest.fixture
+def archived(store: Path) -> Path:
+    """A store whose compaction is well, and has archived something."""
+    write_compaction(store, replace(succeeded(1), archived={1: ArchivedDay(7, 4096)}))
+    return store
+
+
+def test_merge_and_verification_that_succeeded_are_well(archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_upkeep(archived, Task.MERGE, merge := verified(3))
+    write_upkeep(archived, Task.VERIFY, verified(2))
+
+    assert main(["last", "--store", str(archived), "--merge-schedule", "off"]) == 0
+
+    out, err = capsys.readouterr()
+    assert f"{archived}: the merge of {utc_text(merge.started_at or 0)} succeeded in 5 s\n" in out
+    assert f"{archived}: the verification of " in out
+    assert "next verify 2" in out
+    assert "next merge" not in out
+    assert err == ""
+
+
+def test_verification_that_failed_is_not_well(archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_upkeep(archived, Task.VERIFY, verified(0.1, 1, "check failed for 2024-10-04: a file is missing"))
+
+    assert main(["last", "--store", str(archived)]) == 1
+
+    out, err = capsys.readouterr()
+    assert "failed after 5 s with exit code 1\n" in out
+    cause = "the last verification failed: check failed for 2024-10-04: a file is missing"
+    assert err == f"spark-export: {archived}: {cause}\n"
+
+
+def test_every_fault_of_a_store_is_said(archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_compaction(archived, failed(1, 2))
+    write_upkeep(archived, Task.MERGE, verified(0.1, None))
+    write_upkeep(archived, Task.VERIFY, verified(0.1, 1, "no room"))
+
+    assert main(["last", "--store", str(archived), "--json"]) == 1
+
+    out, err = capsys.readouterr()
+    faults = [
+        "the last run failed: Spark failed: no room",
+        "the last merge was killed, or the machine went down: is there memory enough?",
+        "the last verification failed: no room",
+    ]
+    assert err.splitlines() == [f"spark-export: {archived}: {fault}" for fault in faults]
+    (one,) = json.loads(out)["stores"]
+    assert one["faults"] == faults
+    assert (one["merge"]["state"], one["verify"]["state"]) == ("died", "failed")
+    assert one["verify"]["error"] == "no room"
+
+
+@pytest.mark.parametrize(("hours", "exit_code"), [(11.9, 0), (12.1, 1)])
+def test_verification_at_work_is_well_until_it_hangs(archived: Path, hours: float, exit_code: int) -> None:
+    with recorded_upkeep([archived], Task.VERIFY, lambda error: (1, str(error))):
+        write_upkeep(archived, Task.VERIFY, verified(hours / 24, None, waits_days=90))
+
+        assert main(["last", "--store", str(archived)]) == exit_code
+
+
+@pytest.mark.parametrize(("waits_days", "exit_code"), [(7.9, 0), (8.2, 1)])
+def test_verification_that_was_due_and_not_made_is_a_fault_after_26_hours(
+    archived: Path, waits_days: float, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_upkeep(archived, Task.VERIFY, upkeep := verified(waits_days))
+    due = time.gmtime(upkeep.waits_since + 7 * DAY_S)
+    weekly = ["--verify-schedule", f"{due.tm_min} {due.tm_hour} * * {(due.tm_wday + 1) % 7}"]
+
+    assert main(["last", "--store", str(archived), *weekly]) == exit_code
+
+    assert ("no verification has succeeded since " in capsys.readouterr().err) == bool(exit_code)
+    assert main(["last", "--store", str(archived), "--verify-schedule", "off"]) == 0
+
+
+def test_nothing_is_late_while_a_run_is_at_work_or_before_anything_is_archived(archived: Path, store: Path) -> None:
+    write_upkeep(archived, Task.VERIFY, verified(90))
+    assert main(["last", "--store", str(store)]) == 1
+
+    with compaction_lock(store):
+        write_compaction(store, Compaction(time.time() - 60, archived={1: ArchivedDay(7, 4096)}))
+        assert main(["last", "--store", str(store)]) == 0
+
+    write_compaction(store, succeeded(1))
+    assert main(["last", "--store", str(store)]) == 0
+
+
+def test_damaged_record_of_a_verification_is_not_well(archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    upkeep_file(archived, Task.VERIFY).write_text("{")
+
+    assert main(["last", "--store", str(archived)]) == 1
+
+    assert capsys.readouterr().err.startswith(f"spark-export: {upkeep_file(archived, Task.VERIFY)} is no record of ver")
 
 
 @pytest.mark.parametrize("module", ["spark_export.last", "spark_export.schedule", "spark_export.cli"])

@@ -8,17 +8,16 @@ import pytest
 
 from spark_export.config import MAX_PREFIX_DIGITS
 from spark_export.options import (
-    COMPACT_OPTIONS,
     LAST_OPTIONS,
     REPORT_OPTIONS,
-    SCHEDULE,
+    SCHEDULE_OPTIONS,
     Option,
     command_line,
     complete,
     next_due,
 )
 
-ALL = (*COMPACT_OPTIONS, SCHEDULE)
+ALL = SCHEDULE_OPTIONS
 NEEDED = ["--store", "s.db", "--archive", "a"]
 
 
@@ -46,12 +45,17 @@ def test_defaults_are_those_of_the_nightly_run() -> None:
         "store": ["s.db"],
         "archive": "a",
         "schedule": "17 3 * * *",
+        "merge_schedule": "17 3 2 * *",
+        "verify_schedule": "17 3 * * 0",
+        "max_run_hours": "12",
+        "json": None,
         "master": None,
         "driver_memory": None,
         "conf": None,
         "scratch": None,
         "log_format": "text",
         "until": None,
+        "verify_within_days": "7",
         "keep_open_day": None,
         "partition_by": None,
         "prefix_digits": None,
@@ -63,12 +67,17 @@ def test_every_option_is_read_from_the_environment() -> None:
         SPARK_EXPORT_STORE="/data/a.db '/data/of two words.db'",
         SPARK_EXPORT_ARCHIVE="s3a://bucket/archive",
         SPARK_EXPORT_SCHEDULE="*/5 * * * *",
+        SPARK_EXPORT_MERGE_SCHEDULE="off",
+        SPARK_EXPORT_VERIFY_SCHEDULE="1 2 * * 3",
+        SPARK_EXPORT_MAX_RUN_HOURS="1.5",
+        SPARK_EXPORT_JSON="1",
         SPARK_EXPORT_MASTER="local[1]",
         SPARK_EXPORT_DRIVER_MEMORY="3g",
         SPARK_EXPORT_CONF="spark.jars.packages=a,b spark.x='y z'",
         SPARK_EXPORT_SCRATCH="/scratch",
         SPARK_EXPORT_LOG_FORMAT="json",
         SPARK_EXPORT_UNTIL="2026-11-20",
+        SPARK_EXPORT_VERIFY_WITHIN_DAYS="0.5",
         SPARK_EXPORT_KEEP_OPEN_DAY="True",
         SPARK_EXPORT_PARTITION_BY="topic-prefix",
         SPARK_EXPORT_PREFIX_DIGITS="2",
@@ -78,12 +87,17 @@ def test_every_option_is_read_from_the_environment() -> None:
         "store": ["/data/a.db", "/data/of two words.db"],
         "archive": "s3a://bucket/archive",
         "schedule": "*/5 * * * *",
+        "merge_schedule": "off",
+        "verify_schedule": "1 2 * * 3",
+        "max_run_hours": "1.5",
+        "json": True,
         "master": "local[1]",
         "driver_memory": "3g",
         "conf": ["spark.jars.packages=a,b", "spark.x=y z"],
         "scratch": "/scratch",
         "log_format": "json",
         "until": "2026-11-20",
+        "verify_within_days": "0.5",
         "keep_open_day": True,
         "partition_by": "topic-prefix",
         "prefix_digits": "2",

@@ -9,6 +9,7 @@ import pytest
 from mailserver.store.compaction import (
     MAX_ARCHIVED_DAYS,
     ArchivedDay,
+    ArchiveFigures,
     Compaction,
     CompactionState,
     compaction_file,
@@ -26,6 +27,7 @@ from tests.spark_export.samples import DAY
 
 EARLIER = Compaction(1.0, 2.0, 0, rows=5, succeeded_at=2.0, archived={DAY: ArchivedDay(5, 50)})
 REPORT = {"rows": 7, "bytes": 4096, "days": [{"period": "2024-10-04"}], "miscounted": []}
+FIGURES = ArchiveFigures(quarantined_rows=3, miscounted_rows=1)
 ARCHIVED = {DAY: ArchivedDay(12, 120)}
 
 
@@ -58,12 +60,12 @@ def test_run_at_work_has_begun_and_keeps_what_is_known(store: Path) -> None:
         state, record = look(store)
         assert state is CompactionState.RUNNING
         assert record == Compaction(record.started_at if record else 0, succeeded_at=2.0, archived=EARLIER.archived)
-        recording.succeeded(REPORT, ARCHIVED)
+        recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
 
 def test_run_that_succeeds_says_what_it_has_done(store: Path) -> None:
     with recorded([store], explain) as recording:
-        recording.succeeded(REPORT, ARCHIVED)
+        recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
     state, record = look(store)
     assert state is CompactionState.SUCCEEDED
@@ -79,7 +81,19 @@ def test_run_that_succeeds_says_what_it_has_done(store: Path) -> None:
         report=REPORT,
         succeeded_at=record.finished_at,
         archived=ARCHIVED,
+        archive=FIGURES,
     )
+
+
+def test_run_that_finds_the_archive_damaged_says_so_and_is_not_late(store: Path) -> None:
+    with recorded([store], explain) as recording:
+        recording.succeeded(REPORT, ARCHIVED, FIGURES, damage="a file is missing")
+
+    state, record = look(store)
+    assert state is CompactionState.DAMAGED
+    assert record is not None
+    assert (record.exit_code, record.error, record.succeeded_at) == (3, "a file is missing", record.finished_at)
+    assert (record.rows, record.archived) == (7, ARCHIVED)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +168,7 @@ def test_good_run_whose_record_cannot_be_written_does_not_end_in_silence(
         ),
         recorded([store], explain) as recording,
     ):
-        recording.succeeded(REPORT, ARCHIVED)
+        recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
     assert caplog.text.count("record of runs not written") == 2  # at its start, and of its failure
 
@@ -170,7 +184,7 @@ def test_damaged_record_is_begun_anew(store: Path, caplog: pytest.LogCaptureFixt
     compaction_file(store).write_text("{")
 
     with recorded([store], explain) as recording:
-        recording.succeeded(REPORT, ARCHIVED)
+        recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
     assert record_of(store).rows == 7
     assert "record of runs begun anew" in caplog.text
@@ -180,7 +194,7 @@ def test_lists_of_the_report_are_cut(store: Path) -> None:
     many: Mapping[str, Any] = {**REPORT, "days": [{"n": n} for n in range(500)], "miscounted": list(range(500))}
 
     with recorded([store], explain) as recording:
-        recording.succeeded(many, ARCHIVED)
+        recording.succeeded(many, ARCHIVED, FIGURES)
 
     record = record_of(store)
     assert record.report["days"] == [{"n": n} for n in range(500 - MAX_ARCHIVED_DAYS, 500)]
@@ -189,7 +203,7 @@ def test_lists_of_the_report_are_cut(store: Path) -> None:
 
 def test_number_of_days_is_that_of_the_whole_report(store: Path) -> None:
     with recorded([store], explain) as recording:
-        recording.succeeded({**REPORT, "days": [{}] * 500}, ARCHIVED)
+        recording.succeeded({**REPORT, "days": [{}] * 500}, ARCHIVED, FIGURES)
 
     assert record_of(store).days == 500
 
@@ -197,7 +211,7 @@ def test_number_of_days_is_that_of_the_whole_report(store: Path) -> None:
 def test_clock_stepped_back_makes_no_negative_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded([store], explain) as recording:
         monkeypatch.setattr("spark_export.recording._now", lambda: 5.0)
-        recording.succeeded(REPORT, ARCHIVED)
+        recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
     assert record_of(store).seconds == 0
     assert record_of(store).finished_at == 5.0

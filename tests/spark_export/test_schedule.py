@@ -12,7 +12,7 @@ import pytest
 
 from mailserver.store.compaction import Compaction, compaction_file, write_compaction
 from spark_export import schedule as schedule_module
-from spark_export.schedule import run_by, run_once, waiting
+from spark_export.schedule import Job, Run, run_by, run_once, waiting
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put
 from tests.waiting import DEADLINE_S, until
 
@@ -21,14 +21,15 @@ NIGHTLY = "17 3 * * *"
 TONIGHT = DAY * DAY_S + 3 * 3600 + 17 * 60.0
 
 
-def script(body: str) -> list[str]:
+def script(body: str, name: str = "test", limit_s: float = DEADLINE_S) -> Run:
     """A run that does this."""
-    return [sys.executable, "-c", f"import os, pathlib, signal, subprocess, sys, time\n{body}"]
+    program = f"import os, pathlib, signal, subprocess, sys, time\n{body}"
+    return Run(name, [sys.executable, "-c", program], limit_s)
 
 
-def writes(file: Path) -> list[str]:
+def writes(file: Path, word: str = "x") -> Run:
     """A run that adds a line to a file."""
-    return script(f"with open({str(file)!r}, 'a') as file: file.write('x\\n')")
+    return script(f"with open({str(file)!r}, 'a') as file: file.write('{word}\\n')", word)
 
 
 def lines(file: Path) -> int:
@@ -53,7 +54,7 @@ async def stop() -> asyncio.Event:
 
 
 async def test_run_is_made_when_it_is_due_again_and_again(tmp_path: Path, stop: asyncio.Event) -> None:
-    task = asyncio.create_task(run_by(EVERY_SECOND, writes(tmp_path / "runs"), time.time(), stop))
+    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), EVERY_SECOND, time.time())], stop))
 
     await until(lambda: lines(tmp_path / "runs") >= 2)
 
@@ -68,7 +69,7 @@ async def test_run_that_was_missed_is_made_at_once_and_once(
     clock = Clock(TONIGHT + 3600)
     command = writes(tmp_path / "runs")
 
-    task = asyncio.create_task(run_by(NIGHTLY, command, TONIGHT - 3 * DAY_S, stop, clock))
+    task = asyncio.create_task(run_by([Job(command, NIGHTLY, TONIGHT - 3 * DAY_S)], stop, clock))
     await until(lambda: lines(tmp_path / "runs") == 1)
     looks = clock.looks
     await until(lambda: clock.looks > looks + 20)
@@ -85,7 +86,7 @@ async def test_no_run_is_made_before_it_is_due(
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 3600)
 
-    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), since, stop, clock))
+    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, since)], stop, clock))
     await until(lambda: clock.looks > 20)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
@@ -98,7 +99,7 @@ async def test_clock_that_is_stepped_forward_is_noticed(
 ) -> None:
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 3600)
-    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), clock.now, stop, clock))
+    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
     await until(lambda: clock.looks > 5)
 
     clock.now = TONIGHT + 400 * DAY_S
@@ -114,7 +115,7 @@ async def test_clock_that_is_stepped_back_is_followed(
 ) -> None:
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 400 * DAY_S)
-    task = asyncio.create_task(run_by(NIGHTLY, writes(tmp_path / "runs"), clock.now, stop, clock))
+    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
     await until(lambda: clock.looks > 5)
 
     clock.now = TONIGHT - 60
@@ -141,7 +142,7 @@ async def test_runs_never_overlap(tmp_path: Path, stop: asyncio.Event, caplog: p
         "with open(folder / 'runs', 'a') as file: file.write('x\\n')"
     )
 
-    task = asyncio.create_task(run_by(EVERY_SECOND, script(alone), time.time(), stop))
+    task = asyncio.create_task(run_by([Job(script(alone), EVERY_SECOND, time.time())], stop))
     await until(lambda: lines(tmp_path / "runs") >= 3)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
@@ -149,17 +150,111 @@ async def test_runs_never_overlap(tmp_path: Path, stop: asyncio.Event, caplog: p
     assert "exit_code=1 " not in caplog.text
 
 
+async def test_what_is_due_at_the_same_time_is_run_one_after_another_in_its_order(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 60)
+    alone = (
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "(folder / 'at work').mkdir()\n"  # fails if it is there
+        "time.sleep(0.1)\n"
+        "(folder / 'at work').rmdir()\n"
+        "with open(folder / 'runs', 'a') as file: file.write('{0}\\n')"
+    )
+    names = ["compact", "merge", "verify"]
+    jobs = [Job(script(alone.format(name), name), NIGHTLY, TONIGHT - DAY_S) for name in names]
+    idle = Job(script(alone.format("idle"), "idle"), "17 3 1 1 *", TONIGHT - DAY_S)
+
+    task = asyncio.create_task(run_by([idle, *jobs], stop, clock))
+    await until(lambda: lines(tmp_path / "runs") == 3)
+    looks = clock.looks
+    await until(lambda: clock.looks > looks + 20)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert (tmp_path / "runs").read_text().split() == names
+
+
+async def test_what_comes_due_while_another_run_is_at_work_is_run_after_it(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 60)
+    begun, may_end = tmp_path / "begun", tmp_path / "may end"
+    waits = f"pathlib.Path({str(begun)!r}).touch()\nwhile not os.path.exists({str(may_end)!r}): time.sleep(0.01)"
+    compact = Job(writes(tmp_path / "runs", "compact"), "17 4 * * *", clock.now)
+    verify = Job(script(waits, "verify"), NIGHTLY, TONIGHT - DAY_S)
+
+    task = asyncio.create_task(run_by([compact, verify], stop, clock))
+    await until(begun.exists)
+    clock.now = TONIGHT + 2 * 3600  # a compaction has come due
+    may_end.touch()
+
+    await until(lambda: lines(tmp_path / "runs") == 1)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_job_without_work_waits_for_its_next_time(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT + 60)
+    asked: list[float] = []
+
+    def has_work() -> bool:
+        asked.append(clock.now)
+        return False
+
+    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+
+    task = asyncio.create_task(run_by([job], stop, clock))
+    await until(lambda: clock.looks > 20)
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert asked == [TONIGHT + 60]
+    assert lines(tmp_path / "runs") == 0
+
+
+async def test_stop_ends_the_run_at_work_and_begins_no_other(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    endless = f"pathlib.Path({str(begun)!r}).touch()\nsignal.pause()"
+    jobs = [Job(run, NIGHTLY, TONIGHT - DAY_S) for run in (script(endless), writes(tmp_path / "runs"))]
+    task = asyncio.create_task(run_by(jobs, stop, Clock(TONIGHT + 60)))
+    await until(begun.exists)
+
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert lines(tmp_path / "runs") == 0
+
+
+async def test_run_that_takes_too_long_is_ended_and_that_is_said(
+    stop: asyncio.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    tidy = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nwhile True: signal.pause()"
+
+    code = await asyncio.wait_for(run_once(script(tidy, limit_s=1.0), stop), DEADLINE_S)
+
+    assert code in (130, 128 + signal.SIGTERM)  # the latter where Python had not come that far
+    assert "run interrupted, it takes too long command=test limit_s=1" in caplog.text
+
+
 async def test_run_that_dies_does_not_end_the_schedule(
     tmp_path: Path, stop: asyncio.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     dies = script(f"open({str(tmp_path / 'runs')!r}, 'a').write('x\\n'); os.kill(os.getpid(), signal.SIGKILL)")
 
-    task = asyncio.create_task(run_by(EVERY_SECOND, dies, time.time(), stop))
+    task = asyncio.create_task(run_by([Job(dies, EVERY_SECOND, time.time())], stop))
     await until(lambda: lines(tmp_path / "runs") >= 2)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
 
-    assert "run ended exit_code=137 seconds=" in caplog.text
+    assert "run ended command=test exit_code=137 seconds=" in caplog.text
 
 
 @pytest.mark.parametrize("code", [0, 1, 130])
@@ -171,7 +266,7 @@ async def test_exit_code_is_the_runs_and_is_logged_in_one_line(
     assert await run_once(script(f"sys.exit({code})"), stop) == code
 
     (record,) = (record for record in caplog.records if record.name == schedule_module.__name__)  # not asyncio's
-    assert record.getMessage().startswith(f"run ended exit_code={code} seconds=")
+    assert record.getMessage().startswith(f"run ended command=test exit_code={code} seconds=")
     assert record.levelname == ("INFO" if code == 0 else "ERROR")
 
 
@@ -229,7 +324,7 @@ async def test_run_that_ends_as_it_is_interrupted_is_no_error(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", made)
     for turns in [*range(10)] * 20:  # asyncio takes a few turns of its loop to tell that a child has ended
         stop.clear()
-        task = asyncio.create_task(run_once(["true"], stop))
+        task = asyncio.create_task(run_once(Run("true", ["true"], DEADLINE_S), stop))
         await until(lambda: bool(runs))
         child = runs.pop()
         while alive(child.pid):  # noqa: ASYNC110 - the very next turn matters

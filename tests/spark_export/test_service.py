@@ -21,6 +21,7 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import compaction_lock
+from spark_export.upkeep import Task, Upkeep, look_at, write_upkeep
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
 from tests.spark_export.test_commands import FAST, run, said
 
@@ -121,12 +122,21 @@ def test_schedule_makes_up_for_a_missed_run_and_ends_by_sigterm(store: Path, arc
         out, rest = process.communicate(timeout=STOP_LIMIT_S)
 
     assert process.returncode == 0, rest
-    assert "run ended exit_code=0 seconds=" in lines[-1], lines
+    assert "run ended command=compact exit_code=0 seconds=" in lines[-1], lines
     assert rest.splitlines()[-1].endswith("schedule stopped")
-    assert '"rows": 9' in out  # the run's report
+    assert out.startswith("compact done periods=1 rows=9 ")
     assert archived(archive) == rows_of(ENVELOPES)
     assert state(store) is CompactionState.SUCCEEDED
-    beside = ("", "-wal", "-shm", "-archived.json", "-compaction.json", "-compaction.lock")
+    beside = (
+        "",
+        "-wal",
+        "-shm",
+        "-archived.json",
+        "-compaction.json",
+        "-compaction.lock",
+        "-merge.json",
+        "-verify.json",
+    )
     assert names_in(tmp_path) <= {"archive", "scratch", *(f"mailserver.db{suffix}" for suffix in beside)}
     assert names_in(tmp_path / "scratch") == set()
 
@@ -192,6 +202,40 @@ def test_run_that_is_killed_has_died_and_now_makes_up_for_it(store: Path, archiv
     assert record.report["archive"] == f"file://{archive}"
 
 
+def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it_went(
+    store: Path, archive: Path
+) -> None:
+    due = {"SPARK_EXPORT_STORE": str(store), "SPARK_EXPORT_ARCHIVE": str(archive), "SPARK_EXPORT_MERGE_SCHEDULE": "off"}
+    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
+
+    good = run("nightly", *FAST, **due)
+
+    assert good.returncode == 0, good.stderr
+    assert [line.split()[0] for line in good.stdout.splitlines()] == ["compact", "2024-10-04", "verified"]
+    assert look_at(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
+    assert run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name}).returncode == 0
+
+    next(archive.glob("date=*/*/*.parquet")).unlink()
+    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
+    bad = run("nightly", *FAST, **due)
+    last = run("last", "--store", store)
+
+    assert bad.returncode == 1
+    assert "run ended command=verify exit_code=1" in bad.stderr
+    assert last.returncode == 1
+    assert "the last verification failed: check failed for 2024-10-04: " in last.stderr
+
+
+def test_nightly_leaves_out_what_is_not_due(store: Path, archive: Path) -> None:
+    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=time.time()))
+
+    done = run("nightly", "--store", store, "--archive", archive, *FAST)
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["compact", "2024-10-04"]
+    assert look_at(store, Task.MERGE)[0] is CompactionState.NEVER
+
+
 def test_run_refused_by_the_lock_changes_nothing(store: Path, archive: Path) -> None:
     with compaction_lock(store):
         write_compaction(store, record := Compaction(1.0))
@@ -203,7 +247,7 @@ def test_run_refused_by_the_lock_changes_nothing(store: Path, archive: Path) -> 
 
     assert said(compacted) == f"{store}: another compaction (pid {os.getpid()}) reads this store"
     assert made_now.returncode == 1
-    assert "run ended exit_code=1" in made_now.stderr
+    assert "run ended command=compact exit_code=1" in made_now.stderr
     assert not archive.exists()
 
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 
 FIRST, SECOND, MONTH = "2024-10-04", "2024-10-05", "2024-09"
 ROWS = 3 * 30
+SAID = ("_runs", "_lock", "_records", "_incidents.json")
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +53,14 @@ def flip(file: Path, offset: int) -> None:
 
 
 def faults_of(spark: SparkSession, archive: Path) -> list[tuple[str, str]]:
-    """What is wrong; the rest was looked at, and nothing was changed."""
-    before = tree(archive)
+    """What is wrong, by period; the rest was looked at, and nothing was changed but what is said of it."""
+    before = tree(archive, without=SAID)
 
     verification = verify(spark, str(archive))
 
-    assert tree(archive) == before
+    assert tree(archive, without=SAID) == before
     assert (verification.periods, verification.rows) == (3, ROWS)
-    return list(verification.faults)
+    return [(fault.period, str(fault)) for fault in verification.faults]
 
 
 def test_sound_archive_has_no_faults(spark: SparkSession, archive: Path) -> None:
@@ -71,8 +72,8 @@ def test_missing_file_is_found(spark: SparkSession, archive: Path) -> None:
 
     ((period, fault),) = faults_of(spark, archive)
     assert period == FIRST
-    assert fault.startswith("topic_prefix=9/part-")
-    assert fault.endswith(" is missing")
+    assert fault.startswith(f"date={FIRST}/topic_prefix=9/part-")
+    assert fault.endswith(": is missing")
 
 
 def test_missing_period_is_found(spark: SparkSession, archive: Path) -> None:
@@ -87,7 +88,7 @@ def test_file_too_many_is_found(spark: SparkSession, archive: Path) -> None:
     file = data_file(archive, SECOND)
     shutil.copy(file, file.with_name("copy.parquet"))
 
-    assert faults_of(spark, archive) == [(SECOND, "topic_prefix=9/copy.parquet is in no record")]
+    assert faults_of(spark, archive) == [(SECOND, f"date={SECOND}/topic_prefix=9/copy.parquet: is in no record")]
 
 
 @pytest.mark.parametrize("left", [0, 3, 200, -1, -100])
@@ -116,7 +117,6 @@ def test_file_of_another_day_is_found(spark: SparkSession, archive: Path) -> Non
 
     faults = faults_of(spark, archive)
     assert {period for period, _ in faults} == {FIRST}
-    assert any(SECOND in fault for _, fault in faults)
 
 
 def test_file_of_another_directory_is_found(spark: SparkSession, archive: Path) -> None:
@@ -138,7 +138,9 @@ def test_file_without_rows_is_found(spark: SparkSession, archive: Path) -> None:
 def test_directory_in_no_record_is_found(spark: SparkSession, archive: Path) -> None:
     shutil.copytree(archive / f"date={FIRST}", archive / "date=2024-10-06")
 
-    assert faults_of(spark, archive) == [("2024-10-06", "is in no record")]
+    faults = faults_of(spark, archive)
+    assert [period for period, _ in faults] == ["2024-10-06"] * 2
+    assert all(fault.endswith(": is in no record") for _, fault in faults)
 
 
 def test_every_fault_is_named(spark: SparkSession, archive: Path) -> None:
@@ -159,7 +161,7 @@ def test_archive_of_one_directory_per_topic_is_verified(spark: SparkSession, tmp
     faults = verify(spark, str(tmp_path / "archive")).faults
 
     assert not sound.faults
-    assert {period for period, _ in faults} == {FIRST}
+    assert {fault.period for fault in faults} == {FIRST}
 
 
 def test_damaged_record_is_an_export_error(spark: SparkSession, archive: Path) -> None:

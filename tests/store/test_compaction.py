@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from mailserver.store import compaction as compaction_module
 from mailserver.store.compaction import (
+    EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
     MAX_ERROR_CHARS,
     ArchivedDay,
+    ArchiveFigures,
     Compaction,
     CompactionRecordError,
     CompactionState,
@@ -80,8 +82,26 @@ def test_record_is_json_that_people_can_read(store: Path) -> None:
         "seconds": 12.25,
         "succeeded_at": 1_795_236_012.5,
         "archived": {"2026-11-19": [3, 1500], "2026-11-20": [7, 3600]},
+        "archive": {"faults": 0, "lost_rows": 0, "quarantined_rows": 0, "miscounted_rows": 0},
         "report": {"rows": 7, "days": [{"period": "2026-11-20"}]},
     }
+
+
+def test_record_of_an_earlier_version_says_nothing_of_the_archive(store: Path) -> None:
+    write_compaction(store, SUCCEEDED)
+    record = json.loads(compaction_file(store).read_text(encoding="ascii"))
+    del record["archive"]
+    compaction_file(store).write_text(json.dumps(record), encoding="ascii")
+
+    assert read_compaction(store) == SUCCEEDED
+
+
+def test_run_that_found_the_archive_damaged_is_neither_good_nor_failed(store: Path) -> None:
+    write_compaction(store, replace(SUCCEEDED, exit_code=EXIT_DAMAGED, error="it is damaged"))
+
+    state, _ = look(store)
+
+    assert state is CompactionState.DAMAGED
 
 
 @given(
@@ -96,6 +116,7 @@ def test_record_is_json_that_people_can_read(store: Path) -> None:
         report=st.dictionaries(TEXT, st.integers() | TEXT),
         succeeded_at=st.none() | TIME,
         archived=st.dictionaries(st.integers(0, 100_000), st.builds(ArchivedDay, COUNT, COUNT), max_size=5),
+        archive=st.builds(ArchiveFigures, COUNT, COUNT, COUNT, COUNT),
     ),
     st.none() | st.tuples(TIME, st.integers(0, 255)),
 )

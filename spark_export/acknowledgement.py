@@ -1,0 +1,72 @@
+"""An operator takes note of what an archive has lost: from then on it is in the archive's history, and no fault."""
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_export.archive import Archive
+from spark_export.errors import ExportError
+from spark_export.faults import Incidents, Loss
+from spark_export.records import lost_of, quarantined_rows
+from spark_export.storage import open_storage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What nobody had acknowledged before: rows that are lost by day, and how many rows were set aside."""
+
+    losses: tuple[Loss, ...]
+    quarantined: int
+    whole_archive: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "lost": [loss.as_json() for loss in self.losses],
+            "quarantined": self.quarantined,
+            "whole_archive": self.whole_archive,
+        }
+
+    def as_words(self) -> list[str]:
+        """For people: how much it was, then each loss."""
+        lost = sum(loss.rows for loss in self.losses)
+        whole = " the whole archive" if self.whole_archive else ""
+        return [f"acknowledged{whole} lost={lost} quarantined={self.quarantined}", *map(str, self.losses)]
+
+
+def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool = False) -> Acknowledged:
+    """Note in an archive that its losses are known, at `now`, Unix seconds; return what they were.
+
+    Args:
+        all_is_lost: the archive itself is gone, and a new one may begin in its place.
+    Raises:
+        ExportError: there is no archive, or there is one where all should be lost; or a run is at work on it.
+    """
+    archive = Archive(open_storage(spark, path))
+    if all_is_lost != archive.is_empty():
+        raise ExportError(
+            f"{archive.url} is not lost as a whole" if all_is_lost else f"there is no archive at {archive.url}"
+        )
+    with archive.storage.locked():
+        incidents = Incidents(archive.storage)
+        if all_is_lost:
+            incidents.all_is_lost(now)
+            log.warning("loss of the whole archive acknowledged archive=%s", archive.url)
+            return Acknowledged((), 0, whole_archive=True)
+        archive.repair()
+        records = archive.records()
+        losses = incidents.losses(records.values())
+        quarantined = quarantined_rows(records)
+        said = Acknowledged(losses, quarantined - incidents.quarantined_acknowledged, whole_archive=False)
+        # First that it is known, then that nothing is missing any more: killed in between, it is done again.
+        incidents.acknowledge(lost_of(records.values()), quarantined, now)
+        for record in records.values():
+            days = {day: replace(of_day, lost_rows=0, lost_bytes=0) for day, of_day in record.days.items()}
+            if days != record.days:
+                archive.replace_record(replace(record, days=days))
+        log.info("losses acknowledged rows=%d", sum(loss.rows for loss in losses))
+        return said

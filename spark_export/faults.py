@@ -1,0 +1,264 @@
+"""What is wrong with an archive, as values; and the file that keeps it until an operator has acknowledged it.
+
+    _incidents.json    an incident for each period that was found faulty: when, which files, and what became of them
+
+How many rows are lost stands in the periods' records (`spark_export.records.lost_of`), which change in one step with
+the files. An incident says which files they were in.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from spark_export.days import day_name, parse_day, utc_text
+from spark_export.errors import ExportError
+from spark_export.records import PeriodRecord, lost_of
+from spark_export.storage import Storage
+
+INCIDENTS_FILE = "_incidents.json"
+INCIDENTS_VERSION = 1
+
+MAX_CLOSED_INCIDENTS = 1000
+"""So many that nothing is to be said of any more are kept, the latest."""
+
+WHOLE_ARCHIVE = ""
+"""The period of an incident that is the loss of everything."""
+
+
+class FaultKind(Enum):
+    """What is wrong. The value is for programs."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    UNRECORDED = "unrecorded"
+    """It is there, but in no record."""
+
+
+_ADVICE = {
+    FaultKind.MISSING: "run `spark-export compact`, which archives again what a store still has; "
+    "put the file back from a copy, if there is one",
+    FaultKind.DAMAGED: "run `spark-export compact`, which keeps every whole row of it; look after the disk",
+    FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive has not",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as its record says.
+
+    Args:
+        file: relative to the archive; of a whole period, its directory.
+        rows: how many the record says it has; 0 where there is no record.
+        cause: what differs, one line.
+    """
+
+    period: str
+    file: str
+    kind: FaultKind
+    rows: int
+    cause: str
+
+    @property
+    def advice(self) -> str:
+        """What the operator can do."""
+        return _ADVICE[self.kind]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.cause}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "period": self.period,
+            "file": self.file,
+            "kind": self.kind.value,
+            "rows": self.rows,
+            "cause": self.cause,
+            "advice": self.advice,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Rows of a day of reception that were archived, and are in no file and no store any more.
+
+    `files` are those that were missing or damaged; of a day that lies in several, any of them.
+    """
+
+    day: int
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{day_name(self.day)}: {self.rows} rows lost, of {', '.join(self.files) or 'unknown files'}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"day": day_name(self.day), "rows": self.rows, "bytes": self.bytes, "files": list(self.files)}
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A period that was found faulty, as a run had written it. Times are Unix seconds.
+
+    Args:
+        run: that had written it; "" where no record spoke of it.
+        days: of reception, that its record spoke of.
+        taken_in: whether what is whole of the files that were set aside is in the archive.
+        acknowledged_at: when an operator took note of what is lost; None until then.
+        lost_rows: how many were lost then.
+    """
+
+    period: str
+    run: str
+    found_at: int
+    days: tuple[int, ...]
+    faults: tuple[Fault, ...]
+    taken_in: bool = False
+    acknowledged_at: int | None = None
+    lost_rows: int = 0
+
+
+class Incidents:
+    """The incidents of an archive. Every change is on disk when its method returns."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Read them.
+
+        Raises:
+            ExportError: they cannot be read.
+        """
+        self._storage = storage
+        text = storage.read(INCIDENTS_FILE)
+        self.all: tuple[Incident, ...] = ()
+        self.quarantined_acknowledged = 0
+        """How many of the rows in `_quarantine` an operator knows of."""
+        if text is not None:
+            self.all, self.quarantined_acknowledged = _decode(text, f"{storage.url}/{INCIDENTS_FILE}")
+
+    def add(self, period: str, run: str, days: Iterable[int], faults: Sequence[Fault], now: float) -> None:
+        """Take down what was found; what is known of the same period as that run wrote it, stays so."""
+        known = next((one for one in self.all if (one.period, one.run) == (period, run)), None)
+        seen = {fault.file for fault in known.faults} if known is not None else set()
+        new = tuple(fault for fault in faults if fault.file not in seen)
+        if known is None:
+            self._write((*self.all, Incident(period, run, int(now), tuple(sorted(days)), new)))
+        elif new or known.taken_in:
+            faults = (*known.faults, *new)
+            self._replace(known, replace(known, faults=tuple(faults), taken_in=False, acknowledged_at=None))
+
+    def take_in(self, incident: Incident) -> None:
+        """Note that nothing more can be had from what was set aside."""
+        self._replace(incident, replace(incident, taken_in=True))
+
+    def acknowledge(self, lost: Mapping[int, tuple[int, int]], quarantined: int, now: float) -> None:
+        """Note that an operator knows of all that are mended, what is lost, and how many rows were set aside."""
+        self.quarantined_acknowledged = quarantined
+        self._write(
+            replace(one, acknowledged_at=int(now), lost_rows=sum(lost[day][0] for day in one.days if day in lost))
+            if one.taken_in and one.acknowledged_at is None
+            else one
+            for one in self.all
+        )
+
+    def all_is_lost(self, now: float) -> None:
+        """Note that an operator has said so: a new archive begins here."""
+        gone = Incident(WHOLE_ARCHIVE, "", int(now), (), (), taken_in=True, acknowledged_at=int(now))
+        self._write((*self.all, gone))
+
+    def losses(self, records: Iterable[PeriodRecord]) -> tuple[Loss, ...]:
+        """What is lost, and not acknowledged, day by day."""
+        return tuple(Loss(day, rows, size, self._files_of(day)) for day, (rows, size) in lost_of(records).items())
+
+    def whole_archive_lost_at(self) -> int | None:
+        """When an operator last said that all of the archive is gone; Unix seconds."""
+        said = [one.acknowledged_at for one in self.all if one.period == WHOLE_ARCHIVE]
+        return max((moment for moment in said if moment is not None), default=None)
+
+    def _files_of(self, day: int) -> tuple[str, ...]:
+        return tuple(
+            fault.file
+            for one in self.all
+            if day in one.days and one.acknowledged_at is None
+            for fault in one.faults
+            if fault.kind is not FaultKind.UNRECORDED
+        )
+
+    def _replace(self, old: Incident, new: Incident) -> None:
+        self._write(new if one is old else one for one in self.all)
+
+    def _write(self, incidents: Iterable[Incident]) -> None:
+        found = tuple(incidents)
+        closed = [one for one in found if one.taken_in and one.acknowledged_at is not None]
+        dropped = {id(one) for one in closed[: max(0, len(closed) - MAX_CLOSED_INCIDENTS)]}
+        self.all = tuple(one for one in found if id(one) not in dropped)
+        value = {
+            "version": INCIDENTS_VERSION,
+            "quarantined_acknowledged": self.quarantined_acknowledged,
+            "incidents": [_encode_incident(one) for one in self.all],
+        }
+        self._storage.write(INCIDENTS_FILE, json.dumps(value, indent=1) + "\n")
+
+
+def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
+    """Both in one line: all numbers, and the first names."""
+    parts = []
+    if faults:
+        periods = list(dict.fromkeys(fault.period for fault in faults))
+        parts.append(f"{len(faults)} files of the archive are missing or damaged ({_some(periods)}): {_some(faults)}")
+    if losses:
+        rows = sum(loss.rows for loss in losses)
+        parts.append(
+            f"{rows} rows that were in the archive are lost ({_some([day_name(loss.day) for loss in losses])}): "
+            "put their files back and run `spark-export compact`, or `spark-export acknowledge`"
+        )
+    return "; ".join(parts)
+
+
+def _some(things: Sequence[object]) -> str:
+    shown = ", ".join(str(thing) for thing in things[:3])
+    return shown if len(things) <= 3 else f"{shown} and {len(things) - 3} more"
+
+
+def _encode_incident(one: Incident) -> dict[str, Any]:
+    return {
+        "period": one.period,
+        "run": one.run,
+        "found_at": one.found_at,
+        "found": utc_text(one.found_at),
+        "days": [day_name(day) for day in one.days],
+        "faults": [fault.as_json() for fault in one.faults],
+        "taken_in": one.taken_in,
+        "acknowledged_at": one.acknowledged_at,
+        "lost_rows": one.lost_rows,
+    }
+
+
+def _decode(text: str, where: str) -> tuple[tuple[Incident, ...], int]:
+    try:
+        value = json.loads(text)
+        if value["version"] != INCIDENTS_VERSION:
+            raise ExportError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
+        return tuple(map(_decode_incident, value["incidents"])), int(value["quarantined_acknowledged"])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ExportError(f"{where} is damaged: {error!r}") from error
+
+
+def _decode_incident(value: Any) -> Incident:
+    acknowledged = value["acknowledged_at"]
+    return Incident(
+        period=str(value["period"]),
+        run=str(value["run"]),
+        found_at=int(value["found_at"]),
+        days=tuple(map(parse_day, value["days"])),
+        faults=tuple(
+            Fault(str(f["period"]), str(f["file"]), FaultKind(f["kind"]), int(f["rows"]), str(f["cause"]))
+            for f in value["faults"]
+        ),
+        taken_in=bool(value["taken_in"]),
+        acknowledged_at=None if acknowledged is None else int(acknowledged),
+        lost_rows=int(value["lost_rows"]),
+    )

@@ -1,0 +1,229 @@
+"""Whether an archive is what its records say: names and sizes of all files, and contents, period by period.
+
+Nothing is changed here: `spark_export.mending` does something about what is found.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mailserver.store.schema import SECONDS_PER_DAY
+from spark_export.archive import Archive, directory_of
+from spark_export.days import day_name
+from spark_export.errors import Unreadable
+from spark_export.faults import Fault, FaultKind
+from spark_export.fingerprint import Fingerprint
+from spark_export.layout import Layout
+from spark_export.load import Written, read_files
+from spark_export.records import FileRecord, PeriodRecord
+from spark_export.schema import PERIOD
+from spark_export.session import root_cause
+
+_NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
+"""Causes that say nothing of the file that was read: a whole one must not be taken for damaged."""
+
+LEAD_S = SECONDS_PER_DAY + 2 * 3600
+"""A period is read again so long before its time is over: the next nightly run might be too late."""
+
+
+def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
+    """Compare every name and every size with the records: no file is opened."""
+    faults = [fault for record in records.values() for fault in _of_period(archive, record)]
+    for name in archive.storage.names(""):
+        period = name.removeprefix(f"{PERIOD}=")
+        if period != name and period not in records:
+            faults += _unrecorded(period, archive.storage.files(name)) or [
+                Fault(period, name, FaultKind.UNRECORDED, 0, "is in no record")
+            ]
+    return faults
+
+
+def _of_period(archive: Archive, record: PeriodRecord) -> Iterator[Fault]:
+    directory = directory_of(record.period)
+    there = archive.storage.files(directory)
+    for file in record.files:
+        size = there.pop(file.path, None)
+        if size is None:
+            yield Fault(record.period, f"{directory}/{file.path}", FaultKind.MISSING, file.rows, "is missing")
+        elif size != file.bytes:
+            cause = f"has {size} bytes instead of {file.bytes}"
+            yield Fault(record.period, f"{directory}/{file.path}", FaultKind.DAMAGED, file.rows, cause)
+    yield from _unrecorded(record.period, there)
+
+
+def _unrecorded(period: str, files: Mapping[str, int]) -> list[Fault]:
+    return [
+        Fault(period, f"{directory_of(period)}/{path}", FaultKind.UNRECORDED, 0, "is in no record")
+        for path in sorted(files)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What reading some files of a period has found: those that are as recorded, what is in them, and the faults."""
+
+    good: tuple[FileRecord, ...]
+    written: Written
+    faults: tuple[Fault, ...]
+
+
+def read_contents(
+    spark: SparkSession,
+    archive: Archive,
+    layout: Layout,
+    record: PeriodRecord,
+    files: Sequence[FileRecord],
+    *,
+    decode: bool = False,
+) -> Contents:
+    """Read every byte of these files of a period, and compare each with the record.
+
+    Args:
+        decode: look at every row even where all bytes are what they were.
+    """
+    faults = []
+    for file in files:
+        name = f"{directory_of(record.period)}/{file.path}"
+        try:
+            if file.sha256 and (found := archive.storage.digest(name)) != file.sha256:
+                cause = f"is damaged: its bytes have SHA-256 {found[:16]}.. instead of {file.sha256[:16]}.."
+                faults.append(_damaged(record, file, cause))
+        except Unreadable as error:
+            faults.append(_damaged(record, file, f"cannot be read: {error}"))
+    faulty = {fault.file for fault in faults}
+    rest = [file for file in files if f"{directory_of(record.period)}/{file.path}" not in faulty]
+    if not decode and len(rest) == len(record.files) and all(file.sha256 for file in rest):
+        return Contents(record.files, _as_recorded(record), ())
+    contents = _decoded(spark, archive, layout, record, rest)
+    return replace(contents, faults=(*faults, *contents.faults))
+
+
+def _decoded(
+    spark: SparkSession, archive: Archive, layout: Layout, record: PeriodRecord, files: Sequence[FileRecord]
+) -> Contents:
+    """Read every row of these files.
+
+    If they are all the files of the period, and each by itself is as recorded, but together they are not what the
+    days should be, then nobody knows which are wrong: all of them are faulty.
+    """
+    written = _read(spark, archive, layout, record, files)
+    if isinstance(written, Written) and not (faults := _differences(record, files, written)):
+        return _if_days_are_right(record, files, written)
+    if len(files) == 1:
+        cause = written if isinstance(written, str) else faults[0].cause
+        return Contents((), Written({}, {}, ()), (_damaged(record, files[0], cause),))
+    parts = [_decoded(spark, archive, layout, record, [file]) for file in files]
+    good = tuple(file for part in parts for file in part.good)
+    contents = _if_days_are_right(record, good, _together([part.written for part in parts]))
+    return replace(contents, faults=(*contents.faults, *(fault for part in parts for fault in part.faults)))
+
+
+def _if_days_are_right(record: PeriodRecord, files: Sequence[FileRecord], written: Written) -> Contents:
+    if len(files) == len(record.files) and (cause := _days_differ(record, written)):
+        return Contents((), Written({}, {}, ()), tuple(_damaged(record, file, cause) for file in files))
+    return Contents(tuple(files), written, ())
+
+
+def _as_recorded(record: PeriodRecord) -> Written:
+    days = {day: said for day, said in record.days.items() if said.fingerprint.rows}
+    return Written(
+        {day: said.fingerprint for day, said in days.items()},
+        {day: (said.created_min, said.created_max) for day, said in days.items()},
+        record.files,
+    )
+
+
+def due(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
+    """The periods to read in this run, so that each is read again before its last reading is `within_s` old.
+
+    Work is spread over the runs: of what was all read in one night, each later run reads a part, those first that
+    have not been read for longest.
+    """
+    # A reading that is yet to come, of a clock that was ahead, is none.
+    read_at = {period: said.verified_at if said.verified_at <= now else 0 for period, said in records.items()}
+    waiting = sorted(
+        (r for r in records.values() if r.files), key=lambda record: (read_at[record.period], record.period)
+    )
+    since_last = now - max(read_at.values(), default=0)
+    interval = min(since_last, float(SECONDS_PER_DAY))
+    # To be in time for each of them, with as much work in each run, so many bytes must be read now.
+    budget = total = 0.0
+    left = {record.period: read_at[record.period] + within_s - LEAD_S - now for record in waiting}
+    for record in waiting:
+        total += _bytes(record)
+        budget = max(budget, total if left[record.period] <= 0 else total * interval / (left[record.period] + interval))
+    chosen = []
+    total = 0.0
+    for record in waiting:
+        total += _bytes(record)
+        if total <= budget or left[record.period] <= 0:
+            chosen.append(record)
+    return chosen
+
+
+def _bytes(record: PeriodRecord) -> int:
+    return sum(file.bytes for file in record.files)
+
+
+def _read(
+    spark: SparkSession, archive: Archive, layout: Layout, record: PeriodRecord, files: Sequence[FileRecord]
+) -> Written | str:
+    """What is in these files, or why they cannot be read.
+
+    Raises:
+        PySparkException, Py4JError: it is not for the files' sake.
+    """
+    if not files:
+        return Written({}, {}, ())
+    paths = [f"{archive.url}/{directory_of(record.period)}/{file.path}" for file in files]
+    try:
+        return read_files(spark, layout, archive.url, paths).get(record.period, Written({}, {}, ()))
+    except (PySparkException, Py4JError) as error:
+        cause = root_cause(error)
+        if any(word in cause for word in _NOT_THE_FILE):
+            raise
+        spark.range(1).count()  # else it is not the file, but Spark that has come to its end
+        return f"cannot be read: {cause}"
+
+
+def _differences(record: PeriodRecord, files: Sequence[FileRecord], written: Written) -> list[Fault]:
+    there = {file.path: file for file in written.files}  # but for files without rows
+    faults = []
+    for file in files:
+        found = there.get(file.path)
+        if found is None:
+            faults.append(_damaged(record, file, f"has no rows instead of {file.rows}"))
+        elif (found.bytes, found.rows) != (file.bytes, file.rows):
+            cause = f"has {found.bytes} bytes and {found.rows} rows instead of {file.bytes} and {file.rows}"
+            faults.append(_damaged(record, file, cause))
+    if strange := sorted(written.days.keys() - record.days.keys()):
+        names = ", ".join(map(day_name, strange))
+        faults += [_damaged(record, file, f"has rows of {names}") for file in files]
+    return faults
+
+
+def _days_differ(record: PeriodRecord, written: Written) -> str:
+    """How the days that were read differ from those that were recorded, "" if they do not."""
+    for day, said in record.days.items():
+        found = written.days.get(day, Fingerprint())
+        if found != said.fingerprint:
+            return f"{day_name(day)} has {found} instead of {said.fingerprint}"
+    return ""
+
+
+def _damaged(record: PeriodRecord, file: FileRecord, cause: str) -> Fault:
+    return Fault(record.period, f"{directory_of(record.period)}/{file.path}", FaultKind.DAMAGED, file.rows, cause)
+
+
+def _together(parts: Sequence[Written]) -> Written:
+    days: dict[int, Fingerprint] = {}
+    created: dict[int, tuple[int, int]] = {}
+    for part in parts:
+        for day, fingerprint in part.days.items():
+            days[day] = days.get(day, Fingerprint()) + fingerprint
+            first, last = created.get(day, part.created[day])
+            created[day] = min(first, part.created[day][0]), max(last, part.created[day][1])
+    return Written(days, created, tuple(file for part in parts for file in part.files))

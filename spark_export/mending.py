@@ -1,0 +1,341 @@
+"""What is done about a damaged archive. Nothing is deleted, and a run that is killed anywhere is gone on with.
+
+    _damaged/date=2026-11-20/run=.../topic_prefix=9/part-...parquet     files that were set aside
+
+In this order, for all periods that were found faulty: an incident is written down, which names the files; the periods'
+records no longer say of any store that its rows are archived, and so do the records beside the stores
+(`spark_export.handover`): from here on nothing of it is pruned. Then, for one period after the other: missing files
+get their names back from their second ones (`_snapshots`), all that is left is read, what is not as recorded is set
+aside, and the record says what is there and how much is lost. Last, every whole row of what was set aside is taken in
+as if it came late. The run goes on with the stores, and archives again what they still have.
+"""
+
+import contextlib
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from spark_export.archive import DAMAGED, RECORDS, Archive, directory_of, snapshot_of, staged_data
+from spark_export.days import day_name
+from spark_export.decode import decode_rows
+from spark_export.errors import ExportCheckFailed
+from spark_export.faults import Fault, FaultKind, Incident, Incidents
+from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.inspection import Contents, due, names_and_sizes, read_contents
+from spark_export.layout import Layout
+from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
+from spark_export.records import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
+from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.source import BATCH_ROWS
+from spark_export.storage import Storage
+
+log = logging.getLogger(__name__)
+
+NO_RECORD = "unrecorded"
+"""In place of a run's name, where no record spoke of a period."""
+
+_TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
+
+
+class Mending:
+    """Finds what is wrong with an archive, whose lock the caller holds, and mends it."""
+
+    def __init__(
+        self, spark: SparkSession, archive: Archive, layout: Layout, run: str, *, now: float, incidents: Incidents
+    ) -> None:
+        self._spark = spark
+        self._archive = archive
+        self._layout = layout
+        self._run = run
+        self._now = now
+        self._incidents = incidents
+        self.faults: list[Fault] = []
+        """All that was found in this run."""
+
+    def unreadable_records(self) -> None:
+        """Set aside records that are not whole: their periods' files are in no record from then on."""
+        for name, cause in self._archive.unreadable_records().items():
+            period = name.removesuffix(".json")
+            fault = Fault(period, f"{RECORDS}/{name}", FaultKind.DAMAGED, 0, cause)
+            self._found([fault])
+            self._incidents.add(period, NO_RECORD, [], [fault], self._now)
+            _set_aside(self._archive.storage, f"{RECORDS}/{name}", f"{DAMAGED}/{RECORDS}/{name}")
+
+    def find(
+        self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
+    ) -> dict[str, PeriodRecord]:
+        """Compare names and sizes of all, and the contents of those whose turn it is; return the records that hold.
+
+        What is faulty is written down, and its records no longer cover any store's rows.
+        """
+        faults = self._look(records)
+        spoken_of = {fault.file for fault in faults}
+        for record in due(records, read_within_s, self._now):
+            directory = directory_of(record.period)
+            files = [file for file in record.files if f"{directory}/{file.path}" not in spoken_of]
+            found = read_contents(self._spark, self._archive, self._layout, record, files, decode=decode).faults
+            self._found(found)
+            faults += found
+            if not found and len(files) == len(record.files):
+                whole = replace(record, verified_at=int(self._now))
+                records[record.period] = self._archive.digested(directory, whole)
+                self._archive.replace_record(records[record.period])
+        self._write_down(records, faults)
+        return records
+
+    def look(self, records: dict[str, PeriodRecord]) -> None:
+        """Compare names and sizes alone, and write down what is faulty."""
+        self._write_down(records, self._look(records))
+
+    def _look(self, records: Mapping[str, PeriodRecord]) -> list[Fault]:
+        faults = names_and_sizes(self._archive, records)
+        self._found(faults)
+        return faults
+
+    def _write_down(self, records: dict[str, PeriodRecord], faults: Sequence[Fault]) -> None:
+        """Name the faults in the archive, and let its records no longer cover what may be gone."""
+        by_period: dict[str, list[Fault]] = defaultdict(list)
+        for fault in faults:
+            by_period[fault.period].append(fault)
+        for period, found in by_period.items():
+            record = records.get(period)
+            run, days = (NO_RECORD, list[int]()) if record is None else (record.run, list(record.days))
+            self._incidents.add(period, run, days, found, self._now)
+        doubtful = {
+            day
+            for period, found in by_period.items()
+            if period in records and any(fault.kind is not FaultKind.UNRECORDED for fault in found)
+            for day in records[period].days
+        }
+        for record in list(records.values()):
+            if doubtful & record.days.keys():
+                records[record.period] = replace(
+                    record,
+                    days={day: _forget(said) if day in doubtful else said for day, said in record.days.items()},
+                    verified_at=0 if record.period in by_period else record.verified_at,
+                )
+                self._archive.replace_record(records[record.period])
+
+    def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
+        """Mend every period of an incident that has not come to its end; return the records that hold then."""
+        for number, incident in enumerate(self._incidents.all):
+            if incident.taken_in or not incident.period:
+                continue
+            record = records.get(incident.period)
+            if record is not None and record.run == incident.run:
+                records[record.period] = self._mend_period(record, f"{self._run}-mended-{number}")
+            elif record is None and incident.run == NO_RECORD:
+                self._set_aside_all(incident)
+            records |= self._take_in(incident, records, f"{self._run}-taken-in-{number}")
+            self._incidents.take_in(incident)
+        return records
+
+    def _found(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            log.error("fault in the archive period=%s file=%s cause=%r", fault.period, fault.file, fault.cause)
+        self.faults += faults
+
+    def _mend_period(self, record: PeriodRecord, run: str) -> PeriodRecord:
+        """Have a period's record say what is there, and nothing else be there."""
+        directory = directory_of(record.period)
+        there = self._archive.storage.files(directory)
+        aside = f"{DAMAGED}/{directory}/run={record.run}"
+        for file in record.files:
+            if there.get(file.path) != file.bytes and self._restore(record, file, there, aside):
+                there[file.path] = file.bytes
+        present = [file for file in record.files if there.get(file.path) == file.bytes]
+        contents = read_contents(self._spark, self._archive, self._layout, record, present)
+        # The second name of what is damaged may lead to another file, which is whole.
+        faulty = {fault.file for fault in contents.faults}
+        suspects = [file for file in present if f"{directory}/{file.path}" in faulty]
+        restored = [self._restore(record, file, there, aside) for file in suspects]
+        if any(restored):
+            contents = read_contents(self._spark, self._archive, self._layout, record, present)
+        good = {file.path for file in contents.good}
+        for path in sorted(self._archive.storage.files(directory).keys() - good):
+            _set_aside(self._archive.storage, f"{directory}/{path}", f"{aside}/{path}")
+        mended = self._mended(record, contents, run)
+        if mended.run != record.run and mended.files:
+            mended = replace(mended, snapshot=self._archive.storage.link(directory, snapshot_of(mended)))
+        self._archive.replace_record(mended)
+        if mended.run != record.run:
+            self._archive.storage.touch(snapshot_of(record))
+        if not mended.files:
+            self._archive.storage.remove(directory)  # it has no file
+        log.info("period mended period=%s files=%d rows=%d", mended.period, len(mended.files), mended.fingerprint.rows)
+        return mended
+
+    def _restore(self, record: PeriodRecord, file: FileRecord, there: Mapping[str, int], aside: str) -> bool:
+        """Put the file that a second name leads to in its place, if it is another one than what is there."""
+        storage, name = self._archive.storage, f"{directory_of(record.period)}/{file.path}"
+        second = f"{snapshot_of(record)}/{file.path.removesuffix('.parquet')}"
+        if not record.snapshot or storage.is_same(second, name) or storage.size(second) != file.bytes:
+            return False
+        if file.path in there:
+            _set_aside(storage, name, f"{aside}/{file.path}")
+        log.info("file restored by its second name file=%s", name)
+        return storage.restore(second, name)
+
+    def _mended(self, record: PeriodRecord, contents: Contents, run: str) -> PeriodRecord:
+        days = {}
+        for day, said in record.days.items():
+            found = contents.written.days.get(day, Fingerprint())
+            if found == said.fingerprint:
+                stores = {**said.stores_before, **said.stores}
+                days[day] = replace(said, stores=stores, stores_before=said.stores_before)
+                continue
+            first, last = contents.written.created.get(day, (0, 0))
+            lost = said.fingerprint - found
+            days[day] = replace(
+                said,
+                fingerprint=found,
+                created_min=first,
+                created_max=last,
+                lost_rows=said.lost_rows + lost.rows,
+                lost_bytes=said.lost_bytes + lost.bytes,
+            )
+        if len(contents.good) == len(record.files):
+            return replace(record, days=days, verified_at=int(self._now))
+        if not contents.good:
+            return PeriodRecord(record.period, f"{run}-empty", days, (), record.replaces, verified_at=int(self._now))
+        return PeriodRecord(record.period, run, days, contents.good, record.replaces, verified_at=int(self._now))
+
+    def _set_aside_all(self, incident: Incident) -> None:
+        directory = directory_of(incident.period)
+        for path in self._archive.storage.files(directory):
+            _set_aside(self._archive.storage, f"{directory}/{path}", f"{DAMAGED}/{directory}/run={NO_RECORD}/{path}")
+        self._archive.storage.remove(directory)  # it has no file
+
+    def _take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
+        """Add what is whole of the files that were set aside, and not in the archive, to their days."""
+        base = f"{DAMAGED}/{directory_of(incident.period)}/run={incident.run}"
+        paths = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.files(base)]
+        if not paths:
+            return {}
+        with _each_row_group_by_itself(self._spark):
+            rows = self._new_rows(paths, records).persist()
+            try:
+                return self._publish(rows, records, run)
+            finally:
+                rows.unpersist()
+
+    def _new_rows(self, paths: Sequence[str], records: Mapping[str, PeriodRecord]) -> DataFrame:
+        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive."""
+        rows = _whole_rows(self._spark, self._layout, f"{self._archive.url}/{DAMAGED}", paths)
+        rows = rows.dropDuplicates(["hash"])
+        ((first, last),) = rows.agg(F.min("created"), F.max("created")).collect()
+        near = [f"{self._archive.url}/{directory_of(period)}" for period in near_periods(records, first, last)]
+        if not near:
+            return rows
+        archived = read_periods(self._spark, self._layout, self._archive.url, near).select("hash")
+        return rows.join(archived, on="hash", how="left_anti").select(*ENVELOPES.fieldNames())
+
+    def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
+        day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
+        new = {
+            row["day"]: Fingerprint.of(row)
+            for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
+        }
+        if not new:
+            return {}
+        periods = {day_name(number): number for number in new}
+        before = {period: records[period] for period in periods if period in records and records[period].files}
+        envelopes = rows.withColumn(PERIOD, F.date_from_unix_date(day).cast("string"))
+        if before:
+            paths = [f"{self._archive.url}/{directory_of(period)}" for period in before]
+            there = read_periods(self._spark, self._layout, self._archive.url, paths)
+            envelopes = envelopes.unionByName(there.select(*ENVELOPES.fieldNames(), PERIOD))
+        should = {
+            number: fingerprint
+            + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
+            for number, fingerprint in new.items()
+        }
+        total = Fingerprint.sum(should.values())
+        base = f"{self._archive.url}/{staged_data(run)}"
+        write_staged(envelopes, self._layout, base, rows=total.rows, size=total.bytes)
+        written = read_back(self._spark, self._layout, base, list(periods))
+        outstanding = lost_of(records.values())
+        published = []
+        for period, number in periods.items():
+            if written[period].days != {number: should[number]}:
+                raise ExportCheckFailed(period, f"{should[number]} were to be taken in, {written[period].days} were")
+            old = records[period].days[number] if period in records else DayRecord(Fingerprint(), 0, 0, {}, 0)
+            first, last = written[period].created[number]
+            lost_rows, lost_bytes = outstanding.get(number, (0, 0))
+            said = replace(
+                old,
+                fingerprint=should[number],
+                created_min=first,
+                created_max=last,
+                lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
+                lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
+            )
+            published.append(
+                PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
+            )
+            log.info("rows taken in period=%s rows=%d", period, new[number].rows)
+        return {record.period: record for record in self._archive.publish(run, published)}
+
+
+@contextlib.contextmanager
+def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
+    """Of what one task reads, Spark leaves out all that follows a fault."""
+    limit = "spark.sql.files.maxPartitionBytes"
+    before = spark.conf.get(limit)
+    spark.conf.set(limit, str(ROW_GROUP_BYTES // 2))
+    try:
+        yield
+    finally:
+        spark.conf.set(limit, str(before))
+
+
+def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> DataFrame:
+    """ENVELOPES of whatever can be read of these files, below `base`: rows that are what their envelope says."""
+    rows = read_periods(spark, layout, base, paths, ignore_damage=True).select(*ENVELOPES.fieldNames())
+    known = [F.col(name).isNotNull() for name in ("received", "created", "raw")]
+    readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
+    for condition in (*known, *readable):
+        rows = rows.where(condition)
+    whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
+    return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
+
+
+def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
+    left = iter(rows)
+    while batch := list(itertools.islice(left, BATCH_ROWS)):
+        told = [
+            (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
+            for row in batch
+        ]
+        decoded = decode_rows(told)
+        sound = decoded.filter(decoded.column("fault").is_null()).select(ENVELOPES.fieldNames())
+        yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
+
+
+def _key(whole: str) -> bytes:
+    """As much of a hash as a store has."""
+    return bytes.fromhex(whole[2:])[:HASH_PREFIX_BYTES]
+
+
+def _forget(said: DayRecord) -> DayRecord:
+    before = dict(said.stores_before)
+    for store, seq in said.stores.items():
+        before[store] = max(seq, before.get(store, seq))
+    return replace(said, stores={}, stores_before=before)
+
+
+def _set_aside(storage: Storage, name: str, target: str) -> None:
+    """Move a file; one that was set aside under that name before stays."""
+    number, free = 1, target
+    while storage.size(free) is not None:
+        number += 1
+        free = f"{target}.{number}"
+    storage.put(name, free)
+    log.warning("file set aside file=%s to=%s", name, free)

@@ -1,0 +1,424 @@
+"""A damaged archive: it is named, nothing of it counts as archived, and mending loses nothing more."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from mailserver.store.compaction import ArchivedDay, Compaction, write_compaction
+from mailserver.store.handover import read_handover
+from mailserver.store.writer import NewEnvelope
+from spark_export import load
+from spark_export.acknowledgement import acknowledge
+from spark_export.archive import Archive
+from spark_export.config import PartitionBy
+from spark_export.errors import ArchiveGone, ExportError
+from spark_export.faults import FaultKind
+from spark_export.mending import Mending
+from spark_export.merge import merge
+from spark_export.read import read_archive
+from spark_export.records import PeriodRecord, lost_of
+from spark_export.run_report import RunReport
+from spark_export.storage import LocalStorage
+from spark_export.verify import verify
+from tests.spark_export.samples import (
+    DAY,
+    DAY_S,
+    NEWS,
+    archived,
+    compact_into,
+    envelope,
+    envelopes,
+    prune,
+    put,
+    rows_of,
+    rows_of_file,
+    tree,
+    visible_files,
+)
+
+pytestmark = pytest.mark.spark
+
+NOW = (DAY + 10) * DAY_S
+A_WEEK = 8 * DAY_S
+FIRST, SECOND, THIRD = "2024-10-04", "2024-10-05", "2024-10-06"
+ONE, TWO, THREE = envelopes(30), envelopes(30, day=DAY + 1, first=100), envelopes(30, day=DAY + 2, first=200)
+
+
+class Killed(BaseException):
+    """The end of a run."""
+
+
+class Place:
+    """A store of three days, and their archive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "mailserver.db"
+        self.archive = folder / "archive"
+
+    def copy(self, to: Path) -> "Place":
+        shutil.copytree(self.store.parent, to)
+        for second in to.glob("archive/_snapshots/date=*/run=*/*/*"):  # a copy of the content would be another file
+            first = to / "archive" / second.parts[-4] / second.parts[-2] / f"{second.name}.parquet"
+            second.unlink()
+            second.hardlink_to(first)
+        return Place(to)
+
+    def run(self, spark: SparkSession, name: str, now: float = NOW) -> RunReport:
+        return compact_into(spark, self.archive, self.store, now=now, run=name)
+
+    def files(self, period: str) -> list[Path]:
+        return [file for file in visible_files(self.archive) if file.parts[-3] == f"date={period}"]
+
+    def file(self, period: str) -> Path:
+        """The file that holds topic NEWS."""
+        (file,) = (self.archive / f"date={period}").glob(f"topic*={NEWS.hex()[0]}/*")
+        return file
+
+    def forget_second_names(self) -> None:
+        shutil.rmtree(self.archive / "_snapshots")
+
+    def records(self) -> dict[str, PeriodRecord]:
+        return Archive(LocalStorage(self.archive)).records()
+
+    def covered(self) -> set[int]:
+        """The days of which the mailserver may delete rows, relative to DAY."""
+        handover = read_handover(self.store)
+        assert handover is not None
+        return {day - DAY for day in handover.days}
+
+    def set_aside(self) -> list[Path]:
+        return sorted(file for file in (self.archive / "_damaged").rglob("*") if file.is_file())
+
+
+def flip(file: Path, offset: int | None = None) -> None:
+    """Turn one bit, by default in the middle of the file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 if offset is None else offset] ^= 0x10
+    with file.open("r+b") as same:  # second names lead to the same bytes
+        same.write(content)
+
+
+@pytest.fixture(scope="module")
+def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("mending") / "place")
+    put(place.store, ONE, TWO, THREE)
+    compact_into(
+        spark, place.archive, place.store, now=NOW, run="run-1", partition_by=PartitionBy.TOPIC_PREFIX, prefix_digits=1
+    )
+    return place
+
+
+@pytest.fixture
+def place(sound: Place, tmp_path: Path) -> Place:
+    return sound.copy(tmp_path / "place")
+
+
+def named(report: RunReport) -> list[tuple[str, FaultKind]]:
+    return [(fault.period, fault.kind) for fault in report.faults]
+
+
+def lost(report: RunReport) -> dict[str, int]:
+    return {loss.as_json()["day"]: loss.rows for loss in report.losses}
+
+
+def test_day_that_was_deleted_and_a_turned_bit_are_named_and_archived_again_from_the_store(
+    spark: SparkSession, place: Place
+) -> None:
+    place.forget_second_names()
+    shutil.rmtree(place.archive / f"date={FIRST}")
+    flip(place.file(SECOND))
+
+    report = place.run(spark, "run-2", NOW + A_WEEK)
+
+    assert {period for period, _ in named(report)} == {FIRST, SECOND}
+    assert (SECOND, FaultKind.DAMAGED) in named(report)
+    assert "missing or damaged" in report.damage
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert report.losses == ()
+    assert place.covered() == {0, 1, 2}
+    assert len(place.set_aside()) == 1
+    again = place.run(spark, "run-3", NOW + A_WEEK)
+    assert (again.damage, again.rows) == ("", 0)
+    assert not verify(spark, str(place.archive), now=NOW + A_WEEK).faults
+
+
+def test_what_is_gone_is_not_covered_before_it_is_mended(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    place.forget_second_names()
+    shutil.rmtree(place.archive / f"date={FIRST}")
+    flip(place.file(SECOND))
+    monkeypatch.setattr(Mending, "mend", kill)
+
+    with pytest.raises(Killed):
+        place.run(spark, "run-2", NOW + A_WEEK)
+
+    assert place.covered() == {2}
+    with pytest.raises(Killed):  # nor by a run whose turn it is not to read that day
+        place.run(spark, "run-3", NOW + A_WEEK + 60)
+    assert place.covered() == {2}
+
+
+def test_rows_that_are_lost_stay_named_until_they_are_acknowledged(spark: SparkSession, place: Place) -> None:
+    place.forget_second_names()
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    shutil.rmtree(place.archive / f"date={FIRST}")
+
+    reports = [place.run(spark, f"run-{number}") for number in (2, 3)]
+
+    for report in reports:
+        assert lost(report) == {FIRST: 30}
+        assert "30 rows that were in the archive are lost" in report.damage
+    assert {file for loss in reports[1].losses for file in loss.files} == {str(f) for f in gone_files(reports[0])}
+    assert archived(place.archive) == rows_of([*TWO, *THREE])
+
+    said = acknowledge(spark, str(place.archive), now=NOW)
+
+    assert [loss.rows for loss in said.losses] == [30]
+    report = place.run(spark, "run-4")
+    assert report.damage == ""
+    (incident,) = json.loads((place.archive / "_incidents.json").read_text())["incidents"]
+    assert (incident["acknowledged_at"], incident["lost_rows"]) == (NOW, 30)
+    assert acknowledge(spark, str(place.archive), now=NOW + 1).losses == ()
+
+
+def gone_files(report: RunReport) -> list[str]:
+    return [fault.file for fault in report.faults if fault.kind is FaultKind.MISSING]
+
+
+def many_envelopes() -> list[NewEnvelope]:
+    """Enough for several row groups of a megabyte, all received on the first day."""
+    return [envelope(number, received=DAY * DAY_S + number, size=1000) for number in range(6000)]
+
+
+def test_every_whole_row_of_a_damaged_file_and_what_the_store_has_are_kept(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "ROW_GROUP_BYTES", 1024 * 1024)
+    place = Place(tmp_path / "place")
+    many = many_envelopes()
+    put(place.store, many)
+    place.run(spark, "run-1")
+    place.forget_second_names()
+    prune(place.store, before=DAY * DAY_S + 5500, archived={DAY: 5500})
+    file = place.files(FIRST)[0]
+    groups = pq.ParquetFile(file).metadata.num_row_groups
+    flip(file, file.stat().st_size // 3)
+
+    report = place.run(spark, "run-2", NOW + A_WEEK)
+
+    rows = archived(place.archive)
+    assert groups > 2
+    assert {row["hash"] for row in rows} <= {row["hash"] for row in rows_of(many)}
+    assert len(rows) > 3000  # of which the store had 500
+    assert len(rows) + sum(lost(report).values()) == 6000
+
+
+def test_missing_files_come_back_by_their_second_names(spark: SparkSession, place: Place) -> None:
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    before = tree(place.archive, without=("_records", "_runs", "_lock", "_incidents.json"))
+    shutil.rmtree(place.archive / f"date={FIRST}")
+
+    report = place.run(spark, "run-2")
+
+    assert {period for period, _ in named(report)} == {FIRST}
+    assert report.losses == ()
+    assert tree(place.archive, without=("_records", "_runs", "_lock", "_incidents.json")) == before
+    assert place.covered() == {2}  # as before: no other day is in the store
+    assert place.run(spark, "run-3").damage == ""
+
+
+def test_files_that_verify_stay_as_they_are(spark: SparkSession, place: Place) -> None:
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    whole = [file for file in place.files(FIRST) if file != place.file(FIRST)]
+    assert whole
+    before = [(file.stat().st_ino, file.read_bytes()) for file in whole]
+    content = place.file(FIRST).read_bytes()
+    name = place.file(FIRST)
+    truncate = content[: len(content) // 2]
+    place.forget_second_names()
+    name.write_bytes(truncate)
+
+    report = place.run(spark, "run-2")
+
+    assert [(file.stat().st_ino, file.read_bytes()) for file in whole] == before
+    (aside,) = place.set_aside()
+    assert aside.read_bytes() == truncate
+    rows = rows_of(ONE)
+    kept = {row["hash"] for row in archived(place.archive, FIRST)}
+    assert kept == {row["hash"] for row in rows if not row["topic"].startswith("0x9")}
+    assert lost(report) == {FIRST: sum(row["topic"].startswith("0x9") for row in rows)}
+    read = {row["hash"] for row in read_archive(spark, str(place.archive)).select("hash").collect()}
+    assert read == {row["hash"] for row in archived(place.archive)}
+
+    # The operator puts the file back from a copy: its rows are taken in, and nothing is lost any more.
+    name.parent.mkdir(exist_ok=True)
+    name.write_bytes(content)
+    report = place.run(spark, "run-3")
+    assert [kind for _, kind in named(report)] == [FaultKind.UNRECORDED]
+    assert report.losses == ()
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert place.run(spark, "run-4").damage == ""
+
+
+def test_directory_without_a_record_and_a_record_that_is_not_whole_lose_nothing(
+    spark: SparkSession, place: Place
+) -> None:
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    (place.archive / "_records" / f"{FIRST}.json").unlink()
+    (place.archive / "_records" / f"{SECOND}.json").write_text('{"version": 1')
+
+    report = place.run(spark, "run-2")
+
+    assert {period for period, _ in named(report)} == {FIRST, SECOND}
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert sorted(place.records()) == [FIRST, SECOND, THIRD]
+    assert place.run(spark, "run-3").damage == ""
+
+
+def test_month_that_was_merged_is_mended_by_days(spark: SparkSession, place: Place) -> None:
+    later = (DAY + 60) * DAY_S
+    merge(spark, str(place.archive), now=later, run="merge-1")
+    place.forget_second_names()
+    prune(place.store, before=(DAY + 1) * DAY_S, archived={DAY: 30})
+    (file,) = (place.archive / "date=2024-10").glob("topic_prefix=9/*")
+    file.unlink()
+
+    report = place.run(spark, "run-2", later)
+
+    assert {period for period, _ in named(report)} == {"2024-10"}
+    gone = [row for row in rows_of(ONE) if row["topic"].startswith("0x9")]
+    assert lost(report) == {FIRST: len(gone)}
+    assert archived(place.archive) == [
+        row for row in rows_of([*ONE, *TWO, *THREE]) if row["hash"] not in {one["hash"] for one in gone}
+    ]
+    assert place.covered() == {1, 2}
+    merge(spark, str(place.archive), now=later, run="merge-2")
+    assert lost_of(place.records().values()) == {DAY: (len(gone), sum(row["size"] for row in gone))}
+    assert lost(place.run(spark, "run-3", later)) == {FIRST: len(gone)}
+
+
+def test_merge_leaves_a_damaged_month_alone_and_names_it(spark: SparkSession, place: Place) -> None:
+    place.forget_second_names()
+    place.file(FIRST).unlink()
+
+    report = merge(spark, str(place.archive), now=(DAY + 60) * DAY_S, run="merge-1")
+
+    assert [(fault.period, fault.rows) for fault in report.faults] == [(FIRST, 20)]
+    assert sorted(place.records()) == [FIRST, SECOND, THIRD]
+
+
+@pytest.mark.parametrize("remains", [False, True])
+def test_archive_that_is_not_mounted_is_refused_and_covers_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path, *, remains: bool
+) -> None:
+    compact_into(spark, place.archive, place.store, now=NOW, run="run-2")
+    last = Compaction(1.0, 2.0, 0, succeeded_at=2.0, archived={DAY: ArchivedDay(30, 300)})
+    write_compaction(place.store, last)  # as the command does
+    place.archive.rename(tmp_path / "elsewhere")
+    if remains:
+        place.archive.mkdir()
+
+    for _ in range(2):
+        with pytest.raises(ArchiveGone, match="is its disk mounted"):
+            place.run(spark, "run-3")
+        assert place.covered() == set()
+    assert not list(place.archive.glob("*")) if remains else not place.archive.exists()
+
+    shutil.rmtree(place.archive, ignore_errors=True)
+    (tmp_path / "elsewhere").rename(place.archive)
+    assert place.run(spark, "run-4").damage == ""
+    assert place.covered() == {0, 1, 2}
+
+
+def test_new_archive_begins_once_an_operator_has_said_that_all_is_lost(spark: SparkSession, place: Place) -> None:
+    with pytest.raises(ExportError, match="is not lost as a whole"):
+        acknowledge(spark, str(place.archive), now=NOW, all_is_lost=True)
+    shutil.rmtree(place.archive)
+    with pytest.raises(ExportError, match="there is no archive"):
+        acknowledge(spark, str(place.archive), now=NOW)
+
+    acknowledge(spark, str(place.archive), now=NOW + 1, all_is_lost=True)
+    report = place.run(spark, "run-2", NOW + 2)
+
+    assert report.rows == 90
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert place.covered() == {0, 1, 2}
+
+
+def test_contents_are_read_again_by_turns_within_a_week(spark: SparkSession, place: Place) -> None:
+    for day in range(1, 9):
+        place.run(spark, f"run-{day}", NOW + day * DAY_S)
+        ages = [NOW + day * DAY_S - record.verified_at for record in place.records().values()]
+        assert max(ages) <= 7 * DAY_S
+    assert len({record.verified_at for record in place.records().values()}) > 1  # not all in one night
+
+
+def test_mending_that_is_killed_before_any_change_is_done_by_the_next_run(
+    spark: SparkSession, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    place.forget_second_names()
+    file = place.file(FIRST)
+    shutil.copy(file, file.with_name("by-hand.parquet"))
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:100])
+    real = {name: getattr(LocalStorage, name) for name in ("write", "put", "link", "remove", "sync", "touch")}
+
+    def dying(at: int) -> None:
+        calls = itertools.count()
+
+        def wrapped(change: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*args: Any, **options: Any) -> Any:
+                if next(calls) == at:
+                    raise Killed
+                return change(*args, **options)
+
+            return step
+
+        for name, change in real.items():
+            monkeypatch.setattr(LocalStorage, name, wrapped(change))
+
+    outcomes = set()
+    for at in itertools.count():
+        case = Place(shutil.copytree(place.store.parent, tmp_path / str(at)))
+        dying(at)
+        try:
+            case.run(spark, "run-2")
+        except Killed:
+            kept = {row["hash"] for found in case.archive.rglob("*.parquet") for row in whole_rows(found)}
+            assert kept == {row["hash"] for row in rows_of([*ONE, *TWO, *THREE])}
+            outcomes.add(archived_well(case))
+            dying(-1)
+            report = case.run(spark, "run-3")
+        else:
+            break
+        finally:
+            dying(-1)
+        assert report.losses == ()
+        assert archived(case.archive) == rows_of([*ONE, *TWO, *THREE])
+        assert sorted(path.stat().st_size for path in case.set_aside()) == sorted([100, size])
+        assert lost_of(case.records().values()) == {}
+        assert case.run(spark, "run-4").damage == ""
+    assert at > 12
+    assert outcomes == {False, True}
+
+
+def whole_rows(file: Path) -> list[dict[str, Any]]:
+    return [] if file.stat().st_size == 100 else rows_of_file(file)
+
+
+def archived_well(case: Place) -> bool:
+    """Whether readers of directories see what they should."""
+    files = [file for file in visible_files(case.archive) if file.name != "by-hand.parquet"]
+    return sum(len(whole_rows(file)) for file in files) == 90
