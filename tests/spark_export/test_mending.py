@@ -422,3 +422,40 @@ def archived_well(case: Place) -> bool:
     """Whether readers of directories see what they should."""
     files = [file for file in visible_files(case.archive) if file.name != "by-hand.parquet"]
     return sum(len(whole_rows(file)) for file in files) == 90
+
+
+def test_records_of_earlier_versions_are_read_and_get_digests(spark: SparkSession, place: Place) -> None:
+    for file in (place.archive / "_records").iterdir():
+        record = json.loads(file.read_text())
+        del record["verified_at"]
+        record["files"] = [entry[:3] for entry in record["files"]]
+        for day in record["days"].values():
+            del day["lost"], day["stores_before"]
+        file.write_text(json.dumps(record))
+
+    assert place.run(spark, "run-2").damage == ""
+
+    for record in place.records().values():
+        assert record.verified_at == NOW
+        assert all(len(file.sha256) == 64 for file in record.files)
+    assert place.covered() == {0, 1, 2}
+
+
+def test_archive_of_one_directory_per_topic_is_mended(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    put(place.store, ONE)
+    compact_into(spark, place.archive, place.store, run="run-1", partition_by=PartitionBy.TOPIC)
+    prune(place.store, before=DAY * DAY_S + 60 * 15, archived={DAY: 15})
+    place.forget_second_names()
+    news, other = sorted(place.files(FIRST))[:2]
+    content = news.read_bytes()
+    news.with_name("by-hand.parquet").write_bytes(content)
+    news.unlink()
+    gone = {row["hash"] for row in rows_of_file(other)} & {row["hash"] for row in rows_of(ONE[:15])}
+    other.unlink()
+
+    report = place.run(spark, "run-2")
+
+    assert lost(report) == {FIRST: len(gone)}
+    assert {row["hash"] for row in rows_of(ONE)} - {row["hash"] for row in archived(place.archive)} == gone
+    assert archived(place.archive) == [row for row in rows_of(ONE) if row["hash"] not in gone]
