@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -210,7 +211,7 @@ async def _is_full(daemon: Daemon, mail: MailClient, client: Client) -> list[str
     if status.returncode != 1 or "disk is full" not in status.stdout:
         broken.append(f"status does not name it: {status.stdout}")
     doctor = await asyncio.to_thread(run_command, "doctor", "--data-dir", daemon.data_dir)
-    if doctor.returncode != 1 or "0 MiB free" not in doctor.stdout:
+    if doctor.returncode != 1 or not re.search(r" (B|KiB) free", doctor.stdout):
         broken.append(f"doctor does not name it: {doctor.stdout}")
     return broken
 

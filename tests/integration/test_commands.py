@@ -569,8 +569,8 @@ def test_stats_for_people_are_a_line_for_each(daemon: Daemon) -> None:
     filled = call("stats", "--data-dir", daemon.data_dir)
 
     names = ["envelopes", "bytes", "topics", "oldest", "newest"]
-    assert [line.split() for line in empty.stdout.splitlines()] == [
-        [name, value] for name, value in zip(names, ["0", "0", "0", "-", "-"], strict=True)
+    assert [line.split(maxsplit=1) for line in empty.stdout.splitlines()] == [
+        [name, value] for name, value in zip(names, ["0", "0 B", "0", "-", "-"], strict=True)
     ]
     assert [line.split()[0] for line in filled.stdout.splitlines()] == names
     assert re.search(r"oldest +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", filled.stdout)

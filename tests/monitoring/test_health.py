@@ -221,6 +221,14 @@ def test_compaction_at_work_for_the_first_time_is_not_late() -> None:
     )
 
 
+def test_compaction_at_work_after_days_without_one_is_not_late_unless_it_hangs() -> None:
+    run = Compaction(started_at=NOW - 60, succeeded_at=NOW - 5 * 86_400)
+
+    assert Patient().judge(compacted(run, is_running=True)) == ()
+    hanging = compacted(replace(run, started_at=NOW - LATE_S - 1), is_running=True)
+    assert "the compaction is late" in Patient().problem(hanging).text
+
+
 def test_nobody_connected_for_a_while_is_a_problem_until_somebody_is() -> None:
     patient = Patient(peers=0)
     assert patient.judge() == ()
