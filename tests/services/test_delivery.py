@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -967,8 +967,29 @@ async def test_what_the_store_has_done_counts_whatever_becomes_of_it(
     assert await desk.answer(request, requester) == Failure(RequestId(keccak256(request)), come_back_in(1))
 
 
+def in_the_form_of_the_specification(cursor: Cursor | None, *topics: rlp.Encodable) -> bytes:
+    fields: list[rlp.Encodable] = [b"", b"", bloom_of([SPORT]), b""]
+    if cursor is not None or topics:
+        fields.append(b"" if cursor is None else cursor.encode())
+    return sealed_request(rlp.encode([*fields, *topics])).raw
+
+
+FORMS_BY_BLOOM: dict[str, Callable[[Cursor | None], bytes]] = {
+    "deployed": lambda cursor: sealed_request(deployed_fields(topics=[], bloom=bloom_of([SPORT]), cursor=cursor)).raw,
+    "one envelope a packet": lambda cursor: (
+        sealed_request(deployed_fields(topics=[], bloom=bloom_of([SPORT]), cursor=cursor, batch=0)).raw
+    ),
+    "specification": in_the_form_of_the_specification,
+    "specification with topics": lambda cursor: in_the_form_of_the_specification(cursor, []),
+    "clear": lambda cursor: clear_request(
+        topics=[], bloom=bloom_of([SPORT]), cursor=b"" if cursor is None else cursor.encode()
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_BY_BLOOM)
 async def test_page_by_bloom_filter_that_takes_too_much_work_ends_early_and_leads_on(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    desk: Desk, form: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, requests_module.__name__)
     monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
@@ -978,18 +999,17 @@ async def test_page_by_bloom_filter_that_takes_too_much_work_ends_early_and_lead
     envelopes = [make_envelope(number, topic=SPORT if number % 50 == 9 else NEWS) for number in range(100)]
     await fill(desk.store, envelopes)
     wanted = [envelope for envelope in in_order(envelopes) if envelope.topic == SPORT]
-    fields = deployed_fields(topics=[], bloom=bloom_of([SPORT]))
+    request = FORMS_BY_BLOOM[form]
 
     found: list[Envelope] = []
     cursors: list[Cursor | None] = [Cursor(NOW + 1, EnvelopeHash(bytes(32)))]
     while cursors[-1] is not None:
-        outcome = await desk.answer(sealed_request(fields).raw)
+        outcome = await desk.answer(request(cursors[-1] if len(cursors) > 1 else None))
         assert isinstance(outcome, Completion)
         assert outcome.cursor is None or outcome.cursor < cursors[-1]
         assert (outcome.last_envelope_hash == NO_ENVELOPE) == (not desk.envelopes)
         found += desk.envelopes
         cursors.append(outcome.cursor)
-        fields = deployed_fields(topics=[], bloom=bloom_of([SPORT]), cursor=outcome.cursor)
 
     assert found == wanted
     assert len(cursors) > 10
