@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,13 +38,16 @@ from mailserver.net.admission import Admission, AdmissionLimits
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.net.pace import BURST_S, SHARE
+from mailserver.services import delivery as delivery_module
+from mailserver.services import requests as requests_module
 from mailserver.services.delivery import DeliverySettings
 from mailserver.services.peer import ServedPeer
 from mailserver.services.peers import Peers
+from mailserver.store import search as search_module
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.waku import peer as waku_peer_module
 from mailserver.waku.acceptance import Requirements, Verdict
-from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest
+from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
 from mailserver.waku.packets import (
     EnvelopeError,
@@ -59,9 +63,11 @@ from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived, St
 from tests.mailservers import (
     NEWS,
     PASSWORD_KEY,
+    SPORT,
     STATUS,
     Clock,
     fill,
+    in_order,
     make_envelope,
     make_envelopes,
     make_large_envelopes,
@@ -343,6 +349,27 @@ async def test_all_pages_are_followed_in_both_forms_of_completion(store: Envelop
 
     assert taken.envelopes == envelopes
     assert [len(packet) for packet in taken.packets] == [10, 10, 10, 5]
+    assert last.cursor is None
+
+
+async def test_pages_that_the_mailserver_ends_early_are_followed(
+    store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, requests_module.__name__)
+    monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
+    monkeypatch.setattr(search_module, "MAX_ROWS", 7)
+    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
+    envelopes = [make_envelope(number, topic=SPORT if number % 50 == 9 else NEWS) for number in range(100)]
+    await fill(store, envelopes)
+    taken = Taken()
+
+    async with mailserver(store) as client:
+        asked = replace(ASK, interest=Interest(bloom=bloom_of([SPORT])))
+        last = await client.request_all(asked, PASSWORD_KEY, taken)
+
+    assert taken.envelopes == [envelope for envelope in in_order(envelopes) if envelope.topic == SPORT]
+    assert len([message for message in caplog.messages if " early=yes " in message]) > 10
     assert last.cursor is None
 
 

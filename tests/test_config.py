@@ -163,6 +163,7 @@ def test_settings_that_can_change_while_the_daemon_runs_are_these() -> None:
         "retention_days",
         "retention_envelopes",
         "retention_bytes",
+        "archive_max_age_hours",
         "archive_before_prune",
         "log_level",
         "log_format",

@@ -19,6 +19,10 @@ from tests.monitoring.samples import FIGURES, NODE, SYNC, with_figures
 
 UNITS = ("_bytes", "_seconds", "_envelopes", "_total")
 UNITLESS = {
+    "mailserver_archive_faulty_files",
+    "mailserver_archive_lost_rows",
+    "mailserver_archive_miscounted_rows",
+    "mailserver_archive_quarantined_rows",
     "mailserver_build_info",
     "mailserver_compaction_died",
     "mailserver_compaction_last_exit_code",

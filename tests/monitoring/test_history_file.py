@@ -71,13 +71,13 @@ async def test_end_in_the_middle_of_a_save_waits_for_it(tmp_path: Path, monkeypa
     begun, go_on = threading.Event(), threading.Event()
     at_once = 0
 
-    def slow_write(path: Path, text: str, mode: int) -> None:
+    def slow_write(path: Path, text: str) -> None:
         nonlocal at_once
         at_once += 1
         assert at_once == 1, "two at once"
         begun.set()
         assert go_on.wait(10)
-        write_atomically(path, text, mode)
+        write_atomically(path, text)
         at_once -= 1
 
     monkeypatch.setattr(history_file_module, "write_atomically", slow_write)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.store import search as search_module
@@ -19,6 +19,7 @@ from mailserver.store.search import always
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of, matches
 from mailserver.waku.envelope import EnvelopeHash, Topic
+from tests.properties import settings
 from tests.store.samples import (
     DAY,
     EVER,
@@ -105,7 +106,7 @@ weights = st.fixed_dictionaries(
     bounded=bounds,
     weighted=weights,
 )
-@settings(max_examples=150, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=150, phases=UNSHRUNK)
 async def test_pages_hold_each_envelope_once_and_in_order_whichever_way_it_takes(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
@@ -138,7 +139,7 @@ async def test_pages_hold_each_envelope_once_and_in_order_whichever_way_it_takes
     weighted=weights,
     most_work=st.sampled_from([0, 0, 5, 30]),
 )
-@settings(max_examples=150, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=150, phases=UNSHRUNK)
 async def test_pages_that_end_early_lead_on_to_each_envelope_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
