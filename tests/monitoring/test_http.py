@@ -186,7 +186,7 @@ async def test_store_that_is_not_writable_is_said_in_words_and_is_not_ready(stat
 async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int) -> None:
     state.health.judge(Sight(disk=DiskFigures(free=2**30, size=2**40)))
 
-    text = "the disk is nearly full: 1.0 GiB of 1024.0 GiB are free"
+    text = "the disk is nearly full: 1 GiB of 1 TiB are free"
     problems = [{"check": "disk", "fatal": False, "text": text}]
     assert await get(port, "/ready") == (200, {"status": "ready", "problems": problems})
     exposed = await text_of(port)

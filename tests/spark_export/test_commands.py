@@ -342,14 +342,14 @@ def test_all_of_a_json_log_is_json(tmp_path: Path) -> None:
     failed = run("verify", *json_log)
 
     assert done.returncode == 0, done.stderr
-    assert failed.returncode == 1
+    assert failed.returncode == 3
     events = [json.loads(line) for line in (done.stderr + failed.stderr).splitlines()]
     compacting, *faults, last = [(event["level"], event["event"]) for event in events]
     assert compacting == ("INFO", "compacting")
     assert set(faults) == {("ERROR", "fault in the archive")}
     assert last == ("CRITICAL", "failed")
     assert (events[0]["days"], events[0]["rows"]) == (1, 3)
-    assert events[-1]["cause"].startswith("check failed for ")
+    assert "3 files of the archive are missing or damaged (2024-10-04): " in events[-1]["cause"]
 
 
 @pytest.mark.parametrize("form", LogFormat)

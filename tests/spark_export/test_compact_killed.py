@@ -196,7 +196,7 @@ def test_run_killed_before_any_step_is_done_by_the_next(
             case.assert_complete()
         else:
             case.assert_complete()
-            assert at == (8 if name == "first" else 7)
+            assert at == (7 if name == "first" else 8)
             break
 
 
