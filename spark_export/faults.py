@@ -208,7 +208,8 @@ def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
     parts = []
     if faults:
         periods = list(dict.fromkeys(fault.period for fault in faults))
-        parts.append(f"{len(faults)} files of the archive are missing or damaged ({_some(periods)}): {_some(faults)}")
+        files = "1 file of the archive is" if len(faults) == 1 else f"{len(faults)} files of the archive are"
+        parts.append(f"{files} missing or damaged ({_some(periods)}): {_some(faults)}")
     if losses:
         rows = sum(loss.rows for loss in losses)
         parts.append(

@@ -227,7 +227,7 @@ def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it
     assert "run ended command=compact exit_code=0" in bad.stderr
     assert "run ended command=verify exit_code=3" in bad.stderr
     assert last.returncode == 1
-    assert "the last verification failed: 1 files of the archive are missing or damaged (2024-10-04): " in last.stderr
+    assert "the last verification failed: 1 file of the archive is missing or damaged (2024-10-04): " in last.stderr
 
 
 def test_nightly_leaves_out_what_is_not_due(store: Path, archive: Path) -> None:
