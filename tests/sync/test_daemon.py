@@ -25,7 +25,6 @@ from tests.integration.daemons import Daemon, running_daemon
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.pairs import digest
 from tests.store.samples import make_store
-from tests.sync import servers
 from tests.sync.running import assert_stored, catching_up, hurry, settled, state_of
 from tests.sync.servers import STATUS, Archive, Asked, make_envelopes, row, serving, settings_for
 from tests.waiting import until
@@ -114,9 +113,9 @@ async def test_daemon_with_another_password_is_told_apart_from_an_empty_one(
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # it is not our loop that catches up
 async def test_daemon_that_is_killed_again_and_again_ends_with_everything_of_two_sources_of_which_one_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(servers, "PASSWORD_KEY", key_from_password(Config().password))
+    key = key_from_password(Config().password)
     now = int(time.time())
     honest = [mined(n, now - 60 - 250 * n) for n in range(300)]
     archive, stuck = Archive(honest, max_limit=20), {5, 9, 14}
@@ -136,8 +135,8 @@ async def test_daemon_that_is_killed_again_and_again_ends_with_everything_of_two
     folder = tmp_path / "data"
     flags = ["--sync-days", "1", "--min-pow", str(MIN_POW), "--archive-topics", f"0x{NEWS.hex()}"]
     async with (
-        serving(lie, name="liar", status=replace(STATUS, pow_requirement=MIN_POW)) as liar,
-        serving(answer) as server,
+        serving(lie, name="liar", status=replace(STATUS, pow_requirement=MIN_POW), key=key) as liar,
+        serving(answer, key=key) as server,
     ):
         flags += ["--trusted-peers", f"{liar.enode},{server.enode}"]
         for number in sorted(stuck):
