@@ -226,8 +226,8 @@ def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(
     acknowledged = run("acknowledge", "--archive", archive, "--json", *FAST)
     again = run(*compact)
 
-    named = r"files? of the archive (is|are) missing or damaged \(2024-10-04\): date=2024-10-04/"
-    assert re.search(named, said(verified, 3))
+    pattern = r"files? of the archive (is|are) missing or damaged \(2024-10-04\): date=2024-10-04/"
+    assert re.search(pattern, said(verified, 3))
     summary, *faults = verified.stdout.splitlines()
     named = [line.partition(": ") for line in faults]
     assert summary == f"verified periods=1 rows=3 faults={len(faults)} lost=0"
