@@ -14,7 +14,7 @@ from mailserver.net.sessions import WAKU, random_entropy, random_key, session_co
 from mailserver.rlpx.events import Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import FrameDecoder
 from mailserver.rlpx.handshake import Secrets
-from mailserver.rlpx.session import Session
+from mailserver.rlpx.session import Session, SessionState
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
 
@@ -121,7 +121,8 @@ class Wire(asyncio.Protocol):
                 case MessageReceived(code=code, payload=payload):
                     self.on_packet(code, payload)
                 case Opened():
-                    self.send(PacketCode.STATUS, self._status.encode())
+                    if self._session.state is SessionState.OPEN:  # it may have said goodbye in the same breath
+                        self.send(PacketCode.STATUS, self._status.encode())
                 case Closed(reason=reason, cause=cause):
                     self._lose(ConnectionLost(reason, cause))
         self.flush()
@@ -159,12 +160,14 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     own = Wire(enode, key or random_key(), status, trusting=trusting)
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+    deadline = loop.time() + CONNECT_TIMEOUT_S
+    async with asyncio.timeout_at(deadline):
         _, wire = await loop.create_connection(
             lambda: own, enode.host, enode.port, local_addr=None if source is None else (source, 0)
         )
-        settings = await wire.ready()
     try:
+        async with asyncio.timeout_at(deadline):
+            settings = await wire.ready()
         yield wire, settings
     finally:
         wire.disconnect()
