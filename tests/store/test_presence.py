@@ -8,6 +8,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.envelopes import EnvelopeStore, open_store
+from mailserver.store.presence import Presence
 from mailserver.store.schema import STORE_FILE
 from tests.mailservers import fill, make_envelopes
 from tests.store.samples import rows
@@ -53,6 +54,24 @@ async def test_nothing_is_confirmed_once_a_file_is_not_the_one_that_is_open(
 
         await assert_lost(store, f"{path.name}{ending} {what}")
         assert (await store.stats()).envelopes == 3  # history is answered
+
+
+async def test_nothing_is_confirmed_that_was_written_while_the_file_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / STORE_FILE
+    is_there = Presence.check
+
+    def lose_what_is_there(presence: Presence) -> None:
+        is_there(presence)
+        path.unlink(missing_ok=True)
+
+    async with open_store(path) as store:
+        await fill(store, make_envelopes(3))
+        monkeypatch.setattr(Presence, "check", lose_what_is_there)
+
+        await assert_lost(store, f"{path.name} was removed")
+        assert (await store.stats()).envelopes == 5  # they are in a file that ends with this process
 
 
 async def test_folder_that_was_moved_away_is_missed(tmp_path: Path) -> None:
