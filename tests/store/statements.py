@@ -1,7 +1,7 @@
 """A Finder on one plain connection, which keeps what it runs and counts what that takes."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Statements:
             "; ".join(detail for *_, detail in self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", tuple(parameters)))
             for sql, parameters in self.run_so_far
         ]
+
+
+Made = Callable[[Sequence[NewEnvelope]], Statements]
+"""Makes a store of these envelopes and opens it: the fixture `made`."""
 
 
 def places(page: Page) -> list[tuple[int, bytes]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -36,29 +36,10 @@ from tests.store.samples import (
     new_envelopes,
     place,
 )
-from tests.store.statements import Statements, places, stored_places
+from tests.store.statements import Made, Statements, places, stored_places
 
 ALMOST_FULL = Interest(bloom=b"\xfe" + b"\xff" * 63)
 """Not read as the full bloom filter, though it admits nearly everything."""
-
-
-Made = Callable[[Sequence[NewEnvelope]], Statements]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Made]:
-    """Makes a store of these envelopes and opens it."""
-    opened: list[Statements] = []
-
-    def make(envelopes: Sequence[NewEnvelope]) -> Statements:
-        path = tmp_path / f"{len(opened)}.db"
-        make_store(path, envelopes)
-        opened.append(Statements(path))
-        return opened[-1]
-
-    yield make
-    for statements in opened:
-        statements.connection.close()
 
 
 async def assert_finds_what_the_model_finds(

@@ -1,9 +1,8 @@
 """mailserver.store.search: what it finds whichever way it takes, where pages end early, and what it costs at worst."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,25 +30,7 @@ from tests.store.samples import (
     make_store,
     new_envelope,
 )
-from tests.store.statements import Statements, places, stored_places
-
-Made = Callable[[Sequence[NewEnvelope]], Statements]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Made]:
-    """Makes a store of these envelopes and opens it."""
-    opened: list[Statements] = []
-
-    def make(envelopes: Sequence[NewEnvelope]) -> Statements:
-        path = tmp_path / f"{len(opened)}.db"
-        make_store(path, envelopes)
-        opened.append(Statements(path))
-        return opened[-1]
-
-    yield make
-    for statements in opened:
-        statements.connection.close()
+from tests.store.statements import Made, Statements, places, stored_places
 
 
 async def pages_of(finder: Finder, query: Query, limit: int, goes_on: Callable[[int], bool] = always) -> list[Page]:
