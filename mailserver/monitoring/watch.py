@@ -18,6 +18,7 @@ from mailserver.monitoring.memory import memory_limit
 from mailserver.store.compaction import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
 from mailserver.store.envelopes import EnvelopeStore, ReceptionDay
 from mailserver.store.handover import read_handover
+from mailserver.store.wal import wal_file
 
 LOOK_INTERVAL_S = 15.0
 """From the end of one look to the start of the next: Prometheus asks as often, or less."""
@@ -102,7 +103,7 @@ class Watch:
     async def _look_at_store(self) -> tuple[StoreFigures | None, tuple[ReceptionDay, ...], str]:
         try:
             usage, oldest = await self._store.usage(), await self._store.oldest_reception()
-            wal = self._path.with_name(f"{self._path.name}-wal")
+            wal = wal_file(self._path)
             days = tuple(await self._store.reception_days(MAX_ARCHIVED_DAYS))
             figures = StoreFigures(usage.envelopes, usage.bytes, _size(self._path), _size(wal), oldest)
         except StoreError as error:

@@ -57,7 +57,7 @@ def _open_writer(path: Path) -> sqlite3.Connection:
     try:
         header = look_at_files(path)
         if header is None:
-            _make(path)
+            _make(path.resolve())  # where a link leads that has nothing at its end yet
         elif header:
             # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
             _look(path, may_be_blank=True)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from mailserver.errors import StoreError
-from mailserver.store.wal import wal_file
+from mailserver.store.wal import index_file, wal_file
 
 
 class StoreLost(StoreError):
@@ -23,7 +23,7 @@ class Presence:
         self._path = path
         # SQLite follows links in the name of the store, and puts the others beside the file that it finds.
         real = path.resolve()
-        names = dict.fromkeys((path, real, wal_file(real), real.with_name(f"{real.name}-shm")))
+        names = dict.fromkeys((path, real, wal_file(real), index_file(real)))
         # On a file system without shared memory SQLite does without log and index.
         self._files = {str(name): found for name in names if (found := _identity(name)) is not None}
         self._lost = ""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from mailserver.errors import StoreError
 from mailserver.store.damage import NO_DATABASE, SQLITE_MAGIC, explain
 from mailserver.store.schema import APPLICATION_ID, SCHEMA_VERSION
-from mailserver.store.wal import has_commit, wal_file
+from mailserver.store.wal import has_commit, index_file, wal_file
 
 BUSY_TIMEOUT_S = 5.0
 CACHE_KIB = 32 * 1024
@@ -36,9 +36,10 @@ def read_untouched(path: Path) -> Iterator[sqlite3.Connection]:
     log = wal_file(path)
     before = _state(path), _state(log)
     has_log = has_commit(path)
-    if has_log and not path.with_name(f"{path.name}-shm").exists():
+    index = index_file(path)
+    if has_log and not index.exists():
         raise StoreError(
-            f"{log} has no index ({path.name}-shm): start the mailserver on a copy of the folder, and stop it"
+            f"{log} has no index ({index.name}): start the mailserver on a copy of the folder, and stop it"
         )
     options = "mode=ro&readonly_shm=1" if has_log else "mode=ro&immutable=1"
     connection = sqlite3.connect(

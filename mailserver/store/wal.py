@@ -60,8 +60,19 @@ class Log:
 
 
 def wal_file(store: Path) -> Path:
-    """Where the log of a store lies."""
-    return store.with_name(f"{store.name}-wal")
+    """Where the log of a store lies: where SQLite puts it, beside the file that a link in the store's name leads to."""
+    return _beside(store, "-wal")
+
+
+def index_file(store: Path) -> Path:
+    """Where the index of a store's log lies, as `wal_file`."""
+    return _beside(store, "-shm")
+
+
+def _beside(store: Path, ending: str) -> Path:
+    if store.is_symlink():
+        store = store.resolve()
+    return store.with_name(f"{store.name}{ending}")
 
 
 def has_content(log: Path) -> bool:
@@ -236,7 +247,7 @@ def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]
 def _salted_index(store: Path) -> tuple[bytes, int] | None:
     """The salts of the log that its index speaks of, and the number of frames that were committed; None if unknown."""
     try:
-        with store.with_name(f"{store.name}-shm").open("rb") as file:
+        with index_file(store).open("rb") as file:
             header = file.read(2 * _INDEX_BYTES)
     except OSError:
         return None

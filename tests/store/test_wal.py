@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.errors import StoreError
+from mailserver.store.damage import look_at_files
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import PAGE_BYTES, STORE_FILE
-from mailserver.store.wal import Log, read_log, wal_file, write_again
+from mailserver.store.untouched import read_untouched
+from mailserver.store.wal import Log, index_file, read_log, wal_file, write_again
 from tests.mailservers import fill, make_envelopes
 from tests.store.samples import change, plain, rows
 
@@ -218,3 +221,59 @@ def test_no_log_is_written_again_where_there_is_none(tmp_path: Path) -> None:
     write_again(tmp_path / STORE_FILE)
 
     assert not list(tmp_path.iterdir())
+
+
+def linked(path: Path) -> Path:
+    """A link to a store in another folder."""
+    link = path.parent.parent / "links" / "store.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    return link
+
+
+def test_log_and_index_of_a_linked_store_are_where_sqlite_has_them(killed: Path) -> None:
+    link, index = linked(killed), killed.parent / "index"
+    flip(killed, frame_count(killed), 4000)
+    assert read(link) == read(killed)
+    index.rename(index_file(link))
+
+    log = read(link)
+
+    assert (wal_file(link), index_file(link).parent) == (wal_file(killed), killed.parent)
+    assert "it is cut off or damaged" in log.damage
+    with pytest.raises(StoreError, match="is damaged: it is cut off or damaged"):
+        look_at_files(link)
+
+
+def test_linked_store_whose_file_is_gone_is_not_begun_anew_beside_its_log(killed: Path) -> None:
+    link = linked(killed)
+    killed.unlink()
+
+    with pytest.raises(StoreError, match=r"is not there, but its log .*-wal is"):
+        look_at_files(link)
+
+
+async def test_linked_store_that_a_kill_left_is_read_with_its_log(killed: Path) -> None:
+    link = linked(killed)
+    (killed.parent / "index").rename(index_file(killed))
+
+    with read_untouched(link) as connection:
+        (found,) = connection.execute("SELECT count(*) FROM envelopes").fetchone()
+
+    assert found == 240
+    async with open_store(link) as store:
+        assert (await store.stats()).envelopes == 240
+    assert sorted(path.name for path in link.parent.iterdir() if path.name.startswith("store.db")) == ["store.db"]
+    assert link.is_symlink()
+
+
+async def test_new_store_is_made_where_its_link_leads(tmp_path: Path) -> None:
+    link = tmp_path / "store.db"
+    (tmp_path / "disk").mkdir()
+    link.symlink_to("disk/mailserver.db")
+
+    async with open_store(link) as store:
+        await fill(store, make_envelopes(3))
+
+    assert link.is_symlink()
+    assert rows(tmp_path / "disk" / "mailserver.db", "SELECT count(*) FROM envelopes") == [(3,)]
