@@ -161,7 +161,10 @@ class Pipe(asyncio.BufferedProtocol):
         """Close once everything is sent and the peer has closed, too; whoever awaits sets the time limit."""
         if self.transport.is_closing():
             return
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:  # the peer has reset the connection, and asyncio's loop has not looked yet; uvloop never raises
+            self.abort()
         while await self.read() != b"":
             pass
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -314,6 +315,19 @@ async def test_finish_of_a_closed_pipe_does_nothing(joined: tuple[Pipe, socket.s
     pipe.abort()
 
     await asyncio.wait_for(pipe.finish(), DEADLINE_S)
+
+
+async def test_finish_of_a_connection_that_the_peer_has_reset_ends_it_like_any_other() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))  # pairs of sockets cannot be reset
+    with listening:
+        _, pipe = await asyncio.get_running_loop().create_connection(Pipe, *listening.getsockname())
+        end, _ = listening.accept()
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.close()  # and the loop has had no turn to see it
+
+    await asyncio.wait_for(pipe.finish(), DEADLINE_S)
+
+    await asyncio.wait_for(pipe.closed(), DEADLINE_S)
 
 
 async def test_abort_closes_whatever_is_unsent(joined: tuple[Pipe, socket.socket]) -> None:
