@@ -139,7 +139,9 @@ class Server:
         """A named peer cannot send us what it has: ask it for that, and say so, but not with every attempt."""
         node_id, now = connection.node_id, asyncio.get_running_loop().time()
         assert node_id is not None
-        is_asked = self._catchup.ask_for_unsent(node_id)
+        enodes = (*self._config.trusted_enodes, *self._config.static_enodes)
+        enode = next((enode for enode in enodes if enode.node_id == node_id), None)
+        is_asked = enode is not None and self._catchup.ask_for_unsent(enode)
         if now >= self._too_long_said.get(node_id, -math.inf) + TOO_LONG_INTERVAL_S:
             self._too_long_said[node_id] = now
             log.warning(

@@ -139,15 +139,22 @@ class Catchup:
         """
         self._contacts = contacts
 
-    def ask_for_unsent(self, node_id: NodeId) -> bool:
-        """Ask a source for what it cannot send us, as its pool is too long for a packet; return whether it is asked.
+    def ask_for_unsent(self, enode: Enode) -> bool:
+        """Ask a peer for what it cannot send us, as its pool is too long for a packet; return whether it is asked.
 
         What was created since the last call is asked for, at most every UNSENT_INTERVAL_S, and for the first time what
-        may still be in its pool: before that, it was asked as of any start.
+        may still be in its pool. It need not be a source of the settings: one that is not, and does not answer as a
+        mailserver would, is not asked for more.
         """
-        source = self._sources.get(node_id)
-        named = {enode.node_id for enode in self._settings.sources}
-        if source is None or node_id not in named or self._max_days <= 0:
+        node_id = enode.node_id
+        named = {source.node_id: source for source in self._settings.sources}
+        if self._max_days <= 0:
+            return False
+        try:
+            source = self._source(named.get(node_id, enode), self._settings.sources)
+        except SyncError:  # so many others are asked already
+            return False
+        if node_id not in named and source.progress().is_hopeless:
             return False
         now = int(self._clock())
         asked_at = self._unsent_asked.get(node_id)

@@ -168,3 +168,14 @@ async def test_packet_that_is_too_long_even_for_a_named_peer_is_told_once(
         daemon.wait_for_line("packet of a named peer is too long")
         assert "fetched=no" in daemon.log
         assert daemon.log.count("packet of a named peer is too long") == 1
+
+
+async def test_static_peer_that_is_too_long_is_asked_for_what_it_has(tmp_path: Path, peers: Peers) -> None:
+    too_long = snappy.compress(bytes(MAX_LONG_PACKET_BYTES + 1))
+    with running_daemon(tmp_path, "--static-peers", named("static"), *ANY_POW, "--sync-days", "1") as daemon:
+        static = await peers.join(daemon, "static")
+        static.write(static.frame_of(bytes([WAKU_OFFSET + PacketCode.MESSAGES]) + too_long))
+        await static.hear_hangup()
+
+        assert "fetched=yes" in daemon.wait_for_line("packet of a named peer is too long")
+        daemon.wait_for_line("catch-up waits")  # it was dialled, and is not there

@@ -466,6 +466,22 @@ async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
     assert line.endswith(f":{server.enode.port} since_s={LATE_S + 10}")
 
 
+async def test_peer_that_is_no_source_is_asked_for_what_it_cannot_send(tmp_path: Path) -> None:
+    unsent = make_envelope(1000, created=NOW - 5)
+
+    async with (
+        serving(Archive([unsent])) as server,
+        catching_up(tmp_path, wanted=None, clock=Clock()) as catchup,
+    ):
+        assert not catchup.ask_for_unsent(server.enode)  # nothing is to be fetched at all
+        await catchup.add_missed(3)
+
+        assert catchup.ask_for_unsent(server.enode)
+        await settled(catchup)
+
+    assert_stored(tmp_path, [unsent])
+
+
 async def test_source_that_cannot_send_its_pool_is_asked_for_it_again_and_again_but_not_all_the_time(
     tmp_path: Path,
 ) -> None:
@@ -482,15 +498,13 @@ async def test_source_that_cannot_send_its_pool_is_asked_for_it_again_and_again_
         archive.add(unsent)
         clock.now += UNSENT_INTERVAL_S
 
-        assert catchup.ask_for_unsent(server.enode.node_id)
+        assert catchup.ask_for_unsent(server.enode)
         await settled(catchup)
-        assert catchup.ask_for_unsent(server.enode.node_id)  # it is dialled again at once: that asks for nothing more
+        assert catchup.ask_for_unsent(server.enode)  # it is dialled again at once: that asks for nothing more
         await settled(catchup)
         clock.now += UNSENT_INTERVAL_S
-        assert catchup.ask_for_unsent(server.enode.node_id)
+        assert catchup.ask_for_unsent(server.enode)
         await settled(catchup)
-
-        assert not catchup.ask_for_unsent(nobody(1).node_id)
 
     assert_stored(tmp_path, [unsent, *THREE_DAYS])
     assert [request.lower for request in server.requests[asked:]] == [
