@@ -21,10 +21,11 @@ from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.config import Config, load_config
-from mailserver.daemon import run_daemon
+from mailserver.daemon import run_daemon, sync_settings
 from mailserver.datadir import read_enode
 from mailserver.errors import ConfigError, DisconnectReason, Rejection, StartupError, StoreError
 from mailserver.mail.completion import Completion, Failure, decode_completion
+from mailserver.mail.request import SealedRequest, decode_request
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.services import pruning as pruning_module
@@ -615,6 +616,24 @@ async def call(port: int, method: str, *params: object) -> Any:
         answer = await reader.read()
     await close_stream(writer)
     return json.loads(answer.partition(b"\r\n\r\n")[2])["result"]
+
+
+async def test_history_requests_of_ours_have_the_work_of_the_setting(tmp_path: Path, log: Log) -> None:
+    """Those that are made by JSON-RPC, and those of catching up."""
+    mailserver = str(Enode(private_key("client").public_key, "127.0.0.1", 1))
+    async with running(tmp_path, rpc="127.0.0.1:0", request_pow=0.02) as daemon:
+        raw = await daemon.join("client")
+        port = int(log("serving JSON-RPC")[0].partition("port=")[2].split()[0])
+
+        await call(port, "waku_markTrustedPeer", mailserver)
+        key_id = await call(port, "waku_addSymKey", f"0x{bytes(range(32)).hex()}")
+        fields = {"mailServerPeer": mailserver, "topics": [f"0x{NEWS.hex()}"], "symKeyID": key_id}
+        await call(port, "wakuext_requestMessages", fields)
+
+        request = decode_request((await raw.hear_packet()).payload)
+        assert isinstance(request, SealedRequest)
+        assert request.envelope.pow() >= 0.02
+    assert sync_settings(Config(request_pow=0.02)).request_pow == 0.02
 
 
 async def test_what_json_rpc_has_changed_stays_unless_the_settings_change_it(tmp_path: Path, log: Log) -> None:
