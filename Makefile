@@ -24,8 +24,11 @@ run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/mailserver.db --archive DIR"
 	@$(BIN)/spark-export compact $(ARGS)
 
+# Two processes share the whole suite, see tests/conftest.py: more would get in the way of tests that judge times.
+WHOLE := -n 2 --dist loadgroup --no-loadscope-reorder
+
 test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(or $(ARGS),$(WHOLE))
 
 check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff format --check .

@@ -1,9 +1,13 @@
-"""What every test leaves as it found it, and which examples properties are tested with."""
+"""What every test leaves as it found it, which examples properties are tested with, and who runs what.
+
+`make test` has two processes run the tests. Each takes the next file when it is done with one; all tests that use Spark
+are as one file, so that Spark starts once, and so are those that use Docker. What takes longest begins first.
+"""
 
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,33 @@ from mailserver import logs
 from tests import properties
 
 properties.register()
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+
+
+LONGEST_FIRST = ("spark", "docker", "fuzz", "browser", "integration")
+"""Markers of tests that take long, in the order in which processes take them; what has none of them comes last."""
+
+TAKEN_TOGETHER = ("spark", "docker")
+"""Markers of tests that one process takes, all of them: they share what is slow to start, or may be there once."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the groups become part of the names
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests belong together, and put them in order, where several processes share them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(next(_marks(item, TAKEN_TOGETHER), item.path.stem)))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    first = next(_marks(item, LONGEST_FIRST), None)
+    return len(LONGEST_FIRST) if first is None else LONGEST_FIRST.index(first)
+
+
+def _marks(item: pytest.Item, names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if item.get_closest_marker(name))
 
 
 @pytest.fixture
