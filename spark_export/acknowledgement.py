@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_export.archive import Archive
 from spark_export.errors import ExportError
-from spark_export.faults import Incidents, Loss
+from spark_export.faults import Fault, Incidents, Loss
 from spark_export.records import lost_of, quarantined_rows
 from spark_export.storage import open_storage
 
@@ -17,9 +17,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What nobody had acknowledged before: rows that are lost by day, and how many rows were set aside."""
+    """What nobody had acknowledged before: rows that are lost by day, records that were damaged, and how many rows
+    were set aside."""
 
     losses: tuple[Loss, ...]
+    damaged_records: tuple[Fault, ...]
     quarantined: int
     whole_archive: bool
 
@@ -27,6 +29,7 @@ class Acknowledged:
         """For programs."""
         return {
             "lost": [loss.as_json() for loss in self.losses],
+            "damaged_records": [fault.as_json() for fault in self.damaged_records],
             "quarantined": self.quarantined,
             "whole_archive": self.whole_archive,
         }
@@ -35,7 +38,11 @@ class Acknowledged:
         """For people: how much it was, then each loss."""
         lost = sum(loss.rows for loss in self.losses)
         whole = " the whole archive" if self.whole_archive else ""
-        return [f"acknowledged{whole} lost={lost} quarantined={self.quarantined}", *map(str, self.losses)]
+        return [
+            f"acknowledged{whole} lost={lost} quarantined={self.quarantined}",
+            *map(str, self.losses),
+            *map(str, self.damaged_records),
+        ]
 
 
 def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool = False) -> Acknowledged:
@@ -56,12 +63,12 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
         if all_is_lost:
             incidents.all_is_lost(now)
             log.warning("loss of the whole archive acknowledged archive=%s", archive.url)
-            return Acknowledged((), 0, whole_archive=True)
+            return Acknowledged((), (), 0, whole_archive=True)
         archive.repair()
         records = archive.records()
         losses = incidents.losses(records.values())
         quarantined = quarantined_rows(records)
-        said = Acknowledged(losses, quarantined - incidents.quarantined_acknowledged, whole_archive=False)
+        set_aside, damaged = quarantined - incidents.quarantined_acknowledged, incidents.damaged_records()
         # First that it is known, then that nothing is missing any more: killed in between, it is done again.
         incidents.acknowledge(lost_of(records.values()), quarantined, now)
         for record in records.values():
@@ -69,4 +76,5 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
             if days != record.days:
                 archive.replace_record(replace(record, days=days))
         log.info("losses acknowledged rows=%d", sum(loss.rows for loss in losses))
-        return said
+        known = tuple(fault for fault in damaged if fault not in incidents.damaged_records())
+        return Acknowledged(losses, known, set_aside, whole_archive=False)

@@ -8,17 +8,24 @@
     _damaged/, _incidents.json                        files set aside; what was found (`spark_export.mending`)
 
 A run writes and verifies in `_staging`, then writes `publish.json`: from here on the change is made, by the next run if
-this one is killed. For each period, the staged directory takes the place of the old one, and then the record does. A
-reader of directories sees the old files or the new; one that has listed the old and not yet opened them is told that
+this one is killed. For each period, the staged directory takes the place of the old one, and then the record does.
+
+Before files that were replaced are deleted, those that replaced them are looked at: each is there, with its size. Else
+the old ones are kept, and `spark_export.mending` takes their rows in. While any period is not as recorded, nothing that
+was replaced earlier is deleted either.
+
+A reader of directories sees the old files or the new; one that has listed the old and not yet opened them is told that
 they are gone, except through `_snapshots`, where names stay for a day after they were replaced.
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_export.errors import ExportError, RecordDamaged
+from spark_export.errors import ExportCheckFailed, ExportError, RecordDamaged
+from spark_export.faults import Fault, FaultKind
 from spark_export.layout import Layout
 from spark_export.records import (
     PeriodRecord,
@@ -33,6 +40,8 @@ from spark_export.records import (
 from spark_export.schema import PERIOD
 from spark_export.storage import Storage
 
+log = logging.getLogger(__name__)
+
 SETTINGS_FILE = "_archive.json"
 RECORDS = "_records"
 STAGING = "_staging"
@@ -41,6 +50,9 @@ QUARANTINE = "_quarantine"
 DAMAGED = "_damaged"
 RUNS = "_runs"
 JOURNAL_FILE = "publish.json"
+
+_REPLACED = f"{STAGING}/replaced"
+"""What periods that are part of others now had: PERIOD/run=..., as in `_damaged`."""
 
 SNAPSHOT_LIFE_S = 24 * 3600
 """How long a query that began before a period was replaced may go on reading it."""
@@ -59,6 +71,11 @@ def snapshot_of(record: PeriodRecord) -> str:
 def staged_data(run: str) -> str:
     """Where a run writes the directories of its periods."""
     return f"{STAGING}/{run}/data"
+
+
+def damaged_of(period: str, run: str) -> str:
+    """Where files of a period are that were set aside, as that run had written it."""
+    return f"{DAMAGED}/{directory_of(period)}/run={run}"
 
 
 def existing_layout(archive: "Archive") -> Layout:
@@ -128,15 +145,42 @@ class Archive:
                 found[name.removeprefix(f"{RECORDS}/")] = str(error)
         return found
 
+    def faults_of(self, record: PeriodRecord, directory: str | None = None) -> list[Fault]:
+        """Compare names and sizes of a period's files with its record: no file is opened.
+
+        Args:
+            directory: where they are; by default where every reader finds them.
+        """
+        directory = directory_of(record.period) if directory is None else directory
+        there = self.storage.files(directory)
+        faults = []
+        for file in record.files:
+            size, name = there.get(file.path), f"{directory}/{file.path}"
+            if size is None:
+                faults.append(Fault(record.period, name, FaultKind.MISSING, file.rows, "is missing"))
+            elif size != file.bytes:
+                cause = f"has {size} bytes instead of {file.bytes}"
+                faults.append(Fault(record.period, name, FaultKind.DAMAGED, file.rows, cause))
+        return faults
+
     def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         """Put what a run has staged and verified in its place; return the records, with digests of the files.
 
         Killed anywhere, it is done by the next `repair`.
+
+        Raises:
+            ExportCheckFailed: a file is not what it was when it was verified; nothing is published.
         """
         self.storage.sync(staged_data(run))
+        for record in records:
+            if faults := self._faults_of_staged(run, record):
+                raise ExportCheckFailed(record.period, str(faults[0]))
         records = [self.digested(f"{staged_data(run)}/{directory_of(record.period)}", record) for record in records]
         self.storage.write(f"{STAGING}/{run}/{JOURNAL_FILE}", encode_records(records))
-        return self._publish(run, records)
+        published = self._publish(run, records)
+        if left := {record.period for record in records} - {record.period for record in published}:
+            raise ExportCheckFailed(", ".join(sorted(left)), "what was verified is not there any more")
+        return published
 
     def digested(self, directory: str, record: PeriodRecord) -> PeriodRecord:
         """The record, with the digest of each file in a directory that has none: of what was just read as sound."""
@@ -150,16 +194,41 @@ class Archive:
         self.storage.write(f"{RECORDS}/{record.period}.json", encode_record(record))
 
     def repair(self) -> None:
-        """Complete what a killed run had verified, remove what it had not, and what has been replaced for long."""
+        """Complete what a killed run had verified; remove what it had not, and what has been replaced for long.
+
+        Nothing is removed while a period is not as recorded.
+        """
         for run in self.storage.names(STAGING):
             name = f"{STAGING}/{run}/{JOURNAL_FILE}"
             journal = self.storage.read(name)
-            if journal is None:
-                self.storage.remove(f"{STAGING}/{run}")
-            else:
+            if journal is not None:
                 self._publish(run, decode_records(journal, f"{self.url}/{name}"))
+        if any(map(self.faults_of, self.records().values())):
+            self._put_back_replaced()
+        else:
+            for run in self.storage.names(STAGING):
+                self.storage.remove(f"{STAGING}/{run}")
+            self._remove_old_snapshots()
         self._remove_replaced()
-        self._remove_old_snapshots()
+
+    def set_aside(self, name: str, target: str) -> None:
+        """Move a file; one that was set aside under that name before stays."""
+        number, free = 1, target
+        while self.storage.size(free) is not None:
+            number += 1
+            free = f"{target}.{number}"
+        self.storage.put(name, free)
+        log.warning("file set aside file=%s to=%s", name, free)
+
+    def older_snapshots(self) -> list[str]:
+        """Directories of second names whose periods are of another run by now."""
+        current = {snapshot_of(record) for record in self.records().values()}
+        names = [
+            f"{SNAPSHOTS}/{period}/{run}"
+            for period in self.storage.names(SNAPSHOTS)
+            for run in self.storage.names(f"{SNAPSHOTS}/{period}")
+        ]
+        return [name for name in names if name not in current]
 
     def write_report(self, run: str, report: dict[str, Any]) -> None:
         """Keep the report of a run."""
@@ -182,9 +251,17 @@ class Archive:
         for record in records:
             staged, target = f"{staged_data(run)}/{directory_of(record.period)}", directory_of(record.period)
             in_place = self._in_place(record)
+            if not in_place and (faults := self._faults_of_staged(run, record)):  # since a run was killed
+                log.error("period not published, what was written of it is damaged fault=%r", str(faults[0]))
+                current = before.get(record.period)
+                if current is not None and self.faults_of(current):
+                    self._keep_staged(run, current)
+                continue
             snapshot = self.storage.link(target if in_place else staged, snapshot_of(record))
             if not in_place:
                 self.storage.put(staged, target)
+            if self.faults_of(record):
+                self._keep_staged(run, record)
             previous = before.get(record.period)
             if previous is not None and previous.run != record.run:
                 self.storage.touch(snapshot_of(previous))  # before the record: of a killed run, too, they stay a day
@@ -194,33 +271,60 @@ class Archive:
         self.storage.remove(f"{STAGING}/{run}")
         return published
 
+    def _faults_of_staged(self, run: str, record: PeriodRecord) -> list[Fault]:
+        return self.faults_of(record, f"{staged_data(run)}/{directory_of(record.period)}")
+
     def _in_place(self, record: PeriodRecord) -> bool:
-        """Whether a period's directory holds the record's files: each run gives its files names of their own."""
-        folder, _, name = record.files[0].path.rpartition("/")
-        return name in self.storage.names(f"{directory_of(record.period)}/{folder}")
+        """Whether a period's directory holds files of the record: each run gives its files names of their own."""
+        there = self.storage.files(directory_of(record.period))
+        return any(file.path in there for file in record.files)
+
+    def _keep_staged(self, run: str, record: PeriodRecord) -> None:
+        """Set aside what else there is of a period that is not as recorded: its rows are taken in again with it."""
+        staged, aside = f"{staged_data(run)}/{directory_of(record.period)}", damaged_of(record.period, record.run)
+        for directory in (staged, f"{staged}.old"):
+            for path in self.storage.files(directory):
+                self.set_aside(f"{directory}/{path}", f"{aside}/{path}")
 
     def _remove_replaced(self) -> None:
-        """Take away the directories and records of periods that are part of others now."""
+        """Take away the directories and records of periods that are part of others now, if those are as recorded."""
         found = self._all_records()
-        current = {(record.period, record.run) for record in visible(found)}
-        replaced = [record for record in found if (record.period, record.run) not in current]
+        current = visible(found)
+        doubtful = {pair for record in current if self.faults_of(record) for pair in record.replaces}
+        shown = {(record.period, record.run) for record in current}
+        replaced = []
+        for record in found:
+            if (record.period, record.run) in doubtful:
+                log.error("merged files kept, what they were merged into is damaged period=%s", record.period)
+            elif (record.period, record.run) not in shown:
+                replaced.append(record)
         # Renamed first, all at once: a reader of directories should not meet both for long.
+        names = {record.period: f"{_REPLACED}/{directory_of(record.period)}/run={record.run}" for record in replaced}
         for record in replaced:
             if self.storage.names(directory_of(record.period)):
-                self.storage.put(directory_of(record.period), f"{STAGING}/replaced/{directory_of(record.period)}")
+                self.storage.put(directory_of(record.period), names[record.period])
+        if replaced and any(self.faults_of(record) for record in current if record.replaces):  # since it was looked
+            self._put_back_replaced()
+            return
         for record in replaced:
             self.storage.touch(snapshot_of(record))
             self.storage.remove(f"{RECORDS}/{record.period}.json")
-        self.storage.remove(f"{STAGING}/replaced")
+        for name in names.values():
+            self.storage.remove(name)
+        if not self.storage.files(_REPLACED):
+            self.storage.remove(_REPLACED)
+
+    def _put_back_replaced(self) -> None:
+        """Give what a killed run was about to delete its place again: it is in no record, and so it is taken in."""
+        for directory in self.storage.names(_REPLACED):
+            for run in self.storage.names(f"{_REPLACED}/{directory}"):
+                if not self.storage.names(directory):
+                    self.storage.put(f"{_REPLACED}/{directory}/{run}", directory)
 
     def _remove_old_snapshots(self) -> None:
-        current = {snapshot_of(record) for record in self.records().values()}
+        for name in self.older_snapshots():
+            if self.storage.age(name) > SNAPSHOT_LIFE_S:
+                self.storage.remove(name)
         for period in self.storage.names(SNAPSHOTS):
-            runs = self.storage.names(f"{SNAPSHOTS}/{period}")
-            for run in runs:
-                name = f"{SNAPSHOTS}/{period}/{run}"
-                if name not in current and self.storage.age(name) > SNAPSHOT_LIFE_S:
-                    self.storage.remove(name)
-                    runs = [other for other in runs if other != run]
-            if not runs:
+            if not self.storage.names(f"{SNAPSHOTS}/{period}"):
                 self.storage.remove(f"{SNAPSHOTS}/{period}")

@@ -69,14 +69,15 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         layout = _layout(archive, config)
         incidents = Incidents(archive.storage)
         records: dict[str, PeriodRecord] = {}
-        if layout is not None:
-            mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
+        mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
+        mending = None if layout is None else mending_of(layout)
+        if mending is not None:
             mending.unreadable_records()
             archive.repair()
             records = mending.find(archive.records(), read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
-            report.faults = mending.faults
             records = mending.mend(records)
+            report.faults = mending.faults
         groups = plan_groups(stores, records, last_day(config, now))
         hand_over(stores, records, archive.url, now)
         for number, group in enumerate(groups):
@@ -88,6 +89,10 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             with full_disk_told(spark, config.archive, group.bytes):
                 published = compaction.run(group, records, report)
             records |= {record.period: record for record in published}
+            if any(map(archive.faults_of, published)):  # since they were verified: they cover nothing
+                mending = mending or mending_of(layout)
+                mending.look(records)
+                report.faults = mending.faults
             hand_over(stores, records, archive.url, time.time())
         report.archived = archived_days(records)
         report.quarantined_in_all = quarantined_rows(records) - incidents.quarantined_acknowledged

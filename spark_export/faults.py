@@ -34,6 +34,8 @@ class FaultKind(Enum):
     DAMAGED = "damaged"
     UNRECORDED = "unrecorded"
     """It is there, but in no record."""
+    RECORD = "record"
+    """A period's record is not whole: nobody knows which files and rows it spoke of."""
 
 
 _ADVICE = {
@@ -41,6 +43,8 @@ _ADVICE = {
     "put the file back from a copy, if there is one",
     FaultKind.DAMAGED: "run `spark-export compact`, which keeps every whole row of it; look after the disk",
     FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive has not",
+    FaultKind.RECORD: "compare what is there of that period with the last report in `_runs` that names it, then run "
+    "`spark-export acknowledge`",
 }
 
 
@@ -140,15 +144,19 @@ class Incidents:
             self.all, self.quarantined_acknowledged = _decode(text, f"{storage.url}/{INCIDENTS_FILE}")
 
     def add(self, period: str, run: str, days: Iterable[int], faults: Sequence[Fault], now: float) -> None:
-        """Take down what was found; what is known of the same period as that run wrote it, stays so."""
-        known = next((one for one in self.all if (one.period, one.run) == (period, run)), None)
+        """Take down what was found, with what is known already of the same period as that run wrote it.
+
+        What an operator has acknowledged is over: what is found after that is another incident.
+        """
+        open_ = (one for one in self.all if one.acknowledged_at is None)
+        known = next((one for one in open_ if (one.period, one.run) == (period, run)), None)
         seen = {fault.file for fault in known.faults} if known is not None else set()
         new = tuple(fault for fault in faults if fault.file not in seen)
         if known is None:
             self._write((*self.all, Incident(period, run, int(now), tuple(sorted(days)), new)))
         elif new or known.taken_in:
             faults = (*known.faults, *new)
-            self._replace(known, replace(known, faults=tuple(faults), taken_in=False, acknowledged_at=None))
+            self._replace(known, replace(known, faults=tuple(faults), taken_in=False))
 
     def take_in(self, incident: Incident) -> None:
         """Note that nothing more can be had from what was set aside."""
@@ -172,6 +180,16 @@ class Incidents:
     def losses(self, records: Iterable[PeriodRecord]) -> tuple[Loss, ...]:
         """What is lost, and not acknowledged, day by day."""
         return tuple(Loss(day, rows, size, self._files_of(day)) for day, (rows, size) in lost_of(records).items())
+
+    def damaged_records(self) -> tuple[Fault, ...]:
+        """Records that were not whole, and are not acknowledged: what is lost with one stands in no count."""
+        return tuple(
+            fault
+            for one in self.all
+            if one.acknowledged_at is None
+            for fault in one.faults
+            if fault.kind is FaultKind.RECORD
+        )
 
     def whole_archive_lost_at(self) -> int | None:
         """When an operator last said that all of the archive is gone; Unix seconds."""
@@ -206,10 +224,17 @@ class Incidents:
 def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
     """Both in one line: all numbers, and the first names."""
     parts = []
-    if faults:
-        periods = list(dict.fromkeys(fault.period for fault in faults))
-        files = "1 file of the archive is" if len(faults) == 1 else f"{len(faults)} files of the archive are"
-        parts.append(f"{files} missing or damaged ({_some(periods)}): {_some(faults)}")
+    damaged = [fault for fault in faults if fault.kind is not FaultKind.RECORD]
+    records = [fault.period for fault in faults if fault.kind is FaultKind.RECORD]
+    if damaged:
+        periods = list(dict.fromkeys(fault.period for fault in damaged))
+        files = "1 file of the archive is" if len(damaged) == 1 else f"{len(damaged)} files of the archive are"
+        parts.append(f"{files} missing or damaged ({_some(periods)}): {_some(damaged)}")
+    if records:
+        parts.append(
+            f"records of the archive were damaged ({_some(records)}), and nobody knows what is lost with them: "
+            "see `spark-export verify`, then run `spark-export acknowledge`"
+        )
     if losses:
         rows = sum(loss.rows for loss in losses)
         parts.append(

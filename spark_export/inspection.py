@@ -3,7 +3,7 @@
 Nothing is changed here: `spark_export.mending` does something about what is found.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
@@ -41,17 +41,10 @@ def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> li
     return faults
 
 
-def _of_period(archive: Archive, record: PeriodRecord) -> Iterator[Fault]:
-    directory = directory_of(record.period)
-    there = archive.storage.files(directory)
-    for file in record.files:
-        size = there.pop(file.path, None)
-        if size is None:
-            yield Fault(record.period, f"{directory}/{file.path}", FaultKind.MISSING, file.rows, "is missing")
-        elif size != file.bytes:
-            cause = f"has {size} bytes instead of {file.bytes}"
-            yield Fault(record.period, f"{directory}/{file.path}", FaultKind.DAMAGED, file.rows, cause)
-    yield from _unrecorded(record.period, there)
+def _of_period(archive: Archive, record: PeriodRecord) -> list[Fault]:
+    there = archive.storage.files(directory_of(record.period))
+    unknown = {path: size for path, size in there.items() if path not in {file.path for file in record.files}}
+    return [*archive.faults_of(record), *_unrecorded(record.period, unknown)]
 
 
 def _unrecorded(period: str, files: Mapping[str, int]) -> list[Fault]:

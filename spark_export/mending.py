@@ -11,6 +11,7 @@ as if it came late. The run goes on with the stores, and archives again what the
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections import defaultdict
@@ -22,8 +23,17 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
-from spark_export.archive import DAMAGED, RECORDS, Archive, directory_of, snapshot_of, staged_data
-from spark_export.days import day_name
+from spark_export.archive import (
+    DAMAGED,
+    RECORDS,
+    SNAPSHOTS,
+    Archive,
+    damaged_of,
+    directory_of,
+    snapshot_of,
+    staged_data,
+)
+from spark_export.days import day_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind, Incident, Incidents
@@ -34,7 +44,6 @@ from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_st
 from spark_export.records import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
 from spark_export.schema import ENVELOPES, PERIOD
 from spark_export.source import BATCH_ROWS
-from spark_export.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +65,17 @@ class Mending:
         self._run = run
         self._now = now
         self._incidents = incidents
-        self.faults: list[Fault] = []
-        """All that was found in this run."""
+        self.faults = list(incidents.damaged_records())
+        """All that was found in this run, and records that an earlier one found damaged."""
 
     def unreadable_records(self) -> None:
         """Set aside records that are not whole: their periods' files are in no record from then on."""
         for name, cause in self._archive.unreadable_records().items():
             period = name.removesuffix(".json")
-            fault = Fault(period, f"{RECORDS}/{name}", FaultKind.DAMAGED, 0, cause)
+            fault = Fault(period, f"{RECORDS}/{name}", FaultKind.RECORD, 0, cause)
             self._found([fault])
             self._incidents.add(period, NO_RECORD, [], [fault], self._now)
-            _set_aside(self._archive.storage, f"{RECORDS}/{name}", f"{DAMAGED}/{RECORDS}/{name}")
+            self._archive.set_aside(f"{RECORDS}/{name}", f"{DAMAGED}/{RECORDS}/{name}")
 
     def find(
         self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
@@ -96,7 +105,7 @@ class Mending:
 
     def _look(self, records: Mapping[str, PeriodRecord]) -> list[Fault]:
         faults = names_and_sizes(self._archive, records)
-        self._found(faults)
+        self._found([fault for fault in faults if fault not in self.faults])
         return faults
 
     def _write_down(self, records: dict[str, PeriodRecord], faults: Sequence[Fault]) -> None:
@@ -124,15 +133,18 @@ class Mending:
                 self._archive.replace_record(records[record.period])
 
     def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
-        """Mend every period of an incident that has not come to its end; return the records that hold then."""
-        for number, incident in enumerate(self._incidents.all):
-            if incident.taken_in or not incident.period:
-                continue
+        """Mend every period of an incident that has not come to its end; return the records that hold then.
+
+        All files that are wrong are set aside before any rows are taken in: taking in reads and replaces directories.
+        """
+        waiting = [(number, one) for number, one in enumerate(self._incidents.all) if one.period and not one.taken_in]
+        for number, incident in waiting:
             record = records.get(incident.period)
             if record is not None and record.run == incident.run:
                 records[record.period] = self._mend_period(record, f"{self._run}-mended-{number}")
             elif record is None and incident.run == NO_RECORD:
                 self._set_aside_all(incident)
+        for number, incident in waiting:
             records |= self._take_in(incident, records, f"{self._run}-taken-in-{number}")
             self._incidents.take_in(incident)
         return records
@@ -146,7 +158,7 @@ class Mending:
         """Have a period's record say what is there, and nothing else be there."""
         directory = directory_of(record.period)
         there = self._archive.storage.files(directory)
-        aside = f"{DAMAGED}/{directory}/run={record.run}"
+        aside = damaged_of(record.period, record.run)
         for file in record.files:
             if there.get(file.path) != file.bytes and self._restore(record, file, there, aside):
                 there[file.path] = file.bytes
@@ -160,7 +172,7 @@ class Mending:
             contents = read_contents(self._spark, self._archive, self._layout, record, present)
         good = {file.path for file in contents.good}
         for path in sorted(self._archive.storage.files(directory).keys() - good):
-            _set_aside(self._archive.storage, f"{directory}/{path}", f"{aside}/{path}")
+            self._archive.set_aside(f"{directory}/{path}", f"{aside}/{path}")
         mended = self._mended(record, contents, run)
         if mended.run != record.run and mended.files:
             mended = replace(mended, snapshot=self._archive.storage.link(directory, snapshot_of(mended)))
@@ -179,7 +191,7 @@ class Mending:
         if not record.snapshot or storage.is_same(second, name) or storage.size(second) != file.bytes:
             return False
         if file.path in there:
-            _set_aside(storage, name, f"{aside}/{file.path}")
+            self._archive.set_aside(name, f"{aside}/{file.path}")
         log.info("file restored by its second name file=%s", name)
         return storage.restore(second, name)
 
@@ -210,26 +222,46 @@ class Mending:
     def _set_aside_all(self, incident: Incident) -> None:
         directory = directory_of(incident.period)
         for path in self._archive.storage.files(directory):
-            _set_aside(self._archive.storage, f"{directory}/{path}", f"{DAMAGED}/{directory}/run={NO_RECORD}/{path}")
+            self._archive.set_aside(f"{directory}/{path}", f"{damaged_of(incident.period, NO_RECORD)}/{path}")
         self._archive.storage.remove(directory)  # it has no file
 
     def _take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         """Add what is whole of the files that were set aside, and not in the archive, to their days."""
-        base = f"{DAMAGED}/{directory_of(incident.period)}/run={incident.run}"
-        paths = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.files(base)]
-        if not paths:
+        base = damaged_of(incident.period, incident.run)
+        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.files(base)]
+        older = self._second_names(incident)
+        if not aside and not older:
             return {}
         with _each_row_group_by_itself(self._spark):
-            rows = self._new_rows(paths, records).persist()
+            rows = self._new_rows({DAMAGED: aside, SNAPSHOTS: older}, records).persist()
             try:
                 return self._publish(rows, records, run)
             finally:
                 rows.unpersist()
 
-    def _new_rows(self, paths: Sequence[str], records: Mapping[str, PeriodRecord]) -> DataFrame:
-        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive."""
-        rows = _whole_rows(self._spark, self._layout, f"{self._archive.url}/{DAMAGED}", paths)
-        rows = rows.dropDuplicates(["hash"])
+    def _second_names(self, incident: Incident) -> list[str]:
+        """What an incident's days had in files that were replaced, as far as that is still there."""
+        periods = {incident.period, *map(day_name, incident.days), *map(month_of, incident.days)}
+        wanted = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in sorted(periods))
+        return [
+            f"{self._archive.url}/{name}/{path}"
+            for name in self._archive.older_snapshots()
+            if name.startswith(wanted)
+            for path in self._archive.storage.files(name)
+        ]
+
+    def _new_rows(self, paths: Mapping[str, Sequence[str]], records: Mapping[str, PeriodRecord]) -> DataFrame:
+        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive.
+
+        Args:
+            paths: of files, by the directory of the archive that they are below.
+        """
+        parts = [
+            _whole_rows(self._spark, self._layout, f"{self._archive.url}/{top}", below)
+            for top, below in paths.items()
+            if below
+        ]
+        rows = functools.reduce(DataFrame.unionByName, parts).dropDuplicates(["hash"])
         ((first, last),) = rows.agg(F.min("created"), F.max("created")).collect()
         near = [f"{self._archive.url}/{directory_of(period)}" for period in near_periods(records, first, last)]
         if not near:
@@ -281,7 +313,11 @@ class Mending:
                 PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
-        return {record.period: record for record in self._archive.publish(run, published)}
+        published = self._archive.publish(run, published)
+        for record in published:
+            if faults := self._archive.faults_of(record):  # what was set aside has to be taken in once more
+                raise ExportCheckFailed(record.period, str(faults[0]))
+        return {record.period: record for record in published}
 
 
 @contextlib.contextmanager
@@ -329,13 +365,3 @@ def _forget(said: DayRecord) -> DayRecord:
     for store, seq in said.stores.items():
         before[store] = max(seq, before.get(store, seq))
     return replace(said, stores={}, stores_before=before)
-
-
-def _set_aside(storage: Storage, name: str, target: str) -> None:
-    """Move a file; one that was set aside under that name before stays."""
-    number, free = 1, target
-    while storage.size(free) is not None:
-        number += 1
-        free = f"{target}.{number}"
-    storage.put(name, free)
-    log.warning("file set aside file=%s to=%s", name, free)

@@ -12,7 +12,7 @@ from mailserver.store.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, existing_layout, staged_data
 from spark_export.days import day_of, month_of
 from spark_export.errors import ExportCheckFailed
-from spark_export.faults import Incidents
+from spark_export.faults import FaultKind, Incidents
 from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
 from spark_export.layout import Layout
@@ -44,15 +44,16 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
         mending.look(records)
         report.faults = mending.faults
         report.losses = incidents.losses(records.values())
-        faulty = {fault.period for fault in report.faults}
+        faulty = {fault.period for fault in report.faults if fault.kind is not FaultKind.RECORD}  # those are mended
         for number, (month, parts) in enumerate(_months(records, now)):
-            if faulty & {part.period for part in parts}:
+            if faulty & {month, *(part.period for part in parts)}:
                 log.warning("month not merged, it is damaged month=%s", month)
                 continue
             log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
             with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
                 record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts, now)
             report.add(record, 0)
+        mending.look(archive.records())  # days are kept where their month's files are not what they were
         archive.write_report(run, report.as_json(time.time()))
     return report
 

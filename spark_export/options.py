@@ -142,6 +142,19 @@ def _days(text: str) -> None:
         raise ValueError(f"{text!r} is not a number of days from 0 to {MAX_VERIFY_DAYS:.0f}")
 
 
+OFF = "off"
+
+
+def _schedule_or_off(name: str, what: str, cron: str, *, after: str) -> Option:
+    return Option(
+        name,
+        f'{what}, or "{OFF}" (default: "{cron}", after {after})',
+        "CRON",
+        lambda text: text == OFF or next_due(text, 0.0),
+        default=cron,
+    )
+
+
 STORE = Option(
     "store",
     "a mailserver's store, DIR/mailserver.db; repeat it for several, which are merged",
@@ -219,20 +232,11 @@ SCHEDULE = Option(
     lambda text: next_due(text, 0.0),
     default="17 3 * * *",
 )
-OFF = "off"
-MERGE_SCHEDULE = Option(
-    "merge_schedule",
-    'when to merge the months that are over, or "off" (default: "17 3 2 * *", after that night\'s compaction)',
-    "CRON",
-    lambda text: text == OFF or next_due(text, 0.0),
-    default="17 3 2 * *",
+MERGE_SCHEDULE = _schedule_or_off(
+    "merge_schedule", "when to merge the months that are over", "17 3 2 * *", after="that night's compaction"
 )
-VERIFY_SCHEDULE = Option(
-    "verify_schedule",
-    'when to verify the whole archive, or "off" (default: "17 3 * * 0", after Sunday\'s compaction)',
-    "CRON",
-    lambda text: text == OFF or next_due(text, 0.0),
-    default="17 3 * * 0",
+VERIFY_SCHEDULE = _schedule_or_off(
+    "verify_schedule", "when to verify the whole archive", "17 3 * * 0", after="Sunday's compaction"
 )
 MAX_RUN_HOURS = Option(
     "max_run_hours",

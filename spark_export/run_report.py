@@ -60,8 +60,9 @@ class RunReport:
     def as_json(self, now: float) -> dict[str, Any]:
         """The report of a run that ends now. `bytes` are of files, `envelope_bytes` of envelopes in them.
 
-        `faults`: files of the archive that this run found missing or damaged, before it mended what it could. `lost`:
-        rows that were archived and are not there any more, until an operator has acknowledged that.
+        `faults`: files of the archive that this run found missing or damaged, before it mended what it could; records
+        of periods that were damaged, until an operator has acknowledged that. `lost`: rows that were archived and are
+        not there any more, until that is acknowledged, too.
         `quarantined` is of this run, `quarantined_in_all` what nobody has acknowledged.
         `miscounted`: days of which a store has more or fewer rows than it has counted; they are not handed over.
         """

@@ -86,7 +86,7 @@ class Storage(Protocol):
         """Delete a file or a whole directory, if it is there."""
 
     def put(self, source: str, target: str) -> None:
-        """Make directory `source` be `target`; what was `target` is `source` afterwards, or gone."""
+        """Make directory `source` be `target`; what was `target` is `source` afterwards, or `source` with `.old`."""
 
     def link(self, source: str, target: str) -> bool:
         """Give each Parquet file below `source` a second name below `target`, the same but for `.parquet`.
@@ -404,7 +404,6 @@ class HadoopStorage:
             if self._files.exists(self._path(target)):
                 self._rename(target, aside)
             self._rename(source, target)
-            self._files.delete(self._path(aside), True)
 
     def link(self, source: str, target: str) -> bool:
         """See Storage: there are no second names."""

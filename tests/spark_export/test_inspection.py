@@ -1,12 +1,23 @@
-"""spark_export.inspection: whose turn it is to be read again. What reading finds is in test_mending.py."""
+"""spark_export.inspection: whose turn it is to be read again, and what is no fault of a file.
 
-from collections.abc import Sequence
+What reading finds is in test_mending.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
+from spark_export.archive import Archive
+from spark_export.config import PartitionBy
+from spark_export.errors import ExportError, Unreadable
 from spark_export.fingerprint import Fingerprint
-from spark_export.inspection import LEAD_S, due
+from spark_export.inspection import LEAD_S, due, read_contents
+from spark_export.layout import Layout
 from spark_export.records import DayRecord, FileRecord, PeriodRecord
+from spark_export.storage import HadoopStorage
 
 A_DAY = 86_400
 A_WEEK = 7 * A_DAY
@@ -65,3 +76,29 @@ def test_each_is_read_again_in_time_and_no_night_has_all_of_the_work(sizes: list
 def test_next_nightly_run_would_be_too_late_for_what_is_read_now() -> None:
     assert LEAD_S > A_DAY
     assert turns(records([NOW - A_WEEK + LEAD_S, NOW])) == ["000"]
+
+
+@pytest.fixture
+def unreachable(spark: SparkSession) -> Iterator[Archive]:
+    """An archive on a machine where nothing listens."""
+    retries = "ipc.client.connect.max.retries"
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - there is no other way to it
+    configuration.set(retries, "0")
+    yield Archive(HadoopStorage(spark, "hdfs://127.0.0.1:1/archive"))
+    configuration.unset(retries)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sha256", ["", "12" * 32])
+def test_file_on_a_machine_that_cannot_be_reached_is_not_taken_for_damaged(
+    spark: SparkSession, unreachable: Archive, sha256: str
+) -> None:
+    (record,) = records([0]).values()
+    files = [replace(file, sha256=sha256) for file in record.files]
+
+    with pytest.raises((Py4JJavaError, ExportError), match="Connection refused") as caught:
+        read_contents(
+            spark, unreachable, Layout(PartitionBy.TOPIC_PREFIX, 1), replace(record, files=tuple(files)), files
+        )
+
+    assert not isinstance(caught.value, Unreadable)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.archive import Archive
 from spark_export.config import PartitionBy
-from spark_export.errors import ArchiveGone, ExportError
+from spark_export.errors import ArchiveGone, ExportCheckFailed, ExportError
 from spark_export.faults import FaultKind
 from spark_export.mending import Mending
 from spark_export.merge import merge
@@ -283,7 +284,34 @@ def test_directory_without_a_record_and_a_record_that_is_not_whole_lose_nothing(
     assert {period for period, _ in named(report)} == {FIRST, SECOND}
     assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
     assert sorted(place.records()) == [FIRST, SECOND, THIRD]
-    assert place.run(spark, "run-3").damage == ""
+    assert place.run(spark, "run-3").losses == ()
+
+
+def test_record_that_was_damaged_stays_named_until_it_is_acknowledged(spark: SparkSession, place: Place) -> None:
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    (place.archive / "_records" / f"{SECOND}.json").write_text('{"version": 1')
+    place.forget_second_names()
+    place.file(SECOND).unlink()  # nobody can tell that it was there
+    place.run(spark, "run-2")
+
+    again = place.run(spark, "run-3")
+
+    assert named(again) == [(SECOND, FaultKind.RECORD)]
+    assert again.archive_figures().faults == 1
+    assert f"records of the archive were damaged ({SECOND})" in again.damage
+    assert verify(spark, str(place.archive), now=NOW).faults == tuple(again.faults)
+    month = merge(spark, str(place.archive), now=(DAY + 60) * DAY_S, run="merge-1")
+    assert [period["period"] for period in month.periods] == ["2024-10"]  # what is there is whole
+    assert named(month) == named(again)
+    said = acknowledge(spark, str(place.archive), now=NOW)
+    assert said.damaged_records == tuple(again.faults)
+    assert f"_records/{SECOND}.json" in said.as_words()[1]
+    assert place.run(spark, "run-4").damage == ""
+
+    strange = place.archive / f"date={SECOND}" / "topic_prefix=9" / "by-hand.parquet"
+    strange.parent.mkdir(parents=True)
+    shutil.copy(place.set_aside()[-1], strange)
+    assert named(place.run(spark, "run-5")) == [(SECOND, FaultKind.UNRECORDED)]
 
 
 def test_month_that_was_merged_is_mended_by_days(spark: SparkSession, place: Place) -> None:
@@ -306,6 +334,49 @@ def test_month_that_was_merged_is_mended_by_days(spark: SparkSession, place: Pla
     merge(spark, str(place.archive), now=later, run="merge-2")
     assert lost_of(place.records().values()) == {DAY: (len(gone), sum(row["size"] for row in gone))}
     assert lost(place.run(spark, "run-3", later)) == {FIRST: len(gone)}
+
+
+def test_month_and_its_late_day_are_mended_together(spark: SparkSession, place: Place) -> None:
+    later, late = (DAY + 60) * DAY_S, envelopes(30, day=DAY + 1, first=300)
+    merge(spark, str(place.archive), now=later, run="merge-1")
+    put(place.store, late)
+    place.run(spark, "run-2", later)
+    place.forget_second_names()
+    prune(place.store, before=(DAY + 1) * DAY_S, archived={DAY: 30})
+    (file,) = (place.archive / "date=2024-10").glob("topic_prefix=9/*")
+    file.rename(file.with_name("by-hand.parquet"))
+    os.truncate(place.file(SECOND), 100)
+
+    report = place.run(spark, "run-3", later)
+
+    assert {period for period, _ in named(report)} == {"2024-10", SECOND}
+    assert report.losses == ()
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE, *late])
+    assert place.run(spark, "run-4", later).damage == ""
+
+
+def test_rows_that_go_missing_as_they_are_taken_in_are_taken_in_again(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LocalStorage.put
+
+    def put_and_removed(storage: LocalStorage, source: str, target: str) -> None:
+        real(storage, source, target)
+        if "taken-in" in source and target == f"date={FIRST}":
+            place.file(FIRST).unlink()
+
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    place.forget_second_names()
+    place.file(FIRST).rename(place.file(FIRST).with_name("by-hand.parquet"))
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "put", put_and_removed)
+        with pytest.raises(ExportCheckFailed, match=f"check failed for {FIRST}: .* is missing"):
+            place.run(spark, "run-2")
+
+    assert place.run(spark, "run-3").losses == ()
+
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert place.run(spark, "run-4").damage == ""
 
 
 def test_merge_leaves_a_damaged_month_alone_and_names_it(spark: SparkSession, place: Place) -> None:

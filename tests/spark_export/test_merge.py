@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.records import known_seq
 from spark_export.run_report import RunReport
-from spark_export.storage import LocalStorage
+from spark_export.storage import HadoopStorage, LocalStorage, Storage
 from spark_export.verify import verify
 from tests.spark_export.samples import (
     DAY,
@@ -34,8 +35,10 @@ from tests.spark_export.samples import (
     envelopes,
     identity,
     periods,
+    prune,
     put,
     rows_of,
+    rows_of_file,
     tree,
     visible_files,
 )
@@ -316,3 +319,169 @@ def test_readers_see_all_rows_at_any_moment(
 
     assert problems == []
     assert len(reads) >= len(readers)
+
+
+def meddle_after(
+    monkeypatch: pytest.MonkeyPatch, storage: Storage, change: str, name: str, meddle: Callable[[], None]
+) -> None:
+    """Let `meddle` happen once, right after that change of what has that name."""
+    real, pending = getattr(storage, change), [meddle]
+
+    def changed(*arguments: Any) -> Any:
+        done = real(*arguments)
+        if arguments[1 if change == "put" else 0] == name and pending:
+            pending.pop()()
+        return done
+
+    monkeypatch.setattr(storage, change, changed)
+    monkeypatch.setattr(merge_module, "open_storage", lambda session, path: storage)
+
+
+def opened(spark: SparkSession, kind: str, archive: Path) -> Storage:
+    """A lock file is all that Hadoop's lock is; the local one leaves its own behind."""
+    if kind == "local":
+        return LocalStorage(archive)
+    (archive / "_lock").unlink()
+    return HadoopStorage(spark, f"file://{archive}")
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, 100)
+
+
+def replace(file: Path) -> None:
+    file.unlink()
+    file.write_bytes(b"something else")
+
+
+def written_hashes(folder: Path) -> set[str]:
+    """What is in any whole file, wherever it lies."""
+    files = [file for file in (folder / "archive").rglob("part-*") if file.suffix == ".parquet"]
+    return {row["hash"] for file in files if file.stat().st_size > 100 for row in rows_of_file(file)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "name", "damage"),
+    [
+        ("local", "put", "date=2024-10", remove),
+        ("local", "write", "_records/2024-10.json", truncate),
+        ("local", "put", "_staging/replaced/date=2024-10-06/run=run-1-0", replace),
+        ("hadoop", "put", "date=2024-10", truncate),
+        ("hadoop", "put", "_staging/replaced/date=2024-10-06/run=run-1-0", remove),
+    ],
+)
+def test_days_are_kept_while_their_month_is_not_what_was_written(
+    spark: SparkSession,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    change: str,
+    name: str,
+    damage: Callable[[Path], None],
+) -> None:
+    archive = folder / "archive"
+    prune(folder / "mailserver.db", before=NEXT_MONTH * DAY_S, archived={DAY: 12, DAY + 1: 24, DAY + 2: 36})
+    with monkeypatch.context() as patched:
+        storage = opened(spark, kind, archive)
+        meddle_after(patched, storage, change, name, lambda: damage(min(archive.glob("date=2024-10/*/*"))))
+
+        report = merge(spark, str(archive), now=NOW, run="merge-1")
+
+    assert "2024-10" in {fault.period for fault in report.faults}
+    assert report.damage
+    assert set(hashes([*LAST_MONTH, *THIS_MONTH])) <= written_hashes(folder)
+    compact(spark, folder, "run-2")
+    assert archived(archive) == rows_of([*LAST_MONTH, *THIS_MONTH])
+    assert compact(spark, folder, "run-3").damage == ""
+
+
+@pytest.mark.parametrize("kind", ["local", "hadoop"])
+def test_a_months_old_files_are_kept_while_the_new_ones_are_not_what_was_written(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    archive, late = folder / "archive", envelopes(6, day=DAY + 1, first=400)
+    merged(spark, folder)
+    put(folder / "mailserver.db", late)
+    compact(spark, folder, "run-2")
+    prune(folder / "mailserver.db", before=NEXT_MONTH * DAY_S, archived={DAY: 54, DAY + 1: 54, DAY + 2: 54})
+    everything = [*LAST_MONTH, *THIS_MONTH, *late]
+    with monkeypatch.context() as patched:
+        storage = opened(spark, kind, archive)
+        meddle_after(patched, storage, "put", "date=2024-10", lambda: shutil.rmtree(archive / "date=2024-10"))
+
+        report = merge(spark, str(archive), now=NOW, run="merge-2")
+
+    assert {fault.period for fault in report.faults} >= {"2024-10"}
+    shutil.rmtree(archive / "_snapshots")  # what has other names is no help
+    assert set(hashes(everything)) <= written_hashes(folder)
+    compact(spark, folder, "run-3")
+    assert archived(archive) == rows_of(everything)
+    assert compact(spark, folder, "run-4").damage == ""
+
+
+def test_month_whose_file_changes_before_it_is_published_is_not(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, staged = folder / "archive", "_staging/merge-1-0/data"
+    with monkeypatch.context() as patched:
+        storage = LocalStorage(archive)
+        meddle_after(patched, storage, "sync", staged, lambda: truncate(min((archive / staged).glob("date=*/*/*"))))
+        with pytest.raises(ExportCheckFailed, match=r"check failed for 2024-10: .* has 100 bytes instead of"):
+            merge(spark, str(archive), now=NOW, run="merge-1")
+
+    assert periods(archive) == ["2024-10-04", "2024-10-05", "2024-10-06", "2024-11-01"]
+    assert merged(spark, folder, "merge-2") == ["2024-10"]
+    assert archived(archive) == rows_of([*LAST_MONTH, *THIS_MONTH])
+
+
+def test_change_that_a_killed_run_had_verified_is_not_made_where_its_files_are_damaged(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> None:
+        raise Killed
+
+    archive, staged = folder / "archive", "_staging/merge-1-0"
+    with monkeypatch.context() as patched:
+        meddle_after(patched, LocalStorage(archive), "write", f"{staged}/publish.json", killed)
+        with pytest.raises(Killed):
+            merge(spark, str(archive), now=NOW, run="merge-1")
+    truncate(min((archive / staged).glob("data/date=*/*/*")))
+
+    assert merged(spark, folder, "merge-2") == ["2024-10"]
+
+    assert archived(archive) == rows_of([*LAST_MONTH, *THIS_MONTH])
+
+
+def test_second_names_outlive_a_day_while_the_month_is_not_as_recorded(spark: SparkSession, folder: Path) -> None:
+    archive = folder / "archive"
+    prune(folder / "mailserver.db", before=NEXT_MONTH * DAY_S, archived={DAY: 12, DAY + 1: 24, DAY + 2: 36})
+    merged(spark, folder)
+    for old in archive.glob("_snapshots/date=2024-10-*/run=*"):
+        os.utime(old, (1000, 1000))
+    for file in sorted(archive.glob("date=2024-10/*/*")):
+        truncate(file)
+
+    report = merge(spark, str(archive), now=NOW, run="merge-2")
+
+    assert {fault.period for fault in report.faults} == {"2024-10"}
+    assert len(list(archive.glob("_snapshots/date=2024-10-*/run=*"))) == 3
+    compact(spark, folder, "run-2")
+    assert archived(archive) == rows_of([*LAST_MONTH, *THIS_MONTH])
+    assert compact(spark, folder, "run-3").damage == ""
+    assert not list(archive.glob("_snapshots/date=2024-10-*/run=run-1-0"))
+
+
+def test_month_whose_place_has_files_of_no_record_is_not_merged(spark: SparkSession, folder: Path) -> None:
+    strange = folder / "archive" / "date=2024-10" / "topic_prefix=9" / "by-hand.parquet"
+    strange.parent.mkdir(parents=True)
+    shutil.copy(min((folder / "archive").glob("date=2024-10-04/*/*")), strange)
+
+    report = merge(spark, str(folder / "archive"), now=NOW, run="merge-1")
+
+    assert [fault.file for fault in report.faults] == ["date=2024-10/topic_prefix=9/by-hand.parquet"]
+    assert report.periods == []
+    assert strange.exists()

@@ -1,5 +1,6 @@
 """The local storage and Hadoop's, which must do the same; Hadoop's is on `file:`, a true Hadoop file system."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_export import storage
 from spark_export.config import PartitionBy
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, Unreadable
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage
@@ -142,6 +143,7 @@ def test_put_replaces_a_directory_whole(archive: Storage, tmp_path: Path) -> Non
     found = tree(tmp_path)
     assert found["date=1/topic=2/new"] == "_staging/date=1/topic=2/new"
     assert {name for name in found if name.startswith("date=")} == {"date=1/topic=2/new", "date=2/other"}
+    assert "date=1/topic=1/old" in found.values()  # beside: whoever has looked at the new one deletes it
 
 
 def test_put_makes_the_directory_above(archive: Storage, tmp_path: Path) -> None:
@@ -269,6 +271,61 @@ def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
     archive.sync("a")
 
     assert set(tree(tmp_path)) == {"a/b/c", "a/d"}
+
+
+def test_files_below_a_directory_have_their_sizes(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/topic=1/a", "date=1/b", "date=1/_c", "date=1/.d/e", "date=2/f")
+
+    assert archive.files("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
+    assert archive.files("none") == {}
+    assert archive.size("date=1/b") == len("date=1/b")
+    assert archive.size("date=1/none") is None
+
+
+def test_digest_is_of_all_bytes(archive: Storage, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "part").write_bytes(content)
+
+    assert archive.digest("part") == hashlib.sha256(content).hexdigest()
+    with pytest.raises(ExportError, match="cannot read") as caught:
+        archive.digest("none")
+    assert not isinstance(caught.value, Unreadable)  # of a file that is not there, nothing is damaged
+
+
+def test_disk_that_cannot_read_a_file_is_told_from_one_that_is_not_reached() -> None:
+    with pytest.raises(Unreadable, match="cannot read /proc/self/mem: Input/output error"):
+        LocalStorage(Path("/proc/self")).digest("mem")  # nothing is mapped at its beginning
+
+
+def test_bytes_that_hadoop_finds_wrong_are_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(bytes(1000))
+    (tmp_path / ".part.crc").write_bytes(b"crc\x00" + (512).to_bytes(4, "big") + bytes(8))
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - there is no other way to it
+    before = configuration.get("fs.file.impl")
+    configuration.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")  # which keeps checksums, as HDFS does
+    configuration.set("fs.file.impl.disable.cache", "true")
+    try:
+        checked = HadoopStorage(spark, f"file://{tmp_path}")
+    finally:
+        configuration.set("fs.file.impl", before)
+        configuration.unset("fs.file.impl.disable.cache")
+
+    with pytest.raises(Unreadable, match="ChecksumException"):
+        checked.digest("part")
+
+
+def test_file_comes_back_by_its_second_name_where_there_is_one(opener: Opener, tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/topic=1/a.parquet")
+    archive = opener(tmp_path)
+    has_names = archive.link("date=1", "_snapshots/date=1/run=1")
+    (tmp_path / "date=1/topic=1/a.parquet").unlink()
+
+    restored = archive.restore("_snapshots/date=1/run=1/topic=1/a", "date=1/topic=1/a.parquet")
+
+    assert restored == has_names == isinstance(archive, LocalStorage)
+    assert (tmp_path / "date=1/topic=1/a.parquet").exists() == has_names
+    assert archive.is_same("date=1", "date=1")
+    assert not archive.restore("_snapshots/none", "date=1/none")
 
 
 def test_what_the_file_system_refuses_is_an_export_error(opener: Opener, tmp_path: Path) -> None:
