@@ -19,8 +19,8 @@ from mailserver.net.sessions import random_key
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, StatusOptions, decode_batch_acknowledged
-from tests.faults.peers.usage import waited_s
 from tests.soak.model import Model, key_of
+from tests.usage import waited_s
 
 POSTERS = 4
 PAGE_LIMITS = (20, 100, 1000)

@@ -23,10 +23,10 @@ from mailserver.waku.bloom import Interest
 from tests.faults.peers.attacker import Target
 from tests.faults.peers.harness import TOPICS, Scenario
 from tests.faults.peers.intruder import AT_ONCE, connected, crowd, hang_up, join, recorded_auth
-from tests.faults.peers.usage import cpu_s, usage
 from tests.faults.report import Figure
 from tests.pairs import private_key
 from tests.raw_peer import Hangup
+from tests.usage import cpu_s, usage
 from tests.waiting import until
 
 MANY = 5000

@@ -18,9 +18,9 @@ from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
 from tests.faults.peers.attacker import Target
 from tests.faults.peers.harness import Scenario
 from tests.faults.peers.intruder import connected, crowd, gone, hang_up, join, recorded_auth
-from tests.faults.peers.usage import usage
 from tests.faults.report import Figure
 from tests.raw_peer import WAKU_OFFSET, Hangup, RawPeer
+from tests.usage import usage
 
 LARGEST_FRAME_BYTES = snappy.max_compressed_bytes(MAX_RECEIVED_PACKET_BYTES)
 """What a message of the largest payload may be compressed to. A longer frame is refused by its header."""

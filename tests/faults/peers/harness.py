@@ -33,9 +33,9 @@ from mailserver.waku.payload import key_from_password
 from tests.faults.peers.attacker import Attack, Target, attacking
 from tests.faults.peers.honest import Expected, Served, honest_peers
 from tests.faults.peers.stalls import read_beats, stall_figures, stalled
-from tests.faults.peers.usage import Usage, cpu_s, usage
 from tests.faults.report import Figure, Row
 from tests.integration.daemons import Daemon, running_daemon
+from tests.usage import Usage, cpu_s, usage
 from tests.waiting import until
 
 MAX_MEMORY_BYTES = 300_000_000

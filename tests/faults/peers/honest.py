@@ -25,7 +25,7 @@ from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Topic, decode_envelopes
 from mailserver.waku.packets import PacketCode, StatusOptions
 from tests.faults.peers.attacker import Target
-from tests.faults.peers.usage import waited_s
+from tests.usage import waited_s
 from tests.waiting import until
 
 ADDRESS = "127.1.2.3"

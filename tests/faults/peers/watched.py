@@ -16,7 +16,7 @@ from typing import Any
 from mailserver import cli
 from mailserver.commands import run
 from tests.faults.peers.stalls import BEAT_S, NOTED_S, Beat
-from tests.faults.peers.usage import ThreadWaits
+from tests.usage import ThreadWaits
 
 Run = Callable[..., Coroutine[Any, Any, None]]
 
