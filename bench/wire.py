@@ -94,7 +94,7 @@ class Wire(asyncio.Protocol):
     def flush(self) -> None:
         """Send what is queued."""
         data = self._session.data_to_send()
-        if data:
+        if data and not self.transport.is_closing():  # asyncio of Python 3.13 fails on a transport that is closed
             self.transport.writelines(data)
 
     def disconnect(self) -> None:
