@@ -40,6 +40,10 @@ Those that we dial are tried every minute."""
 UNSENT_INTERVAL_S = 60
 """How often at most a source is asked for what it cannot send us."""
 
+UNSENT_ATTEMPTS = 2
+"""How many times in a row a peer that is no source of the settings may fail to answer, until it has something again
+that it cannot send us."""
+
 MAX_LEAP_S = LATE_S
 """By how much our clock may leap unnoticed. A machine that was suspended, or has started with a clock far behind, has
 missed the time between; one whose clock was far ahead has refused what was live."""
@@ -65,6 +69,7 @@ class Catchup:
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._logged_pages: dict[NodeId, int] = {}
         self._unsent_asked: dict[NodeId, int] = {}  # by the clock
+        self._by_the_way: set[NodeId] = set()  # sources that nobody has named as such
         self._problem: str | None = None
         self._is_missed_saved = True
         self._running = False
@@ -143,18 +148,19 @@ class Catchup:
         """Ask a peer for what it cannot send us, as its pool is too long for a packet; return whether it is asked.
 
         What was created since the last call is asked for, at most every UNSENT_INTERVAL_S, and for the first time what
-        may still be in its pool. It need not be a source of the settings: one that is not, and does not answer as a
-        mailserver would, is not asked for more.
+        may still be in its pool. It need not be a source of the settings: such a peer is given up when it does not
+        answer as a mailserver would, and makes room where a source of the settings or of a command needs it.
         """
         node_id = enode.node_id
         named = {source.node_id: source for source in self._settings.sources}
         if self._max_days <= 0:
             return False
+        is_by_the_way = node_id not in named and (node_id in self._by_the_way or node_id not in self._sources)
         try:
-            source = self._source(named.get(node_id, enode), self._settings.sources)
+            source = self._source(named.get(node_id, enode), self._settings.sources, is_by_the_way=is_by_the_way)
         except SyncError:  # so many others are asked already
             return False
-        if node_id not in named and source.progress().is_hopeless:
+        if is_by_the_way and source.progress().is_hopeless:
             return False
         now = int(self._clock())
         asked_at = self._unsent_asked.get(node_id)
@@ -299,34 +305,46 @@ class Catchup:
             return [source for source in self._sources.values() if not source.is_dismissed]
         return [self._sources[enode.node_id] for enode in sources if enode.node_id in self._sources]
 
-    def _source(self, enode: Enode, beside: Sequence[Enode]) -> Source:
-        source = self._sources.get(enode.node_id)
+    def _source(self, enode: Enode, beside: Sequence[Enode], *, is_by_the_way: bool = False) -> Source:
+        node_id = enode.node_id
+        if node_id in self._by_the_way and not is_by_the_way:  # now somebody has named it
+            self._forget(node_id)
+        source = self._sources.get(node_id)
         if source is None:
             if len(self._sources) >= MAX_SOURCES:
-                self._forget_one(beside)
-            ledger = self._ledger
-            account = ledger.account(enode.node_id)
-            source = Source(enode, account, self._store, self._settings, self._clock, ledger.note_change)
-            self._sources[enode.node_id] = source
+                self._forget_one(beside, for_one_by_the_way=is_by_the_way)
+            settings, ledger = self._settings, self._ledger
+            if is_by_the_way:
+                settings = replace(settings, give_up_after=UNSENT_ATTEMPTS)
+                self._by_the_way.add(node_id)
+            source = Source(enode, ledger.account(node_id), self._store, settings, self._clock, ledger.note_change)
+            self._sources[node_id] = source
             if self._running:
-                self._start(enode.node_id, source)
+                self._start(node_id, source)
         source.enode = enode
         return source
 
-    def _forget_one(self, beside: Sequence[Enode]) -> None:
-        """Make room for one more: one that was only asked by the way, and owes nothing now, goes."""
+    def _forget_one(self, beside: Sequence[Enode], *, for_one_by_the_way: bool) -> None:
+        """Make room for one more: one that was only asked by the way goes, best one that owes nothing now."""
         kept = {enode.node_id for enode in (*self._settings.sources, *beside)}
-        for node_id, source in self._sources.items():
-            if node_id not in kept and (source.is_dismissed or not source.account.pending):
-                del self._sources[node_id]
-                if not source.account.pending:
-                    self._ledger.forget(node_id)
-                self._logged_pages.pop(node_id, None)
-                task = self._tasks.pop(node_id, None)
-                if task is not None:
-                    task.cancel()
-                return
-        raise SyncError(f"cannot catch up from more than {MAX_SOURCES} mailservers")
+        others = {node_id: source for node_id, source in self._sources.items() if node_id not in kept}
+        free = [node_id for node_id, source in others.items() if source.is_dismissed or not source.account.pending]
+        if not for_one_by_the_way:
+            free += [node_id for node_id in others if node_id in self._by_the_way]
+        if not free:
+            raise SyncError(f"cannot catch up from more than {MAX_SOURCES} mailservers")
+        self._forget(free[0])
+
+    def _forget(self, node_id: NodeId) -> None:
+        """Ask a source nothing more. What it owes is kept for when it comes back."""
+        source = self._sources.pop(node_id)
+        if not source.account.pending:
+            self._ledger.forget(node_id)
+        self._by_the_way.discard(node_id)
+        self._logged_pages.pop(node_id, None)
+        task = self._tasks.pop(node_id, None)
+        if task is not None:
+            task.cancel()
 
     def _start(self, node_id: NodeId, source: Source) -> None:
         self._tasks[node_id] = asyncio.create_task(source.run(), name=f"catch-up {source}")

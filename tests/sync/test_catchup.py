@@ -16,7 +16,7 @@ from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
 from mailserver.sync import ledger as ledger_module
 from mailserver.sync.absences import Contact
-from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_INTERVAL_S, Catchup
+from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
 from mailserver.sync.progress import State
@@ -480,6 +480,44 @@ async def test_peer_that_is_no_source_is_asked_for_what_it_cannot_send(tmp_path:
         await settled(catchup)
 
     assert_stored(tmp_path, [unsent])
+
+
+async def test_peer_that_is_no_source_and_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, wanted=None, clock=Clock()) as catchup:
+        await catchup.add_missed(3)
+        assert catchup.ask_for_unsent(nobody(1))
+
+        (given_up,) = await settled(catchup)
+
+    assert (given_up.state, given_up.failures) == (State.GIVEN_UP, UNSENT_ATTEMPTS)
+
+
+async def test_peers_that_are_no_sources_make_room_for_those_that_are(tmp_path: Path) -> None:
+    late = [nobody(number) for number in range(MAX_SOURCES)]
+    async with (
+        serving(Archive(THREE_DAYS)) as server,
+        catching_up(tmp_path, wanted=None, clock=Clock()) as catchup,
+    ):
+        await catchup.add_missed(3)
+        assert [catchup.ask_for_unsent(peer) for peer in late] == [True] * MAX_SOURCES
+        assert not catchup.ask_for_unsent(nobody(MAX_SOURCES))  # nor do they push each other out
+
+        catchup.follow([server.enode])
+        await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
+
+    assert_stored(tmp_path, THREE_DAYS)
+
+
+async def test_peer_that_was_no_source_and_becomes_one_is_not_given_up(tmp_path: Path) -> None:
+    async with catching_up(tmp_path, wanted=None, clock=Clock()) as catchup:
+        await catchup.add_missed(3)
+        assert catchup.ask_for_unsent(nobody(1))
+        assert (await settled(catchup))[0].state is State.GIVEN_UP
+
+        catchup.follow([nobody(1)])
+
+        await until(lambda: catchup.snapshot()[0].failures > UNSENT_ATTEMPTS)
+        assert catchup.snapshot()[0].state is not State.GIVEN_UP
 
 
 async def test_source_that_cannot_send_its_pool_is_asked_for_it_again_and_again_but_not_all_the_time(
