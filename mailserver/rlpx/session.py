@@ -321,10 +321,11 @@ class Session:
         longest = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._max_message_bytes())
         return min(longest, MAX_FRAME_BODY_BYTES)
 
-    def _max_message_bytes(self) -> int:
+    def _max_message_bytes(self, *, is_one_part: bool = False) -> int:
+        """The most that a message may inflate to. One part holds no long message, whatever that announces."""
         config = self._config
         assert self._remote_id is not None
-        if config.may_be_long is not None and config.may_be_long(self._remote_id):
+        if not is_one_part and config.may_be_long is not None and config.may_be_long(self._remote_id):
             return min(config.max_long_message_bytes, MAX_SNAPPY_BYTES)
         return min(config.max_message_bytes, MAX_SNAPPY_BYTES)
 
@@ -398,8 +399,8 @@ class Session:
         located = locate(self._shared, message_id)
         if located is None:
             raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} is nobody's")
-        most = self._max_message_bytes()
-        if most > self._config.max_message_bytes and len(body) > PART_BYTES:
+        most = self._max_message_bytes(is_one_part=len(body) <= PART_BYTES)
+        if most > self._config.max_message_bytes:
             size = snappy.announced_bytes(data) if self._compressed else len(data)
             if size > most:
                 self._events.append(MessageTooLong(size))

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -639,6 +640,20 @@ def test_longest_message_is_taken_in_both_directions() -> None:
 
 def test_message_that_announces_too_much_is_refused() -> None:
     session, peer = open_session()
+
+    peer.say(TOY_OFFSET, bytes(MAX_MESSAGE_BYTES + 1))
+
+    [event] = session.events()
+    assert event == BREACH
+    assert isinstance(event, Closed)
+    assert f"got {MAX_MESSAGE_BYTES + 1}, limit {MAX_MESSAGE_BYTES}" in event.cause
+
+
+def test_short_frame_becomes_no_long_message_whatever_it_announces() -> None:
+    config = dataclasses.replace(
+        session_config(RECIPIENT_KEY_NAME), may_be_long=lambda _: True, max_long_message_bytes=MAX_SNAPPY_BYTES
+    )
+    session, peer = open_session(config)
 
     peer.say(TOY_OFFSET, bytes(MAX_MESSAGE_BYTES + 1))
 
