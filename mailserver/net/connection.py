@@ -377,7 +377,7 @@ class Connection:
         self._pause_reading()
         try:
             if message.is_compressed:
-                payload = await asyncio.to_thread(decompress_long, message.data)
+                payload = await _inflated(message.data)
             else:
                 payload = bytearray(message.data)
             event = self._peer.receive_long_packet(message.code, payload)
@@ -478,3 +478,13 @@ async def run_guarded(serve: Serve, connection: Connection) -> None:
     except Exception:
         log.exception("internal error peer=%s", connection)
         connection.abort("internal error")
+
+
+async def _inflated(data: memoryview) -> bytearray:
+    """Inflate a long message in a thread; to the end, whoever is cancelled: its memory is counted until then."""
+    inflating = asyncio.ensure_future(asyncio.to_thread(decompress_long, data))
+    try:
+        return await asyncio.shield(inflating)
+    except asyncio.CancelledError:
+        await asyncio.gather(inflating, return_exceptions=True)
+        raise

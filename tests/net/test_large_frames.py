@@ -3,10 +3,15 @@
 import asyncio
 import contextlib
 import random
+import threading
 from collections.abc import AsyncIterator
 
+import pytest
+
 from mailserver.codec.rlp import list_prefix
+from mailserver.codec.snappy import decompress_long
 from mailserver.errors import DisconnectReason
+from mailserver.net import connection
 from mailserver.net.connection import LONG_TURN_TIMEOUT_S, TURN_TIMEOUT_S
 from mailserver.net.memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
 from mailserver.rlpx.framing import HEADER_BYTES
@@ -15,6 +20,7 @@ from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived
 from tests.net.test_connection import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time
+from tests.waiting import DEADLINE_S, turns, until
 
 LARGE_BYTES = 400_000
 SOON_S = 1.0
@@ -227,6 +233,33 @@ async def test_long_message_does_not_wait_for_ever() -> None:
 
     assert (await running.ended()).cause == "no memory for a large frame"
     memory.long.give_back(held)
+    await wires.close()
+
+
+async def test_memory_of_a_long_message_is_counted_until_its_thread_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def decompress_slowly(data: memoryview) -> bytearray:
+        began.set()
+        assert go_on.wait(DEADLINE_S)
+        return decompress_long(data)
+
+    monkeypatch.setattr(connection, "decompress_long", decompress_slowly)
+    wires, memory = Wires(), ReceiveMemory()
+    running, raw = await wires.connect(memory=memory, is_named=lambda _: True)
+    await raw.greet()
+    raw.write(long_packet(raw))
+    await asyncio.to_thread(began.wait, DEADLINE_S)
+
+    running.task.cancel()
+    await turns()
+    share = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    assert not share.is_granted
+    go_on.set()
+    await until(lambda: share.is_granted)
+
+    assert running.task.cancelled()
+    memory.long.give_back(share)
     await wires.close()
 
 
