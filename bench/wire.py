@@ -92,9 +92,9 @@ class Wire(asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send what is queued, if the connection still stands."""
         data = self._session.data_to_send()
-        if data and not self.transport.is_closing():  # asyncio of Python 3.13 fails on a transport that is closed
+        if data and not self.transport.is_closing():  # only asyncio's of Python 3.11 takes lines then, and drops them
             self.transport.writelines(data)
 
     def disconnect(self) -> None:
