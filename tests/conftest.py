@@ -53,6 +53,14 @@ def screenshots(tmp_path: Path) -> Path:
     return folder
 
 
+def _is_no_slow_step(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Executing %s took")
+
+
+# What asyncio says of its debug mode, on a machine that does other things, too: tests compare what is logged.
+logging.getLogger("asyncio").addFilter(_is_no_slow_step)
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that is run in this process sets logging up for all tests that come after it."""
