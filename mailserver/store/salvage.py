@@ -67,14 +67,8 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
         OSError: a file cannot be read or written at all.
     """
     found = Salvage()
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(source.open("rb"))
-        _check_ours(os.pread(file.fileno(), HEADER_BYTES, 0), source)
-        log_file = None
-        with contextlib.suppress(FileNotFoundError):
-            log_file = stack.enter_context(wal_file(source).open("rb"))
-        pages = open_pages(file, log_file, read_log(source, PAGE_BYTES))
-        saving = _Saving(pages, found, stack.enter_context(_setting_aside(aside)))
+    with _pages_of(source) as pages, _setting_aside(aside) as set_aside:
+        saving = _Saving(pages, found, set_aside)
         leaves, strange = saving.sort_out(show)
         async with open_store(target) as store:
             for batch in saving.batches(leaves, show):
@@ -97,13 +91,8 @@ def survey(source: Path, aside: Aside, show: Show) -> Salvage:
         OSError: a file cannot be read at all.
     """
     found = Salvage()
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(source.open("rb"))
-        _check_ours(os.pread(file.fileno(), HEADER_BYTES, 0), source)
-        log_file = None
-        with contextlib.suppress(FileNotFoundError):
-            log_file = stack.enter_context(wal_file(source).open("rb"))
-        saving = _Saving(open_pages(file, log_file, read_log(source, PAGE_BYTES)), found, aside)
+    with _pages_of(source) as pages:
+        saving = _Saving(pages, found, aside)
         leaves, strange = saving.sort_out(show)
         # A temporary database: what a million rows take is not all held in memory.
         with contextlib.closing(sqlite3.connect("", isolation_level=None)) as seen:
@@ -115,6 +104,18 @@ def survey(source: Path, aside: Aside, show: Show) -> Salvage:
         saving.set_pages_aside(strange)
     found.expected = _expected(source)
     return found
+
+
+@contextlib.contextmanager
+def _pages_of(source: Path) -> Iterator[Pages]:
+    """The pages of a store, as its log has them."""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(source.open("rb"))
+        _check_ours(os.pread(file.fileno(), HEADER_BYTES, 0), source)
+        log_file = None
+        with contextlib.suppress(FileNotFoundError):
+            log_file = stack.enter_context(wal_file(source).open("rb"))
+        yield open_pages(file, log_file, read_log(source, PAGE_BYTES))
 
 
 def _check_ours(header: bytes, path: Path) -> None:
