@@ -225,7 +225,10 @@ class Mailserver:
 
     async def _dial(self, other: "Mailserver") -> Connection:
         ours, theirs = stream_pair()
-        await other.take(theirs)
+        with contextlib.ExitStack() as unless_taken:
+            unless_taken.callback(ours.close)  # who dials may be cancelled meanwhile
+            await other.take(theirs)
+            unless_taken.pop_all()
         return await self.connection(ours, other.key.public_key)
 
     async def connection(self, end: socket.socket, remote_id: NodeId | None = None) -> Connection:
