@@ -25,7 +25,7 @@ compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/ma
 	@$(BIN)/spark-export compact $(ARGS)
 
 # Two processes share the whole suite, see tests/conftest.py: more would get in the way of tests that judge times.
-WHOLE := -n 2 --dist loadgroup --no-loadscope-reorder
+WHOLE := -n 2 --dist loadscope --no-loadscope-reorder
 
 test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
 	@$(BIN)/python -m pytest $(or $(ARGS),$(WHOLE))
