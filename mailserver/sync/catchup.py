@@ -41,8 +41,8 @@ UNSENT_INTERVAL_S = 60
 """How often at most a source is asked for what it cannot send us."""
 
 UNSENT_ATTEMPTS = 2
-"""How many times in a row a peer that is no source of the settings may fail to answer, until it has something again
-that it cannot send us."""
+"""After so many failures in a row, a peer that is not a source of the settings is not asked any more, until it has
+something again that it cannot send us."""
 
 MAX_LEAP_S = LATE_S
 """By how much our clock may leap unnoticed. A machine that was suspended, or has started with a clock far behind, has
@@ -325,7 +325,7 @@ class Catchup:
         return source
 
     def _forget_one(self, beside: Sequence[Enode], *, for_one_by_the_way: bool) -> None:
-        """Make room for one more: one that was only asked by the way goes, best one that owes nothing now."""
+        """Make room for one more: forget a source that nobody has named, preferably one that owes nothing now."""
         kept = {enode.node_id for enode in (*self._settings.sources, *beside)}
         others = {node_id: source for node_id, source in self._sources.items() if node_id not in kept}
         free = [node_id for node_id, source in others.items() if source.is_dismissed or not source.account.pending]
@@ -338,6 +338,7 @@ class Catchup:
     def _forget(self, node_id: NodeId) -> None:
         """Ask a source nothing more. What it owes is kept for when it comes back."""
         source = self._sources.pop(node_id)
+        source.dismiss()  # nobody waits for it any more
         if not source.account.pending:
             self._ledger.forget(node_id)
         self._by_the_way.discard(node_id)

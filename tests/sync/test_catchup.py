@@ -492,7 +492,10 @@ async def test_peer_that_is_no_source_and_does_not_answer_is_given_up(tmp_path: 
     assert (given_up.state, given_up.failures) == (State.GIVEN_UP, UNSENT_ATTEMPTS)
 
 
-async def test_peers_that_are_no_sources_make_room_for_those_that_are(tmp_path: Path) -> None:
+async def test_peers_that_are_no_sources_make_room_for_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup_module, "UNSENT_ATTEMPTS", 1_000_000)
     late = [nobody(number) for number in range(MAX_SOURCES)]
     async with (
         serving(Archive(THREE_DAYS)) as server,
@@ -501,9 +504,13 @@ async def test_peers_that_are_no_sources_make_room_for_those_that_are(tmp_path: 
         await catchup.add_missed(3)
         assert [catchup.ask_for_unsent(peer) for peer in late] == [True] * MAX_SOURCES
         assert not catchup.ask_for_unsent(nobody(MAX_SOURCES))  # nor do they push each other out
+        waiting = asyncio.create_task(catchup.settled(late[:1]))
+        await turns()
+        assert not waiting.done()
 
         catchup.follow([server.enode])
         await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
+        await asyncio.wait_for(waiting, DEADLINE_S)  # for the one that had to go
 
     assert_stored(tmp_path, THREE_DAYS)
 
