@@ -290,7 +290,8 @@ class Archive:
         """Take away the directories and records of periods that are part of others now, if those are as recorded."""
         found = self._all_records()
         current = visible(found)
-        doubtful = {pair for record in current if self.faults_of(record) for pair in record.replaces}
+        merged = [record for record in current if record.replaces]
+        doubtful = {pair for record in merged if self.faults_of(record) for pair in record.replaces}
         shown = {(record.period, record.run) for record in current}
         replaced = []
         for record in found:
@@ -303,7 +304,7 @@ class Archive:
         for record in replaced:
             if self.storage.names(directory_of(record.period)):
                 self.storage.put(directory_of(record.period), names[record.period])
-        if replaced and any(self.faults_of(record) for record in current if record.replaces):  # since it was looked
+        if replaced and any(map(self.faults_of, merged)):  # since it was looked
             self._put_back_replaced()
             return
         for record in replaced:
