@@ -26,13 +26,15 @@ class DaemonFailed(Exception):
 class Usage:
     """What a process has used since it started: seconds of CPU of all its threads, and its highest memory (VmHWM).
 
-    `memory_bytes` is what it has now (VmRSS). Not its proportional share of that: what it has in common with the
+    The others are of this moment. `memory_bytes` (VmRSS) is not its proportional share: what it has in common with the
     benchmark, whose interpreter is the same one, would count for less the more processes that has.
     """
 
     cpu_s: float
     memory_bytes: int
     peak_bytes: int
+    open_files: int
+    threads: int
 
 
 def usage(pid: int) -> Usage:
@@ -41,15 +43,21 @@ def usage(pid: int) -> Usage:
     Raises:
         OSError: there is no such process.
     """
-    # The CPU clock of another process: see clock_getcpuclockid(3). It is utime + stime of /proc/PID/stat, but in
-    # nanoseconds where that counts hundredths of a second, longer than most answers take.
-    cpu_s = time.clock_gettime(~pid << 3 | 2)
+    used_s = cpu_s(pid)
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     fields = dict(line.split(":", 1) for line in status.splitlines())
     if "VmHWM" not in fields:  # it has ended, and nobody has asked how
         raise ProcessLookupError(f"process {pid} has no memory any more")
     memory_bytes, peak_bytes = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return Usage(cpu_s, memory_bytes, peak_bytes)
+    open_files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return Usage(used_s, memory_bytes, peak_bytes, open_files, int(fields["Threads"]))
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU of all threads of a process, as `usage`."""
+    # The CPU clock of another process: see clock_getcpuclockid(3). It is utime + stime of /proc/PID/stat, but in
+    # nanoseconds where that counts hundredths of a second, longer than most answers take.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 class Daemon:

@@ -1,44 +1,7 @@
-"""What a process has of the machine, as the kernel counts it: memory, open files, CPU, and waiting for that."""
+"""How long processes and threads have waited for a processor, as the kernel counts it."""
 
 import os
-import time
-from dataclasses import dataclass
 from pathlib import Path
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of one process at one moment. `peak_bytes` is its highest memory so far (VmHWM); `cpu_s` is of all threads."""
-
-    memory_bytes: int
-    peak_bytes: int
-    open_files: int
-    threads: int
-    cpu_s: float
-
-
-def usage(pid: int) -> Usage:
-    """Ask for all of it.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    if "VmHWM" not in fields:  # it has ended, and nobody has asked how
-        raise ProcessLookupError(f"process {pid} has no memory any more")
-    return Usage(
-        memory_bytes=int(fields["VmRSS"].split()[0]) * 1024,
-        peak_bytes=int(fields["VmHWM"].split()[0]) * 1024,
-        open_files=sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
-        threads=int(fields["Threads"]),
-        cpu_s=cpu_s(pid),
-    )
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of CPU of all threads of a process: see clock_getcpuclockid(3)."""
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 def waited_s(pid: int) -> float:

@@ -20,7 +20,7 @@ _PROCESS = "tests.faults.peers.attacker_process"
 class Target:
     """What an attacker knows.
 
-    `pid` is the daemon's process: to measure it, see `tests.usage`. `request_key` is the symmetric key of history
+    `pid` is the daemon's process: to measure it, see `bench.daemon`. `request_key` is the symmetric key of history
     requests, in hex. `history_end`: of the newest envelope in the store, Unix seconds. `is_quick`: with less of
     everything.
     """

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 
 from bench.addresses import address
+from bench.daemon import cpu_s, usage
 from bench.data import Distribution, Topics
 from bench.history import DAY_S, PAGE_LIMIT, Asker
 from bench.wire import connect
@@ -26,7 +27,6 @@ from tests.faults.peers.intruder import AT_ONCE, connected, crowd, hang_up, join
 from tests.faults.report import Figure
 from tests.pairs import private_key
 from tests.raw_peer import Hangup
-from tests.usage import cpu_s, usage
 from tests.waiting import until
 
 MANY = 5000
@@ -46,17 +46,12 @@ LIMITS = AdmissionLimits()
 ADMITTED_PER_S = LIMITS.per_second * 0.9
 """So many strangers a second are let in."""
 
-_FLOODERS = 20
+_AT_A_TIME = 20
 """So many connections are made at a time: more would only wait for the attacker's own processor."""
 
 
 _ASKING_AT_ONCE = 8
 _TIMES_ASKED = 4
-
-ALL_IN_WITHIN_S = 300.0
-"""Idle peers that are not in by then give up. At the rate that is admitted, 2,000 of them come within 23 s."""
-
-_COME_AGAIN_S = 1.0
 
 
 async def idle(target: Target) -> Mapping[str, Figure]:
@@ -66,7 +61,7 @@ async def idle(target: Target) -> Mapping[str, Figure]:
     await fill_caches(target)
     await until(lambda: usage(target.pid).open_files <= open_files)
     before = usage(target.pid)
-    async with crowd_of_idle(target, count, until_in_s=ALL_IN_WITHIN_S) as held:
+    async with crowd_of_idle(target, count) as held:
         during = usage(target.pid)
         await asyncio.sleep(target.seconds)
         left = usage(target.pid).open_files - open_files
@@ -93,29 +88,23 @@ async def fill_caches(target: Target) -> None:
 
 
 @contextlib.asynccontextmanager
-async def crowd_of_idle(
-    target: Target, count: int, *, source: Callable[[int], str] = address, until_in_s: float = 0.0
-) -> AsyncIterator[int]:
+async def crowd_of_idle(target: Target, count: int, *, source: Callable[[int], str] = address) -> AsyncIterator[int]:
     """So many peers that answer pings; tells how many were let in.
 
-    Args:
-        until_in_s: who was not let in comes again for so long. On a busy machine, attackers, whose priority is low,
-            can be too late even for the time that a handshake has.
+    Few connect at a time: attackers have a low priority, and all at once they would be too late on a busy machine, even
+    for the time that a handshake has.
     """
-    deadline = time.monotonic() + until_in_s
+    connecting = asyncio.Semaphore(_AT_A_TIME)
     async with contextlib.AsyncExitStack() as stack:
 
         async def one(number: int) -> bool:
             await asyncio.sleep(number / ADMITTED_PER_S)
-            while True:
+            async with connecting:
                 try:
                     await stack.enter_async_context(connect(target.enode, trusting=True, source=source(number)))
                 except (ConnectionLost, OSError):
-                    if time.monotonic() >= deadline:
-                        return False
-                    await asyncio.sleep(_COME_AGAIN_S)
-                else:
-                    return True
+                    return False
+            return True
 
         yield sum(await asyncio.gather(*map(one, range(count))))
 
@@ -143,7 +132,7 @@ async def _storm(target: Target, source: Callable[[int], str], says: bytes) -> M
                 hang_up(sock)
                 made += 1
 
-    await asyncio.gather(*(one() for _ in range(_FLOODERS)))
+    await asyncio.gather(*(one() for _ in range(_AT_A_TIME)))
     took = time.perf_counter() - began
     return {"connections": made, "flood_s": took, "cpu_us_each": (cpu_s(target.pid) - cpu) / made * 1e6}
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from bench.addresses import address
+from bench.daemon import usage
 from bench.history import DAY_S
 from mailserver.client import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec import snappy
@@ -20,7 +21,6 @@ from tests.faults.peers.harness import Scenario
 from tests.faults.peers.intruder import connected, crowd, gone, hang_up, join, recorded_auth
 from tests.faults.report import Figure
 from tests.raw_peer import WAKU_OFFSET, Hangup, RawPeer
-from tests.usage import usage
 
 LARGEST_FRAME_BYTES = snappy.max_compressed_bytes(MAX_RECEIVED_PACKET_BYTES)
 """What a message of the largest payload may be compressed to. A longer frame is refused by its header."""

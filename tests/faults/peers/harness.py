@@ -21,6 +21,7 @@ from pathlib import Path
 import uvloop
 
 from bench.addresses import LIMITED
+from bench.daemon import Usage, cpu_s, usage
 from bench.data import Distribution, Topics, history
 from bench.helper import HelperFailed
 from bench.history import DAY_S
@@ -35,7 +36,6 @@ from tests.faults.peers.honest import Expected, Served, honest_peers
 from tests.faults.peers.stalls import read_beats, stall_figures, stalled
 from tests.faults.report import Figure, Row
 from tests.integration.daemons import Daemon, running_daemon
-from tests.usage import Usage, cpu_s, usage
 from tests.waiting import until
 
 MAX_MEMORY_BYTES = 300_000_000

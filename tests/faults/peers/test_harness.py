@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from bench.daemon import Usage
 from tests.faults.peers.harness import MAX_ANSWER_S, MAX_LEFT_BYTES, MAX_MEMORY_BYTES, broken_promises
 from tests.faults.peers.honest import Served
-from tests.usage import Usage
 
 BEFORE = Usage(memory_bytes=80_000_000, peak_bytes=90_000_000, open_files=20, threads=3, cpu_s=1.0)
 SERVED = Served(answers_s=[0.1, 0.6], own_answers_s=[0.05, MAX_ANSWER_S], confirmations_s=[0.1])
