@@ -591,13 +591,13 @@ async def test_peer_above_the_limit_hears_so(tmp_path: Path, peers: Peers) -> No
 
 
 async def test_who_never_sends_status_keeps_no_place(tmp_path: Path, peers: Peers) -> None:
-    with running_daemon(tmp_path, "--max-peers", "5") as daemon:
-        silent = [await peers.dial(daemon, f"silent {number}") for number in range(5)]
-        for raw in silent:
-            await raw.greet(status=None)
+    with running_daemon(tmp_path, "--max-peers", "1") as daemon:
+        silent = await peers.dial(daemon, "silent")
+        await silent.greet(status=None)
+        refused = await peers.dial(daemon, "refused")
+        assert await refused.hear_hangup() is DisconnectReason.TOO_MANY_PEERS
 
-        for raw in silent:
-            assert await raw.hear_hangup() is DisconnectReason.PING_TIMEOUT
+        assert await silent.hear_hangup() is DisconnectReason.PING_TIMEOUT
 
         await (await peers.dial(daemon, "client")).greet()
 
