@@ -1,7 +1,7 @@
 """What every test leaves as it found it, which examples properties are tested with, and who runs what.
 
-`make test` has two processes run the tests. Each takes the next file when it is done with one; all tests that use Spark
-are as one file, so that Spark starts once, and so are those that use Docker. What takes longest begins first.
+`make test` has two processes run the tests. Each takes the next file when it is done with one; some folders are
+taken as one file, so that Spark and the containers start once. What takes longest begins first.
 """
 
 import logging
@@ -20,7 +20,6 @@ from tests import properties
 properties.register()
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
-
 LONGEST_FIRST = ("spark", "docker", "fuzz", "browser", "integration")
 """Markers of tests that take long, in the order in which processes take them; what has none of them comes last."""
 
@@ -29,8 +28,10 @@ TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
 
 
 class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each process the next file, or the next of TAKEN_TOGETHER. (Groups of xdist 3.8 have no effect under
-    pytest 9.2, which does not let a plugin rename a test.)"""
+    """Gives each process the next file, or the next of TAKEN_TOGETHER.
+
+    The groups of xdist 3.8 have no effect: it renames tests by `_nodeid`, which pytest 9.2 does not read.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
