@@ -7,7 +7,7 @@ taken as one file, so that Spark and the containers start once. What takes longe
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,12 @@ from tests import properties
 properties.register()
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
-LONGEST_FIRST = ("spark", "docker", "fuzz", "browser", "integration")
-"""Markers of tests that take long, in the order in which processes take them; what has none of them comes last."""
-
 TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
-"""Folders whose tests one process takes, all of them: they share what is slow to start, or may be there once."""
+"""Folders whose tests one process takes, all of them: they share what is slow to start, or may be there once. They come
+first."""
+
+LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
+"""Markers of other tests that take long, in the order in which they come; what has none of them comes last."""
 
 
 class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
@@ -50,12 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    first = next(_marks(item, LONGEST_FIRST), None)
-    return len(LONGEST_FIRST) if first is None else LONGEST_FIRST.index(first)
-
-
-def _marks(item: pytest.Item, names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if item.get_closest_marker(name))
+    if item.nodeid.startswith(TAKEN_TOGETHER):
+        return -1
+    return next((rank for rank, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), len(LONGEST_FIRST))
 
 
 @pytest.fixture
