@@ -221,6 +221,12 @@ def verified(days_ago: float, exit_code: int | None = 0, error: str = "", *, wai
     return Upkeep(waits_since, at, ended, exit_code, error, ended if exit_code == 0 else None)
 
 
+def a_week_after(upkeep: Upkeep) -> list[str]:
+    """Options by which a verification is due a week after this one, and each week after that."""
+    due = time.gmtime(upkeep.waits_since + 7 * DAY_S)
+    return ["--verify-schedule", f"{due.tm_min} {due.tm_hour} * * {(due.tm_wday + 1) % 7}"]
+
+
 @pytest.fixture
 def archived(store: Path) -> Path:
     """A store whose compaction is well, and has archived something."""
@@ -230,9 +236,9 @@ def archived(store: Path) -> Path:
 
 def test_merge_and_verification_that_succeeded_are_well(archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_upkeep(archived, Task.MERGE, merge := verified(3))
-    write_upkeep(archived, Task.VERIFY, verified(2))
+    write_upkeep(archived, Task.VERIFY, verify := verified(2))
 
-    assert main(["last", "--store", str(archived), "--merge-schedule", "off"]) == 0
+    assert main(["last", "--store", str(archived), "--merge-schedule", "off", *a_week_after(verify)]) == 0
 
     out, err = capsys.readouterr()
     assert f"{archived}: the merge of {utc_text(merge.started_at or 0)} succeeded in 5 s\n" in out
@@ -286,10 +292,8 @@ def test_verification_that_was_due_and_not_made_is_a_fault_after_26_hours(
     archived: Path, waits_days: float, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_upkeep(archived, Task.VERIFY, upkeep := verified(waits_days))
-    due = time.gmtime(upkeep.waits_since + 7 * DAY_S)
-    weekly = ["--verify-schedule", f"{due.tm_min} {due.tm_hour} * * {(due.tm_wday + 1) % 7}"]
 
-    assert main(["last", "--store", str(archived), *weekly]) == exit_code
+    assert main(["last", "--store", str(archived), *a_week_after(upkeep)]) == exit_code
 
     assert ("no verification has succeeded since " in capsys.readouterr().err) == bool(exit_code)
     assert main(["last", "--store", str(archived), "--verify-schedule", "off"]) == 0
