@@ -248,6 +248,7 @@ class Pruning:
         if self._look is not None and not self._look.done():
             raise ArchiveFault(f"{folder} does not answer")
         self._look = asyncio.create_task(asyncio.to_thread(check_day, folder, store_id, day, seq))
+        self._look.add_done_callback(_hear)  # after its time nobody waits for it any more
         done, _ = await asyncio.wait({self._look}, timeout=LOOK_TIMEOUT_S)
         if not done:
             raise ArchiveFault(f"{folder} does not answer within {LOOK_TIMEOUT_S:g} s")
@@ -302,3 +303,8 @@ class Pruning:
             if await self._store.shrinks():
                 return
             log.info("store keeps its size, free pages are used again, but not given back")
+
+
+def _hear(look: asyncio.Task[None]) -> None:
+    if not look.cancelled():
+        look.exception()

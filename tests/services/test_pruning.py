@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ from mailserver.metrics import Metrics, count_of
 from mailserver.services import pruning as pruning_module
 from mailserver.services.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
 from mailserver.store import deletion
+from mailserver.store.archive import ArchiveFault
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
 from mailserver.store.keys import Query
@@ -394,6 +396,36 @@ async def test_disk_of_the_archive_that_does_not_answer_holds_one_thread(
         assert len(looks) == 1
         assert left(path) == [0, 39 * DAY]
         answers.set()
+
+
+async def test_look_at_the_archive_that_fails_after_it_was_given_up_is_nobodys_error(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path, received_at(0, 39 * DAY))
+    record(path, {START // DAY: 1})
+    answers, over = threading.Event(), threading.Event()
+    unheard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
+
+    def fail_late(*_: object) -> None:
+        answers.wait(DEADLINE_S)
+        over.set()
+        raise ArchiveFault("the disk is gone")
+
+    monkeypatch.setattr(pruning_module, "LOOK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(pruning_module, "check_day", fail_late)
+    async with pruning(path, MONTH, archive=str(tmp_path)) as service:
+        await service.prune_once()
+        assert "does not answer" in service.archive_problem
+        answers.set()
+        await asyncio.to_thread(over.wait, DEADLINE_S)
+        monkeypatch.setattr(pruning_module, "LOOK_TIMEOUT_S", DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            while "does not answer" in service.archive_problem:
+                await service.prune_once()
+    gc.collect()
+
+    assert unheard == []
 
 
 async def test_warning_comes_once_an_hour(path: Path, caplog: pytest.LogCaptureFixture) -> None:
