@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
@@ -50,8 +51,7 @@ async def dial(
     """
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            loop = asyncio.get_running_loop()
-            _, pipe = await loop.create_connection(Pipe, enode.host, enode.port)
+            pipe = await _connect(enode.host, enode.port)
     except TimeoutError as error:
         raise ConnectionLost(None, f"no answer from {enode.host}:{enode.port}") from error
     except OSError as error:
@@ -63,6 +63,22 @@ async def dial(
     except DecodeError:
         pipe.abort()
         raise
+
+
+async def _connect(host: str, port: int) -> Pipe:
+    """Connect to the first address of a host that accepts; the last one's error if none does.
+
+    The name is looked up here: when uvloop's `create_connection` is cancelled while it does that, the failure of the
+    lookup comes later, and as "Future exception was never retrieved".
+    """
+    loop = asyncio.get_running_loop()
+    *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for _, _, _, _, (address, *_) in others:
+        with contextlib.suppress(OSError):
+            _, pipe = await loop.create_connection(Pipe, str(address), port)
+            return pipe
+    _, pipe = await loop.create_connection(Pipe, str(last[4][0]), port)
+    return pipe
 
 
 class Backoff:

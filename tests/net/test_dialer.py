@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -37,6 +38,9 @@ pytestmark = pytest.mark.integration
 KEY = private_key("server")
 CONFIG = session_config(private_key("dialler"), "dialler/1")
 STATUS = StatusOptions(light_node=True)
+
+UNASKED = "x x"
+"""No address, and none that a name server is asked for."""
 
 
 @pytest.fixture
@@ -99,6 +103,41 @@ async def test_node_that_does_not_answer_is_given_up(server: socket.socket, monk
 async def test_host_that_cannot_be_found_is_an_ordinary_error(host: str) -> None:
     with pytest.raises(ConnectionLost, match="cannot connect"):
         await dial(Enode(KEY.public_key, host, 30303), CONFIG, STATUS)
+
+
+async def test_lookup_that_fails_after_the_dial_was_given_up_is_nobodys_error() -> None:
+    loop = asyncio.get_running_loop()
+    unheard: list[str] = []
+    loop.set_exception_handler(lambda _, context: unheard.append(context["message"]))
+    dialling = asyncio.create_task(dial(Enode(KEY.public_key, UNASKED, 30303), CONFIG, STATUS))
+    loop.call_soon(dialling.cancel)  # right after the lookup has begun
+
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    with pytest.raises(socket.gaierror):  # by then the other one has failed, too
+        await loop.getaddrinfo(UNASKED, 30303)
+    await turns(3)
+    gc.collect()
+
+    assert unheard == []
+
+
+@pytest.mark.parametrize("others", [[], ["127.0.0.2"], ["127.0.0.2", "127.0.0.3"]])
+async def test_next_address_of_a_host_is_tried_where_one_refuses(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    async def two_addresses(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        assert host == "a.test"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in (*others, "127.0.0.1")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+
+    connection = await dial(enode_of(server, "a.test"), CONFIG, STATUS)
+
+    end, _ = server.accept()
+    end.close()
+    connection.abort("done")
+    await connection.run(_ignore)
 
 
 async def test_node_id_that_is_no_key_is_an_error_and_leaves_no_socket(server: socket.socket) -> None:
