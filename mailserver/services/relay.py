@@ -58,6 +58,10 @@ MAX_BACKLOG_ADDRESSES = 16_384
 MAX_SHARED_BYTES = 8 * 1024 * 1024
 """Memory for encoded packets that are kept for peers that want the same, which is within moments of each other."""
 
+WOKEN_AT_ONCE = 64
+"""So many peers are told at a time that there is a bundle, before others have their turn: to look at it takes each some
+25 us, and 2,000 at once kept a request waiting for 60 ms."""
+
 MAX_HELD_BYTES = 64 * 1024
 """Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
 pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
@@ -79,7 +83,7 @@ class Relay:
         self._clock = clock
         self._light_node = light_node
         self._pool = Pool(pool_bytes)
-        self._bundled = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # for the next bundle
         self._shared: OrderedDict[tuple[LiveEnvelope, ...], SharedPayload] = OrderedDict()
         self._shared_bytes = 0
         self._missed = 0
@@ -102,9 +106,9 @@ class Relay:
             except TimeoutError:
                 self._purge()
                 continue
-            self._bundle(envelopes)
+            await self._bundle(envelopes)
             while collected := await self._collect():
-                self._bundle(collected)
+                await self._bundle(collected)
 
     async def _collect(self) -> list[LiveEnvelope]:
         """Take what the feed brings in the time between two bundles, often enough that its ring does not run over."""
@@ -126,9 +130,12 @@ class Relay:
             bundle = self._pool.first(position)
             if bundle is not None:
                 return bundle, bundle.number + 1
-            if self._bundled.is_set():  # it has woken those who waited
-                self._bundled = asyncio.Event()
-            await self._bundled.wait()
+            bundled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[bundled] = None
+            try:
+                await bundled
+            finally:
+                self._waiting.pop(bundled, None)
 
     @property
     def end(self) -> int:
@@ -161,7 +168,7 @@ class Relay:
                 self._shared_bytes -= _shared_memory(*self._shared.popitem(last=False))
         return payload
 
-    def _bundle(self, envelopes: Sequence[LiveEnvelope]) -> None:
+    async def _bundle(self, envelopes: Sequence[LiveEnvelope]) -> None:
         now = self._clock()
         due = [
             live
@@ -169,7 +176,12 @@ class Relay:
             if live.envelope.expiry >= now and not live.is_p2p and (live.is_own or not self._light_node)
         ]
         self._pool.add(due, now)
-        self._bundled.set()
+        waiting, self._waiting = self._waiting, {}
+        for number, bundled in enumerate(waiting, start=1):
+            if not bundled.done():  # whoever waited may be gone
+                bundled.set_result(None)
+            if not number % WOKEN_AT_ONCE:
+                await asyncio.sleep(0)  # others' turn
 
     def _purge(self) -> None:
         """Forget what has expired while nothing came."""

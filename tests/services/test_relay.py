@@ -32,6 +32,7 @@ from mailserver.services.relay import (
     MAX_HELD_BYTES,
     MAX_SHARED_BYTES,
     PURGE_INTERVAL_S,
+    WOKEN_AT_ONCE,
     PeerRelay,
     Relay,
 )
@@ -53,6 +54,7 @@ from tests.pairs import private_key
 from tests.properties import settings
 from tests.raw_peer import Hangup, RawPeer, stream_pair
 from tests.simulated_time import in_simulated_time, pass_time
+from tests.waiting import turns
 
 KEY = private_key("hub")
 ALL = StatusOptions(pow_requirement=0.0)
@@ -716,6 +718,48 @@ async def test_others_have_their_turn_while_one_goes_through_the_whole_pool(monk
         assert len(gone_through) == 101, gone_through
         assert seen_between[-1] == 101
         assert max(after - before for before, after in pairwise(seen_between)) == 1
+
+
+@in_simulated_time
+async def test_others_have_their_turn_while_thousands_are_told_of_a_bundle() -> None:
+    async with running_hub() as hub:
+        told: list[int] = []
+
+        async def follow(number: int) -> None:
+            _, position = await hub.relay.next(0)
+            told.append(number)
+            await hub.relay.next(position)
+
+        async with asyncio.TaskGroup() as following:
+            tasks = [following.create_task(follow(number)) for number in range(2000)]
+            await turns(2)
+            hub.publish(make_envelope(1))
+            told_before = []
+            while len(told) < len(tasks):
+                told_before.append(len(told))
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+
+        assert told == list(range(2000))
+        assert max(after - before for before, after in pairwise(told_before)) <= WOKEN_AT_ONCE
+        assert len(told_before) < 100
+
+
+@in_simulated_time
+async def test_who_waited_for_a_bundle_and_is_gone_leaves_nothing_behind() -> None:
+    async with running_hub() as hub:
+        tracemalloc.start()
+        try:
+            for _ in range(3000):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0):
+                        await hub.relay.next(0)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert kept < 100_000
 
 
 @in_simulated_time
