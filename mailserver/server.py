@@ -6,7 +6,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 
 from mailserver import __version__, policy
@@ -35,7 +35,7 @@ from mailserver.services.quotas import RequestLimiter
 from mailserver.services.rates import RateLimiter
 from mailserver.services.relay import Relay
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.sync.absences import Contact
+from mailserver.sync.absences import Contact, Contacts
 from mailserver.sync.catchup import Catchup
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
@@ -171,14 +171,17 @@ class Server:
         except DecodeError as error:
             raise ConnectionLost(None, str(error)) from error
 
-    def contacts(self) -> dict[NodeId, Contact]:
-        """Who is connected, and how, for catching up."""
+    def contacts(self, sources: Collection[NodeId]) -> Contacts:
+        """Which of these are connected, and how, for catching up. Others are only glanced at: they may be thousands."""
         now = asyncio.get_running_loop().time()
-        return {
-            peer.connection.node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late)
-            for peer in self.peers.connected()
-            if peer.connection.node_id is not None
+        connected = self.peers.connected()
+        heard_at = max((peer.connection.heard_at for peer in connected), default=None)
+        found = {
+            node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late)
+            for peer in connected
+            if (node_id := peer.connection.node_id) is not None and node_id in sources
         }
+        return Contacts(found, None if heard_at is None else now - heard_at)
 
     def figures(self) -> NodeFigures:
         """Read how the node is."""

@@ -34,6 +34,14 @@ class Contact(NamedTuple):
     late: int
 
 
+class Contacts(NamedTuple):
+    """All live connections. `sources`: those to mailservers that may be asked; `silent_s`: since when nothing has come
+    by any connection, None if there is none."""
+
+    sources: Mapping[NodeId, Contact]
+    silent_s: float | None
+
+
 class Absence:
     """What we may have missed of one mailserver."""
 
@@ -97,18 +105,16 @@ class Absences:
         self._everybody = Absence(wall, now, known_for_s, asks_while_away=False)
         self._sources: dict[NodeId, Absence] = {}
 
-    def look(
-        self, contacts: Mapping[NodeId, Contact], sources: Iterable[NodeId], wall: float, now: float
-    ) -> dict[NodeId, int]:
+    def look(self, contacts: Contacts, sources: Iterable[NodeId], wall: float, now: float) -> dict[NodeId, int]:
         """Take all connections; return which of the sources are to be asked, and since when."""
-        anybody = min(contacts.values(), key=lambda contact: contact.silent_s, default=None)
-        since_all = self._everybody.look(None if anybody is None else Contact(0, anybody.silent_s, 0), wall, now)
+        anybody = None if contacts.silent_s is None else Contact(0, contacts.silent_s, 0)
+        since_all = self._everybody.look(anybody, wall, now)
         due: dict[NodeId, int] = {}
         known, self._sources = self._sources, {}
         for source in sources:
             absence = known.get(source) or Absence(wall, now, self._known_for_s)
             self._sources[source] = absence
-            since = absence.look(contacts.get(source), wall, now)
+            since = absence.look(contacts.sources.get(source), wall, now)
             both = [bound for bound in (since, since_all) if bound is not None]
             if both:
                 due[source] = min(both)

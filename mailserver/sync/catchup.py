@@ -9,13 +9,13 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.envelopes import EnvelopeStore
-from mailserver.sync.absences import Absences, Contact
+from mailserver.sync.absences import Absences, Contacts
 from mailserver.sync.ledger import SyncError, open_ledger
 from mailserver.sync.progress import Progress, State
 from mailserver.sync.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
@@ -77,7 +77,7 @@ class Catchup:
         self._max_days = 0.0  # how far back what was missed is asked for
         self._ask_again_at = math.inf  # by the loop's clock
         self._rest: list[Range] = []  # what of the missed is to be asked for then
-        self._contacts: Callable[[], Mapping[NodeId, Contact]] | None = None
+        self._contacts: Callable[[Collection[NodeId]], Contacts] | None = None
         for enode in settings.sources:
             self._source(enode, settings.sources)
 
@@ -136,11 +136,11 @@ class Catchup:
         self._ask_for_missed()
         await self._save()
 
-    def watch(self, contacts: Callable[[], Mapping[NodeId, Contact]]) -> None:
+    def watch(self, contacts: Callable[[Collection[NodeId]], Contacts]) -> None:
         """Ask sources also for what we miss of them while we run, as far back as `add_missed` was told.
 
         Args:
-            contacts: says who is connected, and how, whether it is a source or not.
+            contacts: says which of these mailservers are connected, and how, and whether anybody is.
         """
         self._contacts = contacts
 
@@ -277,7 +277,7 @@ class Catchup:
             return
         wall = self._clock()
         sources = {source.enode.node_id: source for source in self._these(self._settings.sources)}
-        for node_id, since in absences.look(self._contacts(), sources, wall, now).items():
+        for node_id, since in absences.look(self._contacts(sources.keys()), sources, wall, now).items():
             source = sources[node_id]
             log.info(
                 "trusted peer was out of reach, what it has is asked for source=%s since_s=%d", source, wall - since

@@ -2,7 +2,7 @@
 
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S
 from mailserver.sync import absences as absences_module
-from mailserver.sync.absences import AWAY_INTERVAL_S, BACK_INTERVAL_S, Absence, Absences, Contact
+from mailserver.sync.absences import AWAY_INTERVAL_S, BACK_INTERVAL_S, Absence, Absences, Contact, Contacts
 from mailserver.sync.ranges import LATE_S
 from tests.mailservers import NOW
 from tests.pairs import private_key
@@ -117,10 +117,12 @@ def test_silence_between_pings_is_no_standstill() -> None:
 
 def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None:
     absences = Absences(NOW, 0.0, KNOWN_S)
-    absences.look({PHONE: there()}, [ONE, OTHER], NOW + 1000, 1000.0)
-    alone = [absences.look({}, [ONE, OTHER], NOW + second, float(second)) for second in range(1001, 3000)]
+    absences.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
+    alone = [
+        absences.look(Contacts({}, None), [ONE, OTHER], NOW + second, float(second)) for second in range(1001, 3000)
+    ]
 
-    back = absences.look({PHONE: there(2)}, [ONE, OTHER], NOW + 3000, 3000.0)
+    back = absences.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 3000, 3000.0)
 
     assert not any(alone)
     assert back == dict.fromkeys((ONE, OTHER), NOW + 1000 - LATE_S)
@@ -128,9 +130,9 @@ def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None
 
 def test_only_the_one_that_was_away_is_asked_while_others_were_there() -> None:
     absences = Absences(NOW, 0.0, KNOWN_S)
-    absences.look({ONE: there(1), OTHER: there(2)}, [ONE, OTHER], NOW + 1000, 1000.0)
-    absences.look({OTHER: there(2)}, [ONE, OTHER], NOW + 1001, 1001.0)
+    absences.look(Contacts({ONE: there(1), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
+    absences.look(Contacts({OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1001, 1001.0)
 
-    back = absences.look({ONE: there(3), OTHER: there(2)}, [ONE, OTHER], NOW + 1002, 1002.0)
+    back = absences.look(Contacts({ONE: there(3), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1002, 1002.0)
 
     assert back == {ONE: NOW + 1000 - LATE_S}

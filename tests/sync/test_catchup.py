@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import catchup as catchup_module
 from mailserver.sync import ledger as ledger_module
-from mailserver.sync.absences import Contact
+from mailserver.sync.absences import Contact, Contacts
 from mailserver.sync.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.sync.command import run_once
 from mailserver.sync.ledger import PROGRESS_FILE, SyncError, open_ledger
@@ -431,12 +432,13 @@ async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
         serving(archive) as server,
         catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
     ):
-        contacts = {server.enode.node_id: Contact(1, 0.0, 0)}
+        contacts = Contacts({server.enode.node_id: Contact(1, 0.0, 0)}, 0.0)
         looks = 0
 
-        def look() -> dict[NodeId, Contact]:
+        def look(sources: Collection[NodeId]) -> Contacts:
             nonlocal looks
             looks += 1
+            assert set(sources) == {server.enode.node_id}
             return contacts
 
         async def look_twice() -> None:
@@ -449,11 +451,11 @@ async def test_source_that_was_out_of_reach_is_asked_for_what_it_took_meanwhile(
         await look_twice()
         asked = len(server.requests)
         archive.add(meanwhile)
-        contacts = {}
+        contacts = Contacts({}, None)
         clock.now += 10
         await look_twice()
         assert len(server.requests) == asked
-        contacts = {server.enode.node_id: Contact(2, 0.0, 0)}
+        contacts = Contacts({server.enode.node_id: Contact(2, 0.0, 0)}, 0.0)
         await until(lambda: len(server.requests) > asked)
         await settled(catchup)
         await look_twice()
