@@ -212,7 +212,7 @@ async def _attack(scenario: Scenario, target: Target, expected: Expected) -> Out
             broken += too_slow(honest.served, one.figures)
     for one in rounds:
         broken += scenario.check(one.figures)
-    return Outcome(Row(scenario.name, _figures(rounds[-1], honest.served, before, after)), tuple(broken))
+    return Outcome(Row(scenario.name, _figures(rounds[0], honest.served, before, after)), tuple(broken))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,17 +272,17 @@ def too_slow(served: Served, figures: Mapping[str, Figure]) -> Iterator[str]:
         yield f"an answer took {took_s * 1000:.0f} ms by the clock (99th percentile)"
 
 
-def _figures(last: _Round, served: Served, before: Usage, after: Usage) -> dict[str, Figure]:
+def _figures(first: _Round, served: Served, before: Usage, after: Usage) -> dict[str, Figure]:
     return {
-        **last.figures,
-        "seconds": last.took_s,
+        **first.figures,
+        "seconds": first.took_s,
         "peak_mb": after.peak_bytes / 1e6,
         "before_mb": before.memory_bytes / 1e6,
         "after_mb": after.memory_bytes / 1e6,
         "open_files_after": after.open_files,
-        "cpu_share": last.daemon_cpu_s / last.took_s,
+        "cpu_share": first.daemon_cpu_s / first.took_s,
         "answers": len(served.answers_s),
-        **(_times("attacked_answer", while_attacked(served, last.figures)) if "from_s" in last.figures else {}),
+        **(_times("attacked_answer", while_attacked(served, first.figures)) if "from_s" in first.figures else {}),
         **_times("answer", served.answers_s),
         **_times("answer_own", served.own_answers_s),
         "confirmations": len(served.confirmations_s),
