@@ -6,13 +6,15 @@ operator.
 """
 
 import contextlib
+import re
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from mailserver.errors import StoreError
-from mailserver.store.schema import PAGE_BYTES
+from mailserver.store.schema import IDENTITY_BYTES, PAGE_BYTES
 from mailserver.store.wal import Log, has_content, read_log, wal_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -118,15 +120,20 @@ def _identity(path: Path, options: str) -> list[str] | None:
     """The identities that are there; None where there is no place for one, as before version 2 of the schema.
 
     Also where the file cannot be read: a daemon that was killed while it wrote it from the log leaves it so, and the
-    log has all of it. If it is damaged, whoever opens it says so.
+    log has all of it. If it is damaged, whoever opens it says so. A power cut may leave half of the page on which a
+    backup got its identity: a row is there, and no text in it.
     """
     try:
-        return _read(path, options, "SELECT id FROM identity LIMIT 2")
+        return [found for found in _read(path, options, "SELECT id FROM identity LIMIT 2") if _is_identity(found)]
     except sqlite3.Error:
         return None
 
 
-def _read(path: Path, options: str, sql: str) -> list[str]:
+def _is_identity(found: object) -> bool:
+    return isinstance(found, str) and re.fullmatch(f"[0-9a-f]{{{2 * IDENTITY_BYTES}}}", found) is not None
+
+
+def _read(path: Path, options: str, sql: str) -> list[Any]:
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         return [value for (value,) in connection.execute(sql)]

@@ -114,11 +114,14 @@ def test_log_that_was_left_beside_a_backup_is_refused(killed: Path, tmp_path: Pa
     assert "is of another store" in refusal(backup)
 
 
-def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path, *, is_torn: bool) -> None:
+    """`is_torn`: by a power cut, which left half of the page with the identity that was on its way from the log."""
     backup = tmp_path / "backup" / STORE_FILE
     backup.parent.mkdir()
     with snapshot(make_closed(tmp_path / "old" / STORE_FILE)) as connection:
         copy_store(connection, backup, lambda done, total: None)
+    ((root,),) = rows(backup, "SELECT rootpage FROM sqlite_master WHERE name = 'identity'")
 
     async def start_and_kill() -> Path:
         async with open_store(backup):
@@ -127,6 +130,11 @@ def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path) -> None:
     killed = asyncio.run(start_and_kill())
     assert wal_file(killed).stat().st_size
     identity = rows(backup, "SELECT id FROM identity")
+    if is_torn:
+        at = (root - 1) * PAGE_BYTES
+        overwrite(killed, at, backup.read_bytes()[at : at + PAGE_BYTES // 2])  # which cells there are; those are last
+        alone = shutil.copy(killed, tmp_path / "alone.db")
+        assert rows(Path(alone), "SELECT id FROM identity") == [(None,)]
 
     async def start_again() -> None:
         async with open_store(killed):
