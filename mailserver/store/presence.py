@@ -5,11 +5,14 @@ their names are compared with what is open before anything is confirmed. That ta
 the names: `mailserver.store.connections` says why nothing may be opened here.
 """
 
+import errno
 import os
 from pathlib import Path
 
 from mailserver.errors import StoreError
 from mailserver.store.wal import index_file, wal_file
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class StoreLost(StoreError):
@@ -25,13 +28,13 @@ class Presence:
         real = path.resolve()
         names = dict.fromkeys((path, real, wal_file(real), index_file(real)))
         # On a file system without shared memory SQLite does without log and index.
-        self._files = {str(name): found for name in names if (found := _identity(name)) is not None}
+        self._files = {str(name): found for name in names if (found := _identity(name, None)) is not None}
         self._lost = ""
 
     def look(self) -> str:
         """Why the store is lost; "" if it is not."""
         if not self._lost:
-            changed = [(name, now) for name, was in self._files.items() if (now := _identity(name)) != was]
+            changed = [(name, now) for name, was in self._files.items() if (now := _identity(name, was)) != was]
             if changed:
                 what = ", ".join(f"{name} {'was removed' if now is None else 'was replaced'}" for name, now in changed)
                 self._lost = (
@@ -49,10 +52,16 @@ class Presence:
             raise StoreLost(self._lost)
 
 
-def _identity(name: Path | str) -> tuple[int, int] | None:
-    """What a name stands for, a link for itself; None if for nothing, or nothing that can be looked at."""
+_Identity = tuple[int, int]
+
+
+def _identity(name: Path | str, unknown: _Identity | None) -> _Identity | None:
+    """What a name stands for, a link for itself; None if for nothing, `unknown` if that cannot be told.
+
+    A disk that fails for a moment has lost no file: should it fail for longer, SQLite says so.
+    """
     try:
         status = os.lstat(name)
-    except OSError:
-        return None
+    except OSError as error:
+        return None if error.errno in _GONE else unknown
     return status.st_dev, status.st_ino

@@ -1,5 +1,7 @@
 """mailserver.store.presence, by the store as it is used: files that are gone hold nothing that is confirmed."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +111,23 @@ async def test_store_that_is_a_link_is_watched_where_it_lies(tmp_path: Path) -> 
         (tmp_path / "disk" / f"{STORE_FILE}-wal").unlink()
 
         await assert_lost(store, f"disk/{STORE_FILE}-wal was removed")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+async def test_disk_that_cannot_tell_for_a_moment_has_lost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(name: Path | str) -> os.stat_result:
+        raise OSError(number, os.strerror(number), str(name))
+
+    async with open_store(tmp_path / STORE_FILE) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr("mailserver.store.presence.os.lstat", fail)
+            await fill(store, make_envelopes(3))
+        await fill(store, make_envelopes(2, first=10))
+
+        assert not store.is_lost
+        assert (await store.stats()).envelopes == 5
 
 
 async def test_it_stays_lost_when_the_file_is_back(tmp_path: Path) -> None:
