@@ -38,6 +38,10 @@ MAX_WAL_BYTES = 128 * 1024 * 1024
 """Beyond this, the WAL is to be started anew. SQLite does so by itself where there is a moment without readers; beside
 many of them, or one that reads the whole store, there may be none for as long as the flood lasts."""
 
+ANSWERED_AT_ONCE = 64
+"""Packets that are answered in one turn of the event loop. Each answer seals two frames, and a transaction may hold
+2,000 packets."""
+
 WAL_RESTART_WAIT_S = 0.05
 """How long to wait for readers then. Their statements take some milliseconds; a longer one has it tried again later."""
 
@@ -132,6 +136,7 @@ class StoreWriter:
         self._queued_rows = 0
         self._queued_bytes = 0
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
+        self._answers: deque[tuple[asyncio.Future[None], StoreError | None]] = deque()
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._room = asyncio.Event()
@@ -211,6 +216,8 @@ class StoreWriter:
             self.close()
             self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless this ended by a fault of ours
             self._queue.clear()
+            while self._answers:
+                self._answer_some()
             for _, future in self._jobs:
                 _fail(future, StoreError(_CLOSING))
             self._jobs.clear()
@@ -322,17 +329,25 @@ class StoreWriter:
             self._settle(group, failure)
 
     def _settle(self, group: Iterable[_Part], failure: StoreError | None) -> None:
+        is_answering = bool(self._answers)
         for envelopes, future in group:
             self._queued_rows -= len(envelopes)
             self._queued_bytes -= _size(envelopes)
-            if future.done():  # whoever waited for it is gone; the envelopes are stored all the same
-                continue
-            if failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failure)
+            self._answers.append((future, failure))
         if self._queued_bytes < MAX_QUEUED_BYTES:
             self._room.set()
+        if not is_answering:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        for _ in range(min(ANSWERED_AT_ONCE, len(self._answers))):
+            future, failure = self._answers.popleft()
+            if failure is not None:
+                _fail(future, failure)
+            elif not future.done():  # else whoever waited for it is gone; the envelopes are stored all the same
+                future.set_result(None)
+        if self._answers:
+            asyncio.get_running_loop().call_soon(self._answer_some)
 
 
 def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:

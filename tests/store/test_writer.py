@@ -6,6 +6,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from mailserver.store.presence import Presence
 from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.trouble import Trouble
 from mailserver.store.worker import Worker
-from mailserver.store.writer import MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
+from mailserver.store.writer import ANSWERED_AT_ONCE, MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import EnvelopeHash
 from tests.properties import settings
@@ -400,6 +401,20 @@ async def test_interval_ends_by_itself(path: Path, monkeypatch: pytest.MonkeyPat
         await opened.writer.put([new_envelope(2)])
 
         assert opened.commits() == 2
+
+
+async def test_others_have_their_turn_while_thousands_are_told_that_they_are_stored(path: Path) -> None:
+    count = MAX_GROUP_ROWS
+    async with running(path) as opened, asyncio.TaskGroup() as tasks:
+        puts = [tasks.create_task(opened.writer.put([envelope])) for envelope in new_envelopes(count)]
+        done = [0]
+        while done[-1] < count:
+            await asyncio.sleep(0)
+            done.append(sum(put.done() for put in puts))
+
+    told = [after - before for before, after in pairwise(done) if after > before]
+    assert max(told) <= ANSWERED_AT_ONCE
+    assert len(rows(path, "SELECT seq FROM envelopes")) == count
 
 
 async def test_full_group_waits_for_no_interval(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
