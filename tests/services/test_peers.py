@@ -303,6 +303,7 @@ async def test_peer_that_was_being_dialled_during_the_change_is_told_in_its_stat
 
 async def test_what_all_are_told_is_encoded_once(mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch) -> None:
     raws = [await mailserver.dial() for _ in range(5)]
+    await until(lambda: len(mailserver.connected.infos()) == len(raws))
     encode = StatusOptions.encode
     encoded: list[StatusOptions] = []
 

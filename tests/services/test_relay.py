@@ -25,9 +25,10 @@ from mailserver.net.pipe import WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import session_config
 from mailserver.services import relay as relay_module
 from mailserver.services.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
-from mailserver.services.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, POOL_BYTES, Bundle
+from mailserver.services.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, POOL_BYTES, Bundle, Pool
 from mailserver.services.relay import (
     BUNDLE_INTERVAL_S,
+    BUNDLED_AT_ONCE,
     LOOKED_AT_BYTES,
     MAX_HELD_BYTES,
     MAX_SHARED_BYTES,
@@ -744,6 +745,29 @@ async def test_others_have_their_turn_while_thousands_are_told_of_a_bundle() -> 
         assert told == list(range(2000))
         assert max(after - before for before, after in pairwise(told_before)) <= WOKEN_AT_ONCE
         assert len(told_before) < 100
+
+
+@in_simulated_time
+async def test_others_have_their_turn_while_thousands_become_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_hub() as hub:
+        added: list[int] = []
+        add = Pool.add
+
+        def noted(pool: Pool, envelopes: Sequence[LiveEnvelope], now: float) -> None:
+            added.append(len(envelopes))
+            add(pool, envelopes, now)
+
+        monkeypatch.setattr(Pool, "add", noted)
+        for number in range(2 * BUNDLED_AT_ONCE + 1):
+            hub.publish(make_envelope(number, data_bytes=1))
+        added_before = []
+        while sum(added) < 2 * BUNDLED_AT_ONCE + 1:
+            added_before.append(len(added))
+            await asyncio.sleep(0)
+
+        assert added == [BUNDLED_AT_ONCE, BUNDLED_AT_ONCE, 1]
+        assert max(after - before for before, after in pairwise([*added_before, len(added)])) == 1
+        assert hub.relay.usage[0] == 2 * BUNDLED_AT_ONCE + 1
 
 
 @in_simulated_time
