@@ -74,7 +74,7 @@ class Connection:
     """One peer's connection, from its first byte to its end.
 
     `heard_at`: when something came last, by the loop. `refused_bytes`: how long a packet of a named peer was that was
-    too long even for one, 0 if there was none.
+    too long even for one, or did not come to its end in time, 0 if there was none.
     """
 
     def __init__(
@@ -209,7 +209,10 @@ class Connection:
                     with contextlib.suppress(ConnectionLost):  # then `_closed` says so
                         await self.drain()
                     self._session.resume_reading(self._loop.time())
-            if not self._closed.by_peer:
+            if self._closed.by_peer:
+                # A Go peer gives up on a packet that has not left within 20 s.
+                self.refused_bytes = self.refused_bytes or self._room.long_bytes_due
+            else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LINGER_S):
                         await self._pipe.finish()
@@ -308,7 +311,8 @@ class Connection:
                 session.receive_eof()
             return
         opened, self._counted_frames = session.opened_frames - self._counted_frames, session.opened_frames
-        await self._opening.take(HANDSHAKE_FRAMES if session.state is SessionState.HANDSHAKE else opened)
+        work = HANDSHAKE_FRAMES if session.state is SessionState.HANDSHAKE else opened
+        await self._opening.take(work, len(data or b""))
         session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
         self._room.leave_unless(session.frame)
 
@@ -323,6 +327,7 @@ class Connection:
             self.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
 
     def _on_late_frame(self) -> None:
+        self.refused_bytes = self._room.long_bytes_due
         self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
     async def _dispatch(self, handler: Handler) -> None:

@@ -124,6 +124,12 @@ class FrameRoom:
         """Whether there is memory for the frame that is coming."""
         return self._share is None or self._share.is_granted
 
+    @property
+    def long_bytes_due(self) -> int:
+        """How long the long message is that has begun to come, or waits for memory, and is not there; 0 if none is."""
+        is_due = self.is_long and (self._timer is not None or not self.is_granted)
+        return (self._frame.message_bytes or self._frame.wire_bytes) if is_due and self._frame is not None else 0
+
     def ask(self, frame: ComingFrame | None) -> bool:
         """Ask for memory for the frame that is coming, unless that is done; return whether it is there."""
         if frame is not self._frame:

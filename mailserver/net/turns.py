@@ -7,6 +7,7 @@ their frames for seconds before an honest one's is looked at.
 
 import asyncio
 import math
+import time
 from collections.abc import Hashable
 
 from mailserver.fair_queue import FairQueue
@@ -20,8 +21,17 @@ HANDSHAKE_FRAMES = 10
 would have all others wait at each step of an answer."""
 
 INTERVAL_S = 1.0
-"""Who has sent fewer frames in this time waits for no turn: a client asks a few times a second. If 500 peers make use
-of it, at once, all others wait for a quarter of a second."""
+"""Who has sent fewer frames in this time waits for no turn: a client asks a few times a second."""
+
+BURST_S = 0.01
+"""So long such work may go on within one turn of the event loop: 500 peers that say something at once would hold
+everything else up for a quarter of a second. Whoever comes later in it waits for a later one, who has little first."""
+
+LATER_AT_ONCE = 4
+"""So many of them go on in each of those."""
+
+LITTLE_BYTES = 4096
+"""Up to here all have as little, and go on as they came: a request for history has half of it."""
 
 
 class Turns:
@@ -31,6 +41,33 @@ class Turns:
     def __init__(self) -> None:
         self._is_taken = False
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._burst_began: float | None = None
+        self._later: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    async def wait_while_crowded(self, size: int, who: Hashable) -> None:
+        """Wait until what others do at the same time leaves the event loop free: most often not at all.
+
+        Args:
+            size: bytes; whoever has less goes before others.
+        """
+        loop, now = asyncio.get_running_loop(), time.perf_counter()  # the loop's clock may stand still during a turn
+        if self._burst_began is None:
+            self._burst_began = now
+            loop.call_soon(self._on_next_loop_turn)
+        if len(self._later) or now - self._burst_began >= BURST_S:
+            later: asyncio.Future[None] = loop.create_future()
+            self._later.add(who, later, max(LITTLE_BYTES, size))
+            await later
+
+    def _on_next_loop_turn(self) -> None:
+        for _ in range(min(LATER_AT_ONCE, len(self._later))):
+            later = self._later.take()
+            if not later.done():  # whoever waited may be gone
+                later.set_result(None)
+        if len(self._later):
+            asyncio.get_running_loop().call_soon(self._on_next_loop_turn)
+        else:
+            self._burst_began = None
 
     async def wait(self, work: int = 1, who: Hashable = None) -> None:
         """Wait for a turn to do so much work.
@@ -71,8 +108,12 @@ class Share:
         self._began = -math.inf
         self._done = 0
 
-    async def take(self, work: int) -> None:
-        """Count so much work, and wait for a turn to do it, if that is too much."""
+    async def take(self, work: int, size: int = 0) -> None:
+        """Count so much work, and wait for a turn to do it, if that is too much, or others do theirs just now.
+
+        Args:
+            size: bytes that are to be worked on; while nobody knows how much work that is, who has little goes first.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._began >= INTERVAL_S:
             self._began, self._done = now, 0
@@ -80,6 +121,8 @@ class Share:
         if self._done >= self._free:
             await self._turns.wait(self._done, self)
             self._done = 0
+        else:
+            await self._turns.wait_while_crowded(size, self)
 
     def correct(self, more: int) -> None:
         """Count more work, or less, than was taken for the last."""

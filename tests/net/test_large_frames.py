@@ -204,8 +204,24 @@ async def test_long_message_that_trickles_holds_up_the_next_for_no_longer_than_a
             await pass_time(1.0)
 
         assert (await first.ended()).cause == f"frame took longer than {FRAME_TIMEOUT_S:g} s"
+        assert first.connection.refused_bytes > LONG  # to be had in another way
         await pass_time(SOON_S)
         assert long_messages(second) == 1
+
+
+@in_simulated_time
+async def test_long_message_whose_sender_gives_up_is_told_as_one_that_was_too_long() -> None:
+    async with named_peers(2) as [(first, first_raw), (second, second_raw)]:
+        first_raw.write(long_packet(first_raw)[:LARGE_BYTES])
+        second_raw.write(frame(second_raw)[:-100])
+        await pass_time(SOON_S)
+        for raw in (first_raw, second_raw):
+            raw.writer.close()
+
+        for running in (first, second):
+            await running.ended()
+        assert first.connection.refused_bytes > LONG
+        assert second.connection.refused_bytes == 0
 
 
 @in_simulated_time

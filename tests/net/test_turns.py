@@ -1,11 +1,13 @@
 """mailserver.net.turns, by itself and over mailserver.net.connection."""
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Hashable
 
 import pytest
 
-from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, Share, Turns
+from mailserver.net.turns import BURST_S, FRAMES_AT_ONCE, FREE_FRAMES, LATER_AT_ONCE, Share, Turns
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
@@ -68,6 +70,66 @@ async def test_who_is_gone_keeps_nobody_from_its_turn(moment: int) -> None:
 
     assert [name for name in had if name in "bd"] == ["b", "d"]
     await asyncio.wait_for(turns.wait(), DEADLINE_S)
+
+
+async def test_many_who_do_little_at_once_do_not_hold_the_loop_up() -> None:
+    turns = Turns()
+    done: list[tuple[int, int]] = []
+    rounds = 0
+
+    async def work(number: int) -> None:
+        await Share(turns, free=8).take(1)
+        until_s = time.perf_counter() + BURST_S / 8
+        while time.perf_counter() < until_s:
+            pass
+        done.append((rounds, number))
+
+    tasks = [asyncio.create_task(work(number)) for number in range(100)]
+    while len(done) < len(tasks):
+        rounds += 1
+        await asyncio.sleep(0)
+
+    assert [number for _, number in done] == list(range(100))
+    assert max(Counter(number for number, _ in done).values()) <= 9
+
+
+async def test_who_has_said_little_goes_before_those_who_say_much_at_the_same_time() -> None:
+    turns = Turns()
+    had: list[str] = []
+
+    async def come(name: str, size: int) -> None:
+        await Share(turns, free=8).take(1, size)
+        had.append(name)
+
+    tasks = [asyncio.create_task(come(f"much {number}", 32_768)) for number in range(3 * LATER_AT_ONCE)]
+    tasks.append(asyncio.create_task(come("little", 1500)))
+    await turns.wait_while_crowded(1, "first")
+    until_s = time.perf_counter() + BURST_S
+    while time.perf_counter() < until_s:
+        pass
+    await asyncio.gather(*tasks)
+
+    assert had.index("little") <= 1
+
+
+async def test_who_is_gone_before_the_loop_is_free_keeps_nobody_waiting() -> None:
+    turns = Turns()
+    had: list[int] = []
+
+    async def come(number: int) -> None:
+        await turns.wait_while_crowded(1, number)
+        had.append(number)
+
+    tasks = [asyncio.create_task(come(number)) for number in range(3 * LATER_AT_ONCE)]
+    asyncio.get_running_loop().call_soon(tasks[0].cancel)
+    await turns.wait_while_crowded(1, "first")  # who comes first, and holds the loop up
+    until_s = time.perf_counter() + BURST_S
+    while time.perf_counter() < until_s:
+        pass
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert tasks[0].cancelled()
+    assert had == list(range(1, 3 * LATER_AT_ONCE))
 
 
 def requests(running: Running) -> int:
