@@ -1,6 +1,7 @@
 """The command line: `waku-mailserver COMMAND`. What a command does is in `mailserver.commands`.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage or settings; 130 interrupted.
+Exit codes: 0 done; 1 it could not be done, or what was found is not as it should be, and stderr says what; 2 wrong
+usage or settings; 130 interrupted.
 """
 
 import argparse

@@ -16,9 +16,10 @@ from mailserver.daemon import sync_settings
 from mailserver.datadir import DataDirInUse, locked, read_enode
 from mailserver.errors import ConfigError, StartupError
 from mailserver.logs import set_up_logging
+from mailserver.output import complain
 from mailserver.own_store import open_own_store
 from mailserver.rpc.params import Json
-from mailserver.sync.command import Show, is_complete, overview, report, run_once
+from mailserver.sync.command import Show, complaints, is_complete, overview, report, run_once
 from mailserver.sync.progress import Progress
 
 
@@ -49,7 +50,10 @@ def _sync(arguments: argparse.Namespace) -> int:
     sources = tuple(arguments.sources) or _others(config)
     if not sources:
         raise ConfigError("no mailserver to fetch from: give --from ENODE, or trusted_peers")
-    until = int(datetime.now(UTC).timestamp()) if arguments.until is None else arguments.until
+    now = int(datetime.now(UTC).timestamp())
+    if arguments.since > now:
+        raise ConfigError(f"--since {arguments.since} is in the future")
+    until = now if arguments.until is None else arguments.until
     if arguments.since > until:
         raise ConfigError(f"--since {arguments.since} is after --until {until}")
     with progress_bar() as bar:
@@ -63,7 +67,10 @@ def _sync(arguments: argparse.Namespace) -> int:
             )
         )
     print(report(progress, as_json=arguments.json))
-    return 0 if is_complete(progress) else 1
+    unasked = complaints(progress)
+    for complaint in unasked:
+        complain(complaint)
+    return 0 if is_complete(progress) and not unasked else 1
 
 
 def _others(config: Config) -> tuple[Enode, ...]:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mailserver.store.envelopes import EnvelopeStore
 from mailserver.sync.catchup import Catchup
+from mailserver.sync.pages import UNASKED, Wrong
 from mailserver.sync.progress import Progress, State
 from mailserver.sync.source import Clock, SyncSettings
 
@@ -81,8 +82,22 @@ def is_complete(sources: Sequence[Progress]) -> bool:
     return all(source.state is State.DONE for source in sources)
 
 
+def complaints(sources: Sequence[Progress]) -> list[str]:
+    """A line for each source that sent what it was not asked for: how many envelopes of which kind."""
+    lines = []
+    for source in sources:
+        unasked = {wrong: count for wrong, count in source.wrong.items() if wrong in UNASKED}
+        if unasked:
+            lines.append(f"{source.source} sent what was not asked for: {_dropped(unasked)}")
+    return lines
+
+
+def _dropped(wrong: Mapping[Wrong, int]) -> str:
+    return ", ".join(f"{count} dropped ({kind.value})" for kind, count in wrong.items())
+
+
 def _ended(source: Progress) -> str:
     text = f"{source.source}: {source.fetched} envelopes in {source.pages} pages, {source.stored} of them new"
-    for wrong, count in source.wrong.items():
-        text += f", {count} dropped ({wrong.value})"
+    if source.wrong:
+        text += f", {_dropped(source.wrong)}"
     return text if source.state is State.DONE else f"{text}; {source.state.value}: {source.problem!r}"

@@ -50,6 +50,9 @@ class Wrong(Enum):
     UNWANTED_TOPIC = "topic not asked for"
 
 
+UNASKED = frozenset({Wrong.OUT_OF_RANGE, Wrong.UNWANTED_TOPIC})
+"""What a request leaves out by its own words. Another clock or other settings of the source may explain the rest."""
+
 _WRONG = {
     Verdict.OVERSIZE: Wrong.OVERSIZE,
     Verdict.LOW_POW: Wrong.LOW_POW,

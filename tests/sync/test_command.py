@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from mailserver.codec.keys import Enode
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.sync import command as command_module
-from mailserver.sync.command import is_complete, overview, report, run_once
+from mailserver.sync.command import complaints, is_complete, overview, report, run_once
 from mailserver.sync.ledger import open_ledger
 from mailserver.sync.pages import Wrong
 from mailserver.sync.progress import Progress, State
@@ -78,9 +79,15 @@ async def test_one_run_gives_up_who_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 async def test_one_run_that_is_cancelled_has_saved_its_progress(tmp_path: Path) -> None:
-    async with serving(Archive(THREE_DAYS, max_limit=20)) as server, open_store(tmp_path / STORE_FILE) as store:
+    archive = Archive(THREE_DAYS, max_limit=20)
+
+    async def answer(asked: Asked) -> None:
+        if asked.number < 4:  # a day's fourth page of five is never answered
+            await archive(asked)
+
+    async with serving(answer) as server, open_store(tmp_path / STORE_FILE) as store:
         running = asyncio.create_task(run_once(store, tmp_path, settings_for(server.enode), *WHOLE, clock=Clock()))
-        await until(lambda: len(server.requests) > 4)
+        await until(lambda: len(server.requests) == 4)
         running.cancel()
         await asyncio.wait([running], timeout=DEADLINE_S)
 
@@ -103,6 +110,18 @@ def test_report_says_how_it_ended_with_each() -> None:
         "abcd1234@192.0.2.1:30303: 250 envelopes in 3 pages, 200 of them new, 7 dropped (proof of work too low)\n"
         "ef567890@192.0.2.2:30303: 0 envelopes in 0 pages, 0 of them new; given up: 'no \\x1b[31manswer'"
     )
+
+
+def test_source_that_sent_what_was_not_asked_for_is_complained_of() -> None:
+    unasked = replace(DONE, wrong={Wrong.UNWANTED_TOPIC: 2, Wrong.LOW_POW: 7, Wrong.OUT_OF_RANGE: 1})
+
+    (complaint,) = complaints([unasked, DOWN])
+
+    assert complaint == (
+        "abcd1234@192.0.2.1:30303 sent what was not asked for: "
+        "2 dropped (topic not asked for), 1 dropped (created outside of the range asked for)"
+    )
+    assert complaints([DONE, replace(DONE, wrong={Wrong.OVERSIZE: 1, Wrong.FROM_THE_FUTURE: 1})]) == []
 
 
 def test_report_for_programs_has_all_that_is_known() -> None:
