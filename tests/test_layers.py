@@ -60,6 +60,7 @@ EXPORT_SEES = (
     "mailserver.store.schema",
     "mailserver.store.handover",
     "mailserver.store.compaction",
+    "mailserver.store.upkeep",
     "mailserver.store.records",
     "mailserver.store.rows",
     "mailserver.waku.envelope",

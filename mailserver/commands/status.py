@@ -113,8 +113,9 @@ def compaction_text(run: dict[str, Any] | None) -> str:
         return f"running since {_moment(run['started_at'])}"
     if run["state"] == "died":
         return f"was killed, began {_moment(run['started_at'])}"
-    rows = f", {run['rows']:,} envelopes archived" if run["state"] == "succeeded" else ""
-    return f"{run['state']} {_moment(run['finished_at'])}{rows} in {span_text(run['seconds'])}"
+    how = "found the archive damaged" if run["state"] == "damaged" else run["state"]
+    rows = f", {run['rows']:,} envelopes archived" if run["state"] in ("succeeded", "damaged") else ""
+    return f"{how} {_moment(run['finished_at'])}{rows} in {span_text(run['seconds'])}"
 
 
 def _sync(sync: dict[str, int]) -> str:

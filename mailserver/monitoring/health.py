@@ -179,8 +179,10 @@ class Health:
 
     def _archive(self, sight: Sight) -> list[Problem]:
         run = sight.compaction
-        if run is not None and run.exit_code == EXIT_DAMAGED:
-            return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.error}")]
+        if run is not None and run.damage:  # whatever has become of runs since
+            return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.damage}")]
+        if sight.upkeep_problem:
+            return [Problem(Check.ARCHIVE, f"the archive: {sight.upkeep_problem}")]
         problem = self._archive_problem()
         return [Problem(Check.ARCHIVE, f"what is too old stays in the store: {problem}")] if problem else []
 

@@ -15,7 +15,7 @@ from mailserver.metrics import Direction, DiskFigures, NodeFigures, StoreFigures
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.history import Minutes
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import MAX_ARCHIVED_DAYS, ArchivedDay
+from mailserver.store.compaction import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
 from mailserver.store.envelopes import ReceptionDay
 from mailserver.store.schema import SECONDS_PER_DAY
 
@@ -131,11 +131,14 @@ class CompactionStatus:
         run, figures = sight.compaction, sight.compaction_figures
         if run is None or figures is None:
             return None
-        state = "succeeded" if run.exit_code == 0 else "failed"
-        if figures.is_running or figures.has_died:
-            state = "running" if figures.is_running else "died"
+        if figures.is_running:
+            state = CompactionState.RUNNING
+        elif figures.has_died:
+            state = CompactionState.DIED
+        else:
+            state = ENDS.get(run.exit_code or 0, CompactionState.FAILED)
         return cls(
-            state=state,
+            state=state.value,
             started_at=run.started_at,
             finished_at=run.finished_at,
             exit_code=run.exit_code,

@@ -18,6 +18,7 @@ from mailserver.monitoring.memory import memory_limit
 from mailserver.store.compaction import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
 from mailserver.store.envelopes import EnvelopeStore, ReceptionDay
 from mailserver.store.handover import read_handover
+from mailserver.store.upkeep import Task, look_at
 from mailserver.store.wal import wal_file
 
 LOOK_INTERVAL_S = 15.0
@@ -32,6 +33,8 @@ STORE_TIMEOUT_S = 10.0
 
 LAG_INTERVAL_S = 0.5
 """How often the event loop's lag is measured."""
+
+_TASKS = {Task.MERGE: "merge", Task.VERIFY: "verification"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Sight:
     compaction: Compaction | None = None
     compaction_figures: CompactionFigures | None = None
     compaction_problem: str = ""
+    upkeep_problem: str = ""
     memory_limit: int | None = None
 
 
@@ -90,10 +94,22 @@ class Watch:
         not_stored = "" if not_read else await self._try_to_store()
         disk = await asyncio.to_thread(_disk, self._path.parent)
         compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
+        upkeep_problem = await asyncio.to_thread(_upkeep_problem, self._path)
         limit = await asyncio.to_thread(memory_limit)
         # What the store itself has seen, at the last moment: it may have failed since it was tried.
         store_problem = self._store.problem or not_read or not_stored
-        self.sight = Sight(store, days, store_problem, self._store.damage, disk, compaction, figures, problem, limit)
+        self.sight = Sight(
+            store=store,
+            days=days,
+            store_problem=store_problem,
+            store_damage=self._store.damage,
+            disk=disk,
+            compaction=compaction,
+            compaction_figures=figures,
+            compaction_problem=problem,
+            upkeep_problem=upkeep_problem,
+            memory_limit=limit,
+        )
 
     def take_worst_lag(self) -> float:
         """How late the event loop was at worst since this was last asked, in seconds."""
@@ -191,3 +207,19 @@ def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | Non
         miscounted_rows=compaction.archive.miscounted_rows,
     )
     return compaction, figures, ""
+
+
+def _upkeep_problem(store: Path) -> str:
+    """What is wrong with how the last merge and the last verification went; "" if nothing is."""
+    problems = []
+    for task, name in _TASKS.items():
+        try:
+            state, run = look_at(store, task)
+        except (MailserverError, OSError) as error:
+            problems.append(f"cannot look at the last {name}: {error}")
+            continue
+        if run is not None and state is CompactionState.FAILED:
+            problems.append(f"the last {name} failed: {run.error}")
+        elif state is CompactionState.DIED:
+            problems.append(f"the last {name} was killed")
+    return "; ".join(problems)

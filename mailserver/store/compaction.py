@@ -32,6 +32,9 @@ _VERSION = 1
 MAX_ARCHIVED_DAYS = 62
 """Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
 
+MAX_ARCHIVED_MONTHS = 240
+"""Of so many months, the latest ones, it says how many rows of them are in the archive: to miss what is gone."""
+
 MAX_ERROR_CHARS = 1000
 
 EXIT_DAMAGED = 3
@@ -57,7 +60,8 @@ class CompactionState(Enum):
     """It was killed, or the machine went down: it began, did not finish, and holds no lock."""
 
 
-_ENDS = {0: CompactionState.SUCCEEDED, EXIT_DAMAGED: CompactionState.DAMAGED}
+ENDS = {0: CompactionState.SUCCEEDED, EXIT_DAMAGED: CompactionState.DAMAGED}
+"""How a run stands that came to its end, by its exit code; any other is FAILED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,11 @@ class Compaction:
         succeeded_at: the end of the last run that did its work, this one or an earlier one, damaged or not.
         archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive, as the last successful
             run found it; whatever stores they are from.
-        archive: what is wrong with it.
+        archived_months: by month of reception, "2026-11", how many rows it had; the last MAX_ARCHIVED_MONTHS.
+        archived_in: the URL of that archive; "" where earlier versions wrote the record.
+        archive: what is wrong with it, in numbers.
+        damage: files of it that are missing or damaged and rows that are lost, one line, as the last run that did its
+            work found it; "" if there are none.
     """
 
     started_at: float
@@ -113,7 +121,10 @@ class Compaction:
     report: Mapping[str, Any] = field(default_factory=dict)
     succeeded_at: float | None = None
     archived: Mapping[int, ArchivedDay] = field(default_factory=dict)
+    archived_months: Mapping[str, int] = field(default_factory=dict)
+    archived_in: str = ""
     archive: ArchiveFigures = ArchiveFigures()
+    damage: str = ""
 
 
 def compaction_file(store: Path) -> Path:
@@ -158,7 +169,10 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
             day_text(day): [archived.rows, archived.bytes]
             for day, archived in sorted(compaction.archived.items())[-MAX_ARCHIVED_DAYS:]
         },
+        "archived_months": dict(sorted(compaction.archived_months.items())[-MAX_ARCHIVED_MONTHS:]),
+        "archived_in": compaction.archived_in,
         "archive": asdict(compaction.archive),
+        "damage": compaction.damage[:MAX_ERROR_CHARS],
         "report": dict(compaction.report),
     }
     text = json.dumps(record, indent=1) + "\n"
@@ -179,7 +193,7 @@ def look(store: Path) -> tuple[CompactionState, Compaction | None]:
         if compaction is None:
             return CompactionState.NEVER, None
         if compaction.finished_at is not None:
-            return _ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
+            return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
         if compaction_running(store):
             return CompactionState.RUNNING, compaction
         # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
@@ -196,11 +210,12 @@ def _decode(record: Record) -> Compaction:
     finished_at = _time_or_none(record, "finished_at")
     if (exit_code is None) != (finished_at is None):
         raise ValueError("finished_at and exit_code do not go together")
+    error = field_of(record, "error", str)
     return Compaction(
         started_at=_number(record, "started_at"),
         finished_at=finished_at,
         exit_code=None if exit_code is None else count_of("exit_code", exit_code),
-        error=field_of(record, "error", str),
+        error=error,
         rows=count_of("rows", record.get("rows")),
         bytes=count_of("bytes", record.get("bytes")),
         days=count_of("days", record.get("days")),
@@ -208,8 +223,21 @@ def _decode(record: Record) -> Compaction:
         report=MappingProxyType(field_of(record, "report", dict)),
         succeeded_at=_time_or_none(record, "succeeded_at"),
         archived=MappingProxyType({day_of(text): _archived_day(text, value) for text, value in archived.items()}),
+        archived_months=_months(record),
+        archived_in=field_of(record, "archived_in", str) if "archived_in" in record else "",
         archive=_figures(record),
+        # Earlier versions had one line for both.
+        damage=field_of(record, "damage", str) if "damage" in record else error if exit_code == EXIT_DAMAGED else "",
     )
+
+
+def _months(record: Record) -> Mapping[str, int]:
+    if "archived_months" not in record:  # written before there were any
+        return MappingProxyType({})
+    months = field_of(record, "archived_months", dict)
+    if len(months) > MAX_ARCHIVED_MONTHS:
+        raise ValueError(f"archived_months has {len(months)} months, more than {MAX_ARCHIVED_MONTHS}")
+    return MappingProxyType({day_text(day_of(f"{month}-01"))[:7]: count_of(month, n) for month, n in months.items()})
 
 
 def _figures(record: Record) -> ArchiveFigures:

@@ -22,7 +22,7 @@ from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
 from mailserver.store.damage import explain, look_at_files
 from mailserver.store.handover import HandoverError, adopt_handover
-from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.schema import APPLICATION_ID, IDENTITY_BYTES, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.wal import has_content, wal_file, write_again
 from mailserver.store.worker import Worker
 
@@ -202,7 +202,7 @@ def _identify(connection: sqlite3.Connection, path: Path) -> None:
     """
     if connection.execute("SELECT 1 FROM identity").fetchone():
         return
-    identity = secrets.token_hex(16)
+    identity = secrets.token_hex(IDENTITY_BYTES)
     try:
         adopt_handover(path, identity)
     except HandoverError as error:  # pruning waits for the next run of the compaction

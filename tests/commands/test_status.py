@@ -139,6 +139,10 @@ async def test_mailserver_that_does_not_answer_is_not_waited_for_long(
         ({"state": "running"}, "running since 2026-11-21 00:00:00 UTC"),
         ({"state": "died"}, "was killed, began 2026-11-21 00:00:00 UTC"),
         ({"state": "failed"}, "failed 2026-11-21 00:01:30 UTC in 90 s"),
+        (
+            {"state": "damaged"},
+            "found the archive damaged 2026-11-21 00:01:30 UTC, 0 envelopes archived in 90 s",
+        ),
     ],
 )
 def test_compaction_is_said_in_words(changes: dict[str, str] | None, text: str) -> None:

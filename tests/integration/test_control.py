@@ -1,6 +1,7 @@
 """Catching up as an operator sees it: at the start, by a command beside the daemon or alone, in the metrics."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.config import Config
 from mailserver.control import CONTROL_FILE, SYNC, CallFailed, call_daemon
 from mailserver.errors import StartupError
 from mailserver.rpc.params import Json
 from mailserver.store.envelopes import open_store
 from mailserver.store.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.payload import key_from_password
 from tests.integration.daemons import Daemon, run_command, running_daemon
-from tests.mailservers import NEWS, fill
+from tests.mailservers import NEWS, SPORT, fill
 from tests.pairs import digest
+from tests.sync.servers import Asked, serving
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -113,6 +117,33 @@ async def test_command_fetches_by_itself_where_no_daemon_runs(tmp_path: Path, so
     assert again.returncode == 0, again.stderr
     assert "0 of them new" in again.stdout
     assert stored(tmp_path / "new") == COUNT
+
+
+@pytest.mark.parametrize("beside_daemon", [True, False], ids=["beside a daemon", "alone"])
+async def test_command_keeps_what_is_right_and_fails_if_a_source_sends_what_was_not_asked_for(
+    tmp_path: Path, beside_daemon: bool
+) -> None:
+    now = int(time.time())
+    right, early = past_envelopes(20), past_envelopes(1000)[-1]
+    other = encode_envelope(now + 40, 50, SPORT, digest("other") * 8, 0)
+    topics = ("--archive-topics", f"0x{NEWS.hex()}")
+
+    async def answer(asked: Asked) -> None:
+        asked.give([*right, early, other])
+        asked.complete()
+
+    async with serving(answer, key=key_from_password(Config().password)) as liar:
+        command = ("sync", "--data-dir", tmp_path / "new", "--from", liar.enode, "--since", now - 1800, *topics)
+        with running_daemon(tmp_path / "new", *topics) if beside_daemon else contextlib.nullcontext():
+            done = await asyncio.to_thread(run_command, *command)
+
+    assert done.returncode == 1
+    assert "22 envelopes in 1 pages, 20 of them new" in done.stdout
+    assert done.stderr == (
+        f"waku-mailserver: {liar.enode.node_id.hex()[:8]}@{liar.enode.host}:{liar.enode.port} sent what was not asked"
+        " for: 1 dropped (created outside of the range asked for), 1 dropped (topic not asked for)\n"
+    )
+    assert stored(tmp_path / "new") == 20
 
 
 def test_command_without_a_source_or_with_a_backward_range_is_wrong_usage(tmp_path: Path) -> None:

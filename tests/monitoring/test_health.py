@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from mailserver.monitoring.health import (
     Problem,
 )
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import Compaction
+from mailserver.store.compaction import EXIT_DAMAGED, Compaction
 from mailserver.waku.acceptance import Verdict
 from tests.mailservers import NOW, Clock
 
@@ -210,6 +211,33 @@ def test_compaction_that_does_not_go_well_is_a_problem(sight: Sight, text: str) 
 
     assert patient.problem(sight) == Problem(Check.COMPACTION, text)
     assert patient.health.is_ready
+
+
+@pytest.mark.parametrize(
+    ("changes", "also"),
+    [
+        ({"exit_code": EXIT_DAMAGED}, []),
+        ({"finished_at": None, "exit_code": None}, []),  # the next run is at work
+        ({"exit_code": 1, "error": "no Java"}, [Check.COMPACTION]),
+    ],
+)
+def test_damaged_archive_is_a_problem_until_a_run_finds_it_whole(changes: dict[str, Any], also: list[Check]) -> None:
+    patient = Patient()
+    damaged = replace(RUN, damage="2 files are missing", **changes)
+
+    problems = patient.judge(compacted(damaged, is_running=damaged.finished_at is None))
+
+    assert [problem.check for problem in problems] == [*also, Check.ARCHIVE]
+    assert problems[-1].text == "the archive is damaged: 2 files are missing"
+    assert patient.judge(compacted(RUN)) == ()
+
+
+def test_what_a_verification_found_is_a_problem_of_the_archive() -> None:
+    sight = replace(compacted(), upkeep_problem="the last verification failed: 1 file is missing")
+
+    problem = Patient().problem(sight)
+
+    assert problem == Problem(Check.ARCHIVE, "the archive: the last verification failed: 1 file is missing")
 
 
 def test_compaction_at_work_for_the_first_time_is_not_late() -> None:

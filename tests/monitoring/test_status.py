@@ -15,7 +15,7 @@ from mailserver.monitoring.history import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CompactionStatus, DayStatus, LoggedError, SyncStatus, days_of
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
+from mailserver.store.compaction import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
 from mailserver.store.envelopes import ReceptionDay, open_store
 from mailserver.store.schema import STORE_FILE
 from tests.mailservers import NEWS, NOW, fill, make_envelopes
@@ -143,6 +143,7 @@ async def test_what_is_not_known_is_null(tmp_path: Path) -> None:
     [
         (0, False, False, "succeeded"),
         (1, False, False, "failed"),
+        (EXIT_DAMAGED, False, False, "damaged"),
         (None, True, False, "running"),
         (None, False, True, "died"),
     ],

@@ -15,10 +15,11 @@ from mailserver.errors import StoreError
 from mailserver.metrics import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
-from mailserver.store.compaction import Compaction, compaction_file, write_compaction
+from mailserver.store.compaction import EXIT_DAMAGED, Compaction, compaction_file, write_compaction
 from mailserver.store.envelopes import EnvelopeStore, open_store
 from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
 from mailserver.store.schema import STORE_FILE
+from mailserver.store.upkeep import Task, Upkeep, write_upkeep
 from tests.mailservers import NOW, fill, make_envelopes, stored
 from tests.waiting import until
 
@@ -135,6 +136,20 @@ async def test_compaction_is_seen_with_what_it_left(store: EnvelopeStore, tmp_pa
     assert (figures.succeeded_at, figures.verified_at) == (NOW - 50, NOW - 55)
     assert not figures.is_running
     assert not figures.has_died
+
+
+async def test_what_a_merge_or_verification_failed_at_is_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    write_upkeep(path, Task.MERGE, Upkeep(1.0, 1.0, 2.0, 0, "", 2.0))
+    assert (await look(store, tmp_path)).upkeep_problem == ""
+
+    write_upkeep(path, Task.VERIFY, Upkeep(1.0, 1.0, 2.0, EXIT_DAMAGED, "1 file is missing"))
+    assert (await look(store, tmp_path)).upkeep_problem == "the last verification failed: 1 file is missing"
+
+    write_upkeep(path, Task.VERIFY, Upkeep(1.0, 1.0, 2.0, 1, "no Java"))
+    write_upkeep(path, Task.MERGE, Upkeep(1.0, 3.0))
+    problem = "the last merge was killed; the last verification failed: no Java"
+    assert (await look(store, tmp_path)).upkeep_problem == problem
 
 
 async def test_compaction_at_work_is_told_from_one_that_was_killed(store: EnvelopeStore, tmp_path: Path) -> None:

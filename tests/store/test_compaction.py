@@ -18,6 +18,7 @@ from mailserver.store import compaction as compaction_module
 from mailserver.store.compaction import (
     EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
+    MAX_ARCHIVED_MONTHS,
     MAX_ERROR_CHARS,
     ArchivedDay,
     ArchiveFigures,
@@ -47,6 +48,8 @@ SUCCEEDED = Compaction(
     report={"rows": 7, "days": [{"period": "2026-11-20"}]},
     succeeded_at=1_795_236_012.5,
     archived={DAY - 1: ArchivedDay(3, 1500), DAY: ArchivedDay(7, 3600)},
+    archived_months={"2026-10": 5, "2026-11": 10},
+    archived_in="file:/archive",
 )
 FAILED = replace(STARTED, finished_at=1_795_236_012.5, exit_code=1, error="Spark failed")
 
@@ -82,7 +85,10 @@ def test_record_is_json_that_people_can_read(store: Path) -> None:
         "seconds": 12.25,
         "succeeded_at": 1_795_236_012.5,
         "archived": {"2026-11-19": [3, 1500], "2026-11-20": [7, 3600]},
+        "archived_months": {"2026-10": 5, "2026-11": 10},
+        "archived_in": "file:/archive",
         "archive": {"faults": 0, "lost_rows": 0, "quarantined_rows": 0, "miscounted_rows": 0},
+        "damage": "",
         "report": {"rows": 7, "days": [{"period": "2026-11-20"}]},
     }
 
@@ -90,10 +96,23 @@ def test_record_is_json_that_people_can_read(store: Path) -> None:
 def test_record_of_an_earlier_version_says_nothing_of_the_archive(store: Path) -> None:
     write_compaction(store, SUCCEEDED)
     record = json.loads(compaction_file(store).read_text(encoding="ascii"))
-    del record["archive"]
+    del record["archive"], record["archived_in"], record["archived_months"]
     compaction_file(store).write_text(json.dumps(record), encoding="ascii")
 
-    assert read_compaction(store) == SUCCEEDED
+    assert read_compaction(store) == replace(SUCCEEDED, archived_in="", archived_months={})
+
+
+def test_record_of_an_earlier_version_has_one_line_for_how_a_run_ended_and_what_it_found(store: Path) -> None:
+    for exit_code, damage in ((EXIT_DAMAGED, "2 files are missing"), (1, "")):
+        write_compaction(store, replace(SUCCEEDED, exit_code=exit_code, error="2 files are missing"))
+        record = json.loads(compaction_file(store).read_text(encoding="ascii"))
+        del record["damage"]
+        compaction_file(store).write_text(json.dumps(record), encoding="ascii")
+
+        read = read_compaction(store)
+
+        assert read is not None
+        assert read.damage == damage
 
 
 def test_run_that_found_the_archive_damaged_is_neither_good_nor_failed(store: Path) -> None:
@@ -116,7 +135,9 @@ def test_run_that_found_the_archive_damaged_is_neither_good_nor_failed(store: Pa
         report=st.dictionaries(TEXT, st.integers() | TEXT),
         succeeded_at=st.none() | TIME,
         archived=st.dictionaries(st.integers(0, 100_000), st.builds(ArchivedDay, COUNT, COUNT), max_size=5),
+        archived_in=TEXT,
         archive=st.builds(ArchiveFigures, COUNT, COUNT, COUNT, COUNT),
+        damage=TEXT,
     ),
     st.none() | st.tuples(TIME, st.integers(0, 255)),
 )
@@ -215,6 +236,13 @@ def test_what_a_later_program_adds_is_passed_over(store: Path) -> None:
         ("archived", ...),
         ("archived", []),
         ("archived", {"2026-11-20": 7}),
+        ("archived_in", 7),
+        ("archived_months", []),
+        ("archived_months", {"2026": 1}),
+        ("archived_months", {"2026-13": 1}),
+        ("archived_months", {"2026-11": -1}),
+        ("archived_months", {f"{2000 + n // 12}-{n % 12 + 1:02}": 1 for n in range(MAX_ARCHIVED_MONTHS + 1)}),
+        ("damage", 7),
         ("archived", {"2026-11-20": [7]}),
         ("archived", {"2026-11-20": [7, 3600, 1]}),
         ("archived", {"2026-11-20": [7, -1]}),

@@ -242,8 +242,9 @@ function showStatus(status) {
     field.textContent = shown(value, field.dataset.format);
   }
   const unknown = compactionProblem(status) ? "see above" : "has never run";
-  byId("compaction").textContent = status.compaction?.state ?? unknown;
-  byId("compaction").className = ["failed", "died"].includes(status.compaction?.state) ? "bad" : "";
+  const state = status.compaction?.state;
+  byId("compaction").textContent = state === "damaged" ? "found the archive damaged" : state ?? unknown;
+  byId("compaction").className = ["damaged", "failed", "died"].includes(state) ? "bad" : "";
   byId("activity").replaceChildren(...ACTIVITY.map(([label, name, format]) =>
     row([label, shown(status.minute?.[name], format), shown(status.day[name], format)])));
   const { inbound, outbound } = status.peers;
