@@ -42,6 +42,7 @@ class Acknowledged:
             f"acknowledged{whole} lost={lost} quarantined={self.quarantined}",
             *map(str, self.losses),
             *map(str, self.damaged_records),
+            "`last`, /ready and alerts say so after the next `spark-export compact`",
         ]
 
 
@@ -68,7 +69,8 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
         records = archive.records()
         losses = incidents.losses(records.values())
         quarantined = quarantined_rows(records)
-        set_aside, damaged = quarantined - incidents.quarantined_acknowledged, incidents.damaged_records()
+        set_aside = max(0, quarantined - incidents.quarantined_acknowledged)
+        damaged = incidents.damaged_records()
         # First that it is known, then that nothing is missing any more: killed in between, it is done again.
         incidents.acknowledge(lost_of(records.values()), quarantined, now)
         for record in records.values():

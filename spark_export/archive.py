@@ -20,10 +20,11 @@ they are gone, except through `_snapshots`, where names stay for a day after the
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError, RecordDamaged
 from spark_export.faults import Fault, FaultKind
 from spark_export.layout import Layout
@@ -61,6 +62,11 @@ SNAPSHOT_LIFE_S = 24 * 3600
 def directory_of(period: str) -> str:
     """Where every reader finds a period."""
     return f"{PERIOD}={period}"
+
+
+def record_of(period: str) -> str:
+    """Where a period's record is."""
+    return f"{RECORDS}/{period}.json"
 
 
 def snapshot_of(record: PeriodRecord) -> str:
@@ -119,13 +125,15 @@ class Archive:
         """Make this an archive of that layout."""
         self.storage.write(SETTINGS_FILE, encode_settings(layout))
 
-    def records(self) -> dict[str, PeriodRecord]:
+    def records(self, *, without: Collection[str] = ()) -> dict[str, PeriodRecord]:
         """What is in the archive, by period.
 
+        Args:
+            without: periods whose records are not read.
         Raises:
             ExportError: a record cannot be read.
         """
-        return {record.period: record for record in visible(self._all_records())}
+        return {record.period: record for record in visible(self._all_records(without))}
 
     def is_empty(self) -> bool:
         """Whether there is neither a period nor a record of one."""
@@ -191,7 +199,7 @@ class Archive:
 
     def replace_record(self, record: PeriodRecord) -> None:
         """Say something else of a period whose files stay as they are."""
-        self.storage.write(f"{RECORDS}/{record.period}.json", encode_record(record))
+        self.storage.write(record_of(record.period), encode_record(record))
 
     def repair(self) -> None:
         """Complete what a killed run had verified; remove what it had not, and what has been replaced for long.
@@ -230,17 +238,27 @@ class Archive:
         ]
         return [name for name in names if name not in current]
 
+    def forgotten(self, records: Mapping[str, PeriodRecord]) -> set[str]:
+        """Periods that no record speaks of, neither as there nor as part of another, and that have second names."""
+        known = {*records, *(day_name(day) for record in records.values() for day in record.days)}
+        return {name.removeprefix(f"{PERIOD}=") for name in self.storage.names(SNAPSHOTS)} - known
+
     def write_report(self, run: str, report: dict[str, Any]) -> None:
         """Keep the report of a run."""
         self.storage.write(f"{RUNS}/{run}.json", json.dumps(report, indent=1) + "\n")
 
-    def _all_records(self) -> list[PeriodRecord]:
+    def _all_records(self, without: Collection[str] = ()) -> list[PeriodRecord]:
+        left_out = set(map(record_of, without))
         names = self._record_names()
         while True:
             found = {name: self.storage.read(name) for name in names}
             before, names = names, self._record_names()
             if names == before and None not in found.values():  # else a run publishes: its record may be missing here
-                return [decode_record(text, f"{self.url}/{name}") for name, text in found.items() if text is not None]
+                return [
+                    decode_record(text, f"{self.url}/{name}")
+                    for name, text in found.items()
+                    if text is not None and name not in left_out
+                ]
 
     def _record_names(self) -> list[str]:
         return [f"{RECORDS}/{name}" for name in self.storage.names(RECORDS) if name.endswith(".json")]
@@ -309,7 +327,7 @@ class Archive:
             return
         for record in replaced:
             self.storage.touch(snapshot_of(record))
-            self.storage.remove(f"{RECORDS}/{record.period}.json")
+            self.storage.remove(record_of(record.period))
         for name in names.values():
             self.storage.remove(name)
         if not self.storage.files(_REPLACED):
@@ -323,8 +341,9 @@ class Archive:
                     self.storage.put(f"{_REPLACED}/{directory}/{run}", directory)
 
     def _remove_old_snapshots(self) -> None:
+        last_copies = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in self.forgotten(self.records()))
         for name in self.older_snapshots():
-            if self.storage.age(name) > SNAPSHOT_LIFE_S:
+            if not name.startswith(last_copies) and self.storage.age(name) > SNAPSHOT_LIFE_S:
                 self.storage.remove(name)
         for period in self.storage.names(SNAPSHOTS):
             if not self.storage.names(f"{SNAPSHOTS}/{period}"):

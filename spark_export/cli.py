@@ -66,7 +66,10 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     parsers = {}
     for name, (_, own, help_text) in commands.items():
-        description = f"{help_text[0].upper()}{help_text[1:]}. Every option is an environment variable, too: "
+        flags_only = "".join(f" but {option.flag}" for option in own if option.variable not in options.VARIABLES)
+        description = (
+            f"{help_text[0].upper()}{help_text[1:]}. Every option{flags_only} is an environment variable, too: "
+        )
         description += f"{own[0].flag} is {own[0].variable}."
         parsers[name] = subparsers.add_parser(name, help=help_text, description=description)
         for option in own:

@@ -20,11 +20,12 @@ from pyspark.sql import SparkSession
 
 from mailserver.logs import LogFormat, log_failure
 from mailserver.store.compaction import EXIT_DAMAGED
+from mailserver.store.upkeep import Task
 from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy
 from spark_export.days import parse_day
-from spark_export.errors import ArchiveDamaged, ExportError
+from spark_export.errors import ArchiveDamaged, ExportError, RecordDamaged
 from spark_export.faults import summary
 from spark_export.full_disk import full_disk_told
 from spark_export.merge import merge
@@ -34,7 +35,7 @@ from spark_export.report_page import as_html
 from spark_export.run_report import as_words
 from spark_export.scratch import java_options, scratch_folder
 from spark_export.session import root_cause, spark_session
-from spark_export.upkeep import Task, recorded_upkeep
+from spark_export.upkeep import recorded_upkeep
 from spark_export.verify import verify
 
 INTERRUPTED = 130
@@ -72,6 +73,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         cause = str(error)
         if isinstance(error, ArchiveDamaged):
             return DAMAGED, cause
+        if isinstance(error, RecordDamaged):
+            cause += "; run `spark-export compact`, which sets it aside"
     elif isinstance(error, (PySparkException, Py4JError)):
         cause = f"Spark failed: {root_cause(error)}"
     else:  # a fault of our own
@@ -107,17 +110,19 @@ def _compact(arguments: argparse.Namespace) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> None:
-    with recorded_upkeep(_recorded_beside(arguments), Task.MERGE, explain), _spark(arguments) as spark:
+    stores = _recorded_beside(arguments)
+    with recorded_upkeep(stores, Task.MERGE, explain), _spark(arguments) as spark:
         now = time.time()
-        report = merge(spark, arguments.archive, now=now, run=new_run(now))
+        report = merge(spark, arguments.archive, now=now, run=new_run(now), stores=stores)
         said = report.as_json(time.time())
         _print(arguments, said, as_words(said))
         _raise_damage(report.damage)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    with recorded_upkeep(_recorded_beside(arguments), Task.VERIFY, explain), _spark(arguments) as spark:
-        verification = verify(spark, arguments.archive)
+    stores = _recorded_beside(arguments)
+    with recorded_upkeep(stores, Task.VERIFY, explain), _spark(arguments) as spark:
+        verification = verify(spark, arguments.archive, stores=stores)
         _print(arguments, verification.as_json(), verification.as_words())
         _raise_damage(summary(verification.faults, verification.losses))
 

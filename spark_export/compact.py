@@ -26,7 +26,7 @@ from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.faults import Incidents
 from spark_export.fingerprint import Fingerprint, aggregates
 from spark_export.full_disk import full_disk_told
-from spark_export.handover import check_archive_is_there, hand_over
+from spark_export.handover import check_archive_is_there, hand_over, last_found
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
@@ -74,7 +74,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         if mending is not None:
             mending.unreadable_records()
             archive.repair()
-            records = mending.find(archive.records(), read_within_s=config.verify_within_days * SECONDS_PER_DAY)
+            records = mending.days_gone(archive.records(), last_found(archive, stores))
+            records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
             records = mending.mend(records)
             report.faults = mending.faults
@@ -95,7 +96,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 report.faults = mending.faults
             hand_over(stores, records, archive.url, time.time())
         report.archived = archived_days(records)
-        report.quarantined_in_all = quarantined_rows(records) - incidents.quarantined_acknowledged
+        # Records that are lost take their count of these with them.
+        report.quarantined_in_all = max(0, quarantined_rows(records) - incidents.quarantined_acknowledged)
         report.losses = incidents.losses(records.values())
         archive.write_report(run, report.as_json(time.time()))
     return report
@@ -229,7 +231,11 @@ class _Compaction:
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
         rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
-        return {row["day"]: Fingerprint.of(row) for row in rows}
+        found = {row["day"]: Fingerprint.of(row) for row in rows}
+        return {  # no more than is lost: where `seq_before` is a guess, some of it came later
+            day: replace(one, rows=min(one.rows, lost[day][0]), bytes=min(one.bytes, lost[day][1]))
+            for day, one in found.items()
+        }
 
     def _write(
         self,

@@ -28,7 +28,12 @@ def parse_day(name: str) -> int:
 
 def month_of(day: int) -> str:
     """`20778` -> `2026-11`."""
-    return day_name(day)[:7]
+    return month_name(day_name(day))
+
+
+def month_name(period: str) -> str:
+    """`2026-11-20`, or `2026-11`, -> `2026-11`."""
+    return period[: len("2026-11")]
 
 
 def utc_text(unix_seconds: float) -> str:

@@ -69,6 +69,10 @@ class RecordDamaged(ExportError):
     """A record of the archive cannot be read."""
 
 
+class RunAtWork(ExportError):
+    """Another run is at work there: this one has changed nothing."""
+
+
 class ArchiveGone(ExportError):
     """There is no archive where a store's record says that there was one."""
 

@@ -7,6 +7,7 @@ the files. An incident says which files they were in.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -43,8 +44,8 @@ _ADVICE = {
     "put the file back from a copy, if there is one",
     FaultKind.DAMAGED: "run `spark-export compact`, which keeps every whole row of it; look after the disk",
     FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive has not",
-    FaultKind.RECORD: "compare what is there of that period with the last report in `_runs` that names it, then run "
-    "`spark-export acknowledge`",
+    FaultKind.RECORD: "run `spark-export compact`, which keeps all rows that are there of that period; compare them "
+    "with the last report in `_runs` that names it, then run `spark-export acknowledge`",
 }
 
 
@@ -174,6 +175,7 @@ class Incidents:
 
     def all_is_lost(self, now: float) -> None:
         """Note that an operator has said so: a new archive begins here."""
+        self.quarantined_acknowledged = 0
         gone = Incident(WHOLE_ARCHIVE, "", int(now), (), (), taken_in=True, acknowledged_at=int(now))
         self._write((*self.all, gone))
 
@@ -189,6 +191,20 @@ class Incidents:
             if one.acknowledged_at is None
             for fault in one.faults
             if fault.kind is FaultKind.RECORD
+        )
+
+    def acknowledged_rows(self, day: int, since: float) -> float:
+        """How many lost rows of a day an operator may have acknowledged at `since`, Unix seconds, or later."""
+        known = [one for one in self.all if one.acknowledged_at is not None and one.acknowledged_at >= since]
+        if any(one.period == WHOLE_ARCHIVE for one in known):
+            return math.inf
+        return sum(one.lost_rows for one in known if day in one.days)
+
+    def is_acknowledged(self, period: str, since: float) -> bool:
+        """Whether an operator has acknowledged what became of a period, or of all, since then (Unix seconds)."""
+        return any(
+            one.period in (period, WHOLE_ARCHIVE) and one.acknowledged_at is not None and one.acknowledged_at >= since
+            for one in self.all
         )
 
     def whole_archive_lost_at(self) -> int | None:
@@ -232,8 +248,8 @@ def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
         parts.append(f"{files} missing or damaged ({_some(periods)}): {_some(damaged)}")
     if records:
         parts.append(
-            f"records of the archive were damaged ({_some(records)}), and nobody knows what is lost with them: "
-            "see `spark-export verify`, then run `spark-export acknowledge`"
+            f"records of the archive were damaged ({_some(records)}), and nobody knows what is lost with them: run "
+            "`spark-export compact`, see what `spark-export verify` says of them, then run `spark-export acknowledge`"
         )
     if losses:
         rows = sum(loss.rows for loss in losses)

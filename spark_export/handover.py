@@ -1,16 +1,40 @@
-"""Telling a store's daemon which of its rows are safe in the archive: it deletes no others."""
+"""Telling a store's daemon which of its rows are safe in the archive: it deletes no others. And what is known beside a
+store of the archive, should that have forgotten it."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mailserver.errors import MailserverError
-from mailserver.store.compaction import read_compaction
+from mailserver.store.compaction import ArchivedDay, read_compaction
 from mailserver.store.handover import Handover, read_handover, write_handover
 from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.faults import Incidents
 from spark_export.records import PeriodRecord, known_seq
 from spark_export.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LastFound:
+    """What is written beside a store of the archive, as the last run that did its work found it.
+
+    Args:
+        at: when that run ended, Unix seconds.
+        days: the latest days of reception that the archive held, from whatever stores; only so many are written down.
+        months: how many rows of each month it held, older ones, too.
+        seqs: by day that is still in the store, up to which `seq` the archive held its rows; up to the last one where
+            that is not known any more.
+    """
+
+    store_id: str
+    at: float
+    days: Mapping[int, ArchivedDay]
+    months: Mapping[str, int]
+    seqs: Mapping[int, int]
 
 
 def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], archive: str, now: float) -> None:
@@ -24,7 +48,40 @@ def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], arch
         # `last_seq` never falls: where the archive knows of more, the store was put back from a backup, and other rows
         # may have those numbers now. The run that looks at that day again says up to where they are archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
-        _write(store, Handover(store.id, archive, int(now), archived))
+        _write(store.path, Handover(store.id, archive, int(now), archived))
+
+
+def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archive: str) -> None:
+    """Remove from the record beside each store the rows that the archive's own records no longer cover.
+
+    A daemon that cannot see the archive deletes by that record alone. Nothing is added to it: only a compaction does
+    that, because it compares the archive with the store.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    for store in stores:
+        try:
+            handover = read_handover(store)
+        except MailserverError as error:  # then nothing is pruned
+            log.warning("record of the compaction not corrected cause=%r", str(error))
+            continue
+        if handover is None:
+            continue
+        if handover.archive != archive:
+            log.warning(
+                "record of the compaction not corrected, it is of another archive store=%s archive=%s",
+                store,
+                handover.archive,
+            )
+            continue
+        days = {}
+        for day, seq in handover.days.items():
+            covered = known_seq(records, day, handover.store_id)
+            if covered is not None:
+                days[day] = min(seq, covered)
+        if days != handover.days:
+            _write(store, replace(handover, days=days))
 
 
 def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
@@ -51,7 +108,7 @@ def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
             continue
         if handover.days or (runs is not None and runs.archived):
             gone.append(store)
-            _write(store, replace(handover, days={}))
+            _write(store.path, replace(handover, days={}))
     if gone:
         raise ArchiveGone(
             f"there is no archive at {archive.url}, but the record beside {gone[0].path} says that there was: is its "
@@ -59,8 +116,25 @@ def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
         )
 
 
-def _write(store: Store, handover: Handover) -> None:
+def last_found(archive: Archive, stores: Sequence[Store]) -> list[LastFound]:
+    """What is written beside the stores of this archive."""
+    found = []
+    for store in stores:
+        try:
+            handover, last = read_handover(store.path), read_compaction(store.path)
+        except MailserverError as error:
+            log.warning("archive not compared with the record beside a store cause=%r", str(error))
+            continue
+        if last is None or last.succeeded_at is None or last.archived_in != archive.url:
+            continue
+        known = handover.days if handover is not None and handover.archive == archive.url else {}
+        seqs = {day.day: known.get(day.day, day.last_seq) for day in store.days}
+        found.append(LastFound(store.id, last.succeeded_at, last.archived, last.archived_months, seqs))
+    return found
+
+
+def _write(store: Path, handover: Handover) -> None:
     try:
-        write_handover(store.path, handover)
+        write_handover(store, handover)
     except OSError as error:
-        raise ExportError(f"cannot write beside {store.path}: {error.strerror or error}") from error
+        raise ExportError(f"cannot write beside {store}: {error.strerror or error}") from error

@@ -3,16 +3,18 @@
 Nothing is changed here: `spark_export.mending` does something about what is found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.store.compaction import ArchivedDay
 from mailserver.store.schema import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of
-from spark_export.days import day_name
+from spark_export.archive import Archive, directory_of, record_of
+from spark_export.days import day_name, month_of
 from spark_export.errors import Unreadable
 from spark_export.faults import Fault, FaultKind
 from spark_export.fingerprint import Fingerprint
@@ -38,7 +40,34 @@ def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> li
             faults += _unrecorded(period, archive.storage.files(name)) or [
                 Fault(period, name, FaultKind.UNRECORDED, 0, "is in no record")
             ]
+    for period in sorted(archive.forgotten(records) - {fault.period for fault in faults}):
+        cause = "is missing, and so are the files: only their second names are left"
+        faults.append(Fault(period, record_of(period), FaultKind.RECORD, 0, cause))
     return faults
+
+
+def days_gone(records: Iterable[PeriodRecord], found: Mapping[int, ArchivedDay]) -> dict[int, ArchivedDay]:
+    """What records do not speak of any more, not even as lost, of the days that were found in an archive before."""
+    there: dict[int, tuple[int, int]] = {}
+    for record in records:
+        for day, said in record.days.items():
+            rows, size = there.get(day, (0, 0))
+            there[day] = rows + said.fingerprint.rows + said.lost_rows, size + said.fingerprint.bytes + said.lost_bytes
+    gone = {}
+    for day, known in found.items():
+        rows, size = there.get(day, (0, 0))
+        if rows < known.rows:
+            gone[day] = ArchivedDay(known.rows - rows, max(0, known.bytes - size))
+    return gone
+
+
+def months_gone(records: Iterable[PeriodRecord], found: Mapping[str, int]) -> dict[str, int]:
+    """How many rows of months records do not speak of any more, not even as lost."""
+    there: Counter[str] = Counter()
+    for record in records:
+        for day, said in record.days.items():
+            there[month_of(day)] += said.fingerprint.rows + said.lost_rows
+    return {month: rows - there[month] for month, rows in found.items() if there[month] < rows}
 
 
 def _of_period(archive: Archive, record: PeriodRecord) -> list[Fault]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.store.compaction import Compaction, CompactionRecordError, CompactionState, look
+from mailserver.store.upkeep import Task, Upkeep, UpkeepRecordError, look_at
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
-from spark_export.upkeep import Task, Upkeep, UpkeepRecordError, look_at
 
 _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_DAY = 86_400
@@ -80,7 +80,7 @@ def _look(store: Path, limits: _Limits, now: float) -> _Look:
     at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
     # Late is no fault while a run is at work, as runs are made one after another; nor where nothing is archived yet.
     may_be_late = not at_work and record is not None and bool(record.archived)
-    faults = [_fault(store, state, record, limits, now)]
+    faults = [_fault(store, state, record, limits, now), "" if record is None else record.damage]
     for task, (task_state, run) in upkeep.items():
         if run is not None:
             late = _lateness(task, run, limits, now) if may_be_late else ""
@@ -89,15 +89,13 @@ def _look(store: Path, limits: _Limits, now: float) -> _Look:
 
 
 def _fault(store: Path, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
-    """What is wrong with the compaction; "" is nothing."""
+    """What is wrong with the compaction, apart from what it has found; "" is nothing."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:
         # Not late: what waits is what it is at work on, be it a month of a store that was restored or moved.
         return _hanging("run", record.started_at, limits, now)
     if state is CompactionState.FAILED and record is not None:
         return f"the last run failed: {record.error}"
-    if state is CompactionState.DAMAGED and record is not None:
-        return record.error
     if state is CompactionState.DIED:
         return "the last run was killed, or the machine went down: is there memory enough?"
     succeeded_at = None if record is None else record.succeeded_at

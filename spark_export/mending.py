@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.store.compaction import ArchivedDay
 from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
 from spark_export.archive import (
     DAMAGED,
@@ -30,15 +31,17 @@ from spark_export.archive import (
     Archive,
     damaged_of,
     directory_of,
+    record_of,
     snapshot_of,
     staged_data,
 )
-from spark_export.days import day_name, month_of
+from spark_export.days import day_name, month_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind, Incident, Incidents
 from spark_export.fingerprint import Fingerprint, aggregates
-from spark_export.inspection import Contents, due, names_and_sizes, read_contents
+from spark_export.handover import LastFound
+from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
 from spark_export.layout import Layout
 from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
 from spark_export.records import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
@@ -65,6 +68,8 @@ class Mending:
         self._run = run
         self._now = now
         self._incidents = incidents
+        self._unreadable: set[str] = set()
+        self._read_again: set[str] = set()  # second names: several incidents may be of one month
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
 
@@ -72,10 +77,73 @@ class Mending:
         """Set aside records that are not whole: their periods' files are in no record from then on."""
         for name, cause in self._archive.unreadable_records().items():
             period = name.removesuffix(".json")
-            fault = Fault(period, f"{RECORDS}/{name}", FaultKind.RECORD, 0, cause)
+            fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
             self._found([fault])
             self._incidents.add(period, NO_RECORD, [], [fault], self._now)
-            self._archive.set_aside(f"{RECORDS}/{name}", f"{DAMAGED}/{RECORDS}/{name}")
+            self._archive.set_aside(record_of(period), f"{DAMAGED}/{record_of(period)}")
+
+    def name_unreadable_records(self) -> set[str]:
+        """Name records that are not whole, and leave them there; return their periods, which are not judged."""
+        unreadable = self._archive.unreadable_records()
+        self._unreadable = {name.removesuffix(".json") for name in unreadable}
+        self._found(
+            [
+                Fault(name.removesuffix(".json"), f"{RECORDS}/{name}", FaultKind.RECORD, 0, cause)
+                for name, cause in unreadable.items()
+            ]
+        )
+        return self._unreadable
+
+    def days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
+        """Name what was in the archive by what is written beside the stores, and no record speaks of any more.
+
+        A record that says so takes its place; return the records that hold then.
+        """
+        known: dict[int, ArchivedDay] = {}
+        for found in last:
+            for day, archived in days_gone(records.values(), found.days).items():
+                if archived.rows > self._incidents.acknowledged_rows(day, int(found.at)):
+                    known[day] = max(archived, known.get(day, archived), key=lambda one: one.rows)
+        for day, gone in known.items():
+            of_day, of_month = records.get(day_name(day)), records.get(month_of(day))
+            record = of_day or (of_month if of_month is not None and day in of_month.days else None)
+            is_new = record is None
+            if record is None:
+                record = PeriodRecord(day_name(day), f"{self._run}-gone", {}, (), verified_at=int(self._now))
+            cause = f"lacks {gone.rows} rows of {day_name(day)} that the last run found in the archive"
+            fault = Fault(record.period, record_of(record.period), FaultKind.MISSING, gone.rows, cause)
+            self._found([fault])
+            self._incidents.add(record.period, record.run, {*record.days, day}, [fault], self._now)
+            if is_new:
+                self._set_second_names_aside(record.period, record.run)
+            said = record.days.get(day, DayRecord(Fingerprint(), 0, 0, {}, 0))
+            before = {one.store_id: one.seqs[day] for one in last if day in one.seqs}
+            said = replace(
+                said,
+                lost_rows=said.lost_rows + gone.rows,
+                lost_bytes=said.lost_bytes + gone.bytes,
+                stores_before={**said.stores_before, **before},
+            )
+            records[record.period] = replace(record, days={**record.days, day: said})
+            self._archive.replace_record(records[record.period])
+        self._months_gone(records, last)
+        return records
+
+    def _months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
+        """Name months that lack rows beyond those of the latest days: of which days they were is not known."""
+        gone: dict[str, int] = {}
+        for found in last:
+            for month, rows in months_gone(records.values(), found.months).items():
+                if not self._incidents.is_acknowledged(month, int(found.at)):
+                    gone[month] = max(rows, gone.get(month, 0))
+        for month, rows in gone.items():
+            cause = f"lacks {rows} rows of {month} that the last run found in the archive"
+            fault = Fault(month, record_of(month), FaultKind.RECORD, rows, cause)
+            if fault not in self.faults:  # else an earlier run found it, and did not end well
+                self._found([fault])
+            record = records.get(month)
+            run, days = (NO_RECORD, list[int]()) if record is None else (record.run, list(record.days))
+            self._incidents.add(month, run, days, [fault], self._now)
 
     def find(
         self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
@@ -104,7 +172,12 @@ class Mending:
         self._write_down(records, self._look(records))
 
     def _look(self, records: Mapping[str, PeriodRecord]) -> list[Fault]:
-        faults = names_and_sizes(self._archive, records)
+        # Files of an unreadable record's period may be as they should; so may what is left of days that it has merged.
+        faults = [
+            fault
+            for fault in names_and_sizes(self._archive, records)
+            if fault.period in records or not self._unreadable & {fault.period, month_name(fault.period)}
+        ]
         self._found([fault for fault in faults if fault not in self.faults])
         return faults
 
@@ -146,8 +219,20 @@ class Mending:
                 self._set_aside_all(incident)
         for number, incident in waiting:
             records |= self._take_in(incident, records, f"{self._run}-taken-in-{number}")
+        if waiting and lost_of(records.values()):
+            self._forget_stores(records)
+        for _, incident in waiting:
             self._incidents.take_in(incident)
         return records
+
+    def _forget_stores(self, records: dict[str, PeriodRecord]) -> None:
+        """Have all that the stores still have looked at again: what is lost may be there on another day. It came from
+        another mailserver then, and was left out, as the archive had it."""
+        for record in list(records.values()):
+            if any(said.stores for said in record.days.values()):
+                days = {day: _forget(said) for day, said in record.days.items()}
+                records[record.period] = replace(record, days=days)
+                self._archive.replace_record(records[record.period])
 
     def _found(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
@@ -199,9 +284,9 @@ class Mending:
         days = {}
         for day, said in record.days.items():
             found = contents.written.days.get(day, Fingerprint())
-            if found == said.fingerprint:
+            if found == said.fingerprint and not said.lost_rows:
                 stores = {**said.stores_before, **said.stores}
-                days[day] = replace(said, stores=stores, stores_before=said.stores_before)
+                days[day] = replace(said, stores=stores)
                 continue
             first, last = contents.written.created.get(day, (0, 0))
             lost = said.fingerprint - found
@@ -224,12 +309,22 @@ class Mending:
         for path in self._archive.storage.files(directory):
             self._archive.set_aside(f"{directory}/{path}", f"{damaged_of(incident.period, NO_RECORD)}/{path}")
         self._archive.storage.remove(directory)  # it has no file
+        self._set_second_names_aside(incident.period, NO_RECORD)
+
+    def _set_second_names_aside(self, period: str, run: str) -> None:
+        """Keep what may be the last copy of a period that no record speaks of; its rows are taken in from there."""
+        second = f"{SNAPSHOTS}/{directory_of(period)}"
+        for name in self._archive.storage.names(second):
+            for path in self._archive.storage.files(f"{second}/{name}"):
+                self._archive.set_aside(f"{second}/{name}/{path}", f"{damaged_of(period, run)}/{path}")
+        self._archive.storage.remove(second)  # it has no file
 
     def _take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         """Add what is whole of the files that were set aside, and not in the archive, to their days."""
         base = damaged_of(incident.period, incident.run)
         aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.files(base)]
-        older = self._second_names(incident)
+        older = [path for path in self._second_names(incident) if path not in self._read_again]
+        self._read_again.update(older)
         if not aside and not older:
             return {}
         with _each_row_group_by_itself(self._spark):

@@ -4,17 +4,19 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.store.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, existing_layout, staged_data
-from spark_export.days import day_of, month_of
+from spark_export.days import day_of, month_name, month_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import FaultKind, Incidents
 from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
+from spark_export.handover import withdraw
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
@@ -26,9 +28,11 @@ from spark_export.storage import open_storage
 log = logging.getLogger(__name__)
 
 
-def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
+def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Sequence[Path] = ()) -> RunReport:
     """Merge the days of each month that is over; a month's late days, too.
 
+    Args:
+        stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
         ExportError: there is no archive, it cannot be read or written, or another run is at work.
@@ -37,13 +41,22 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
     report = RunReport("merge", run, archive.url, now)
     layout = existing_layout(archive)
     with archive.storage.locked():
-        archive.repair()
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
-        records = archive.records()
-        mending.look(records)
-        report.faults = mending.faults
-        report.losses = incidents.losses(records.values())
+        unreadable = mending.name_unreadable_records()
+
+        def look() -> dict[str, PeriodRecord]:
+            records = archive.records(without=unreadable)
+            mending.look(records)
+            withdraw(stores, records, archive.url)
+            report.faults, report.losses = mending.faults, incidents.losses(records.values())
+            return records
+
+        if unreadable:  # what they speak of may be in the way of any other
+            look()
+            return report
+        archive.repair()
+        records = look()
         faulty = {fault.period for fault in report.faults if fault.kind is not FaultKind.RECORD}  # those are mended
         for number, (month, parts) in enumerate(_months(records, now)):
             if faulty & {month, *(part.period for part in parts)}:
@@ -53,7 +66,7 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str) -> RunReport:
             with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
                 record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts, now)
             report.add(record, 0)
-        mending.look(archive.records())  # days are kept where their month's files are not what they were
+        look()  # days are kept where their month's files are not what they were
         archive.write_report(run, report.as_json(time.time()))
     return report
 
@@ -63,7 +76,7 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
     present = month_of(day_of(int(now)))
     pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
     for record in records.values():
-        pieces[record.period[: len(present)]].append(record)
+        pieces[month_name(record.period)].append(record)
     return sorted(
         (month, parts)
         for month, parts in pieces.items()

@@ -164,7 +164,7 @@ STORE = Option(
 )
 RECORDED_BESIDE = Option(
     "store",
-    "write beside this store how the run went, for `last`; repeat it for several",
+    "a store of this archive: beside it stands how the run went, and what is gone is marked; repeat it for several",
     "FILE",
     repeat=True,
 )
@@ -264,7 +264,8 @@ LAST_OPTIONS = (
     LOG_FORMAT,
 )
 
-_VARIABLES = {option.variable for option in (*SCHEDULE_OPTIONS, *REPORT_OPTIONS, *LAST_OPTIONS)}
+VARIABLES = {option.variable for option in (*SCHEDULE_OPTIONS, *REPORT_OPTIONS, *LAST_OPTIONS)}
+"""All that are known: what nobody should leave set, as that all is lost, is none."""
 
 
 def complete(
@@ -274,7 +275,7 @@ def complete(
     environment: Mapping[str, str],
 ) -> None:
     """Fill in from the environment, or by the default, what was not given; end as for wrong usage if it cannot be."""
-    unknown = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in _VARIABLES)
+    unknown = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in VARIABLES)
     if unknown:
         parser.error(f"unknown environment variable {unknown[0]}")
     missing = []

@@ -6,6 +6,7 @@ The record is for people and for the daemon's metrics: a run goes on where it ca
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import CompactionRunning, compaction_lock
-from spark_export.errors import ExportError
+from spark_export.days import month_of
+from spark_export.errors import ExportError, RunAtWork
 
 log = logging.getLogger(__name__)
 
@@ -93,28 +95,41 @@ def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[in
     recording = Recording()
     with locked_stores(stores) as locked:
         began = _now()
-        records = {store: _begin(store, began) for store in locked}
+        before = {store: _last(store) for store in locked}
+        records = {store: _begin(store, last, began) for store, last in before.items()}
         try:
             yield recording
             _end(records, lambda record: _succeeded(record, recording))
+        except RunAtWork as error:  # on the archive: the last run is still what it was
+            for store, record in records.items():
+                _write(store, before[store] or _failed(record, *explain(error)))
+            raise
         except BaseException as error:
-            exit_code, cause = explain(error)
-            _end_badly(records, exit_code, cause)
+            for store, record in records.items():  # the run's own error is what is raised
+                _write(store, _failed(record, *explain(error)))
             raise
 
 
-def _begin(store: Path, began: float) -> Compaction:
+def _last(store: Path) -> Compaction | None:
     try:
-        last = read_compaction(store)
+        return read_compaction(store)
     except CompactionRecordError as error:
         log.warning("record of runs begun anew cause=%r", str(error))
-        last = None
+        return None
+
+
+def _begin(store: Path, last: Compaction | None, began: float) -> Compaction:
     last = last if last is not None else Compaction(began)
-    record = Compaction(began, succeeded_at=last.succeeded_at, archived=last.archived, archive=last.archive)
-    try:
-        write_compaction(store, record)
-    except OSError as error:  # what may be pruned afterwards may be what this disk waits for
-        log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+    record = replace(
+        Compaction(began),
+        succeeded_at=last.succeeded_at,
+        archived=last.archived,
+        archived_months=last.archived_months,
+        archived_in=last.archived_in,
+        archive=last.archive,
+        damage=last.damage,
+    )
+    _write(store, record)
     return record
 
 
@@ -135,8 +150,18 @@ def _succeeded(record: Compaction, recording: Recording) -> Compaction:
         },
         succeeded_at=now,
         archived=recording.archived,
+        archived_months=_rows_of_months(recording.archived),
+        archived_in=recording.report["archive"],
         archive=recording.figures,
+        damage=recording.damage,
     )
+
+
+def _rows_of_months(archived: Mapping[int, ArchivedDay]) -> dict[str, int]:
+    rows: Counter[str] = Counter()
+    for day, known in archived.items():
+        rows[month_of(day)] += known.rows
+    return dict(rows)
 
 
 def _end(records: Mapping[Path, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
@@ -150,15 +175,16 @@ def _end(records: Mapping[Path, Compaction], ended: Callable[[Compaction], Compa
             ) from error
 
 
-def _end_badly(records: Mapping[Path, Compaction], exit_code: int, cause: str) -> None:
-    for store, record in records.items():
-        now = _now()
-        seconds = _since(record.started_at, now)
-        failed = replace(record, finished_at=now, exit_code=exit_code, error=cause, seconds=seconds)
-        try:
-            write_compaction(store, failed)
-        except OSError as error:  # the run's own error is what is raised
-            log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+def _failed(record: Compaction, exit_code: int, cause: str) -> Compaction:
+    now = _now()
+    return replace(record, finished_at=now, exit_code=exit_code, error=cause, seconds=_since(record.started_at, now))
+
+
+def _write(store: Path, record: Compaction) -> None:
+    try:
+        write_compaction(store, record)
+    except OSError as error:  # what may be pruned afterwards may be what this disk waits for
+        log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
 
 
 def _now() -> float:

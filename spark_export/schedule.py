@@ -20,11 +20,12 @@ from functools import partial
 from pathlib import Path
 
 from mailserver.store.compaction import CompactionRecordError, read_compaction
+from mailserver.store.upkeep import Task
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError
 from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due
-from spark_export.upkeep import Task, put_off, waits_since
+from spark_export.upkeep import put_off, waits_since
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +58,14 @@ class Job:
     Args:
         since: Unix seconds: a run that was due after that, and before now, has been missed, and is made at once.
         has_work: whether there is anything to do, asked when it is due.
+        has_failed: whether its last run did: it is made again after the next run of a job before it.
     """
 
     run: Run
     expression: str
     since: float
     has_work: Callable[[], bool] = lambda: True
+    has_failed: bool = False
 
     def is_due(self, current: float) -> bool:
         """Whether it was due since the last time."""
@@ -187,10 +190,10 @@ async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Call
         current = clock()
         # Times that pass while runs are at work are made up for by one run after them; those that a clock stepped back
         # comes to again, by another run, which finds nothing to do.
-        is_due = job.is_due(current)
+        is_due = job.is_due(current) or (job.has_failed and has_run)
         job.since = current
         if is_due and not stop.is_set() and job.has_work():
-            await run_once(job.run, stop)
+            job.has_failed = await run_once(job.run, stop) != 0
             has_run = True
     return has_run
 

@@ -28,7 +28,7 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
-from spark_export.errors import ExportError, Unreadable
+from spark_export.errors import ExportError, RunAtWork, Unreadable
 from spark_export.session import root_cause
 
 LOCK_FILE = "_lock"
@@ -132,7 +132,7 @@ class LocalStorage:
             with _refused("lock", self._root):
                 descriptor = stack.enter_context(open_descriptor(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644))
                 if not lock_after_readers(descriptor, _READERS_LIMIT_S):
-                    raise ExportError(f"another run (pid {read_holder(descriptor)}) is at work on {self._root}")
+                    raise RunAtWork(f"another run (pid {read_holder(descriptor)}) is at work on {self._root}")
                 write_holder(descriptor)
             yield
 
@@ -314,7 +314,7 @@ class HadoopStorage:
                 held = self.read(LOCK_FILE)
                 if held is None:
                     raise
-                raise ExportError(
+                raise RunAtWork(
                     f"another run ({held}) is at work on {self.url}; if it was killed, delete {LOCK_FILE} there"
                 ) from error
             self._fill(stream, holder)

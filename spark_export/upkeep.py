@@ -1,111 +1,28 @@
-"""Merging and verifying by a schedule: what each run of them leaves beside the stores, and since when one waits.
+"""Merging and verifying by a schedule: since when one waits, and keeping its record (`mailserver.store.upkeep`).
 
-    mailserver.db-merge.json, -verify.json    how the last run went, and when one last succeeded
-    mailserver.db-merge.lock, -verify.lock    held while one is at work; the kernel drops it with the process
-
-Like the compaction's record (`mailserver.store.compaction`) it is for people; all that it decides is when the next run
-is due. No Spark is imported here.
+No Spark is imported here.
 """
 
 import contextlib
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 
-from mailserver.errors import MailserverError
-from mailserver.files import open_descriptor, read_holder, try_lock, write_atomically, write_holder
-from mailserver.store.compaction import MAX_ERROR_CHARS, CompactionState
-from mailserver.store.records import Record, count_of, field_of, read_record
-from spark_export.errors import ExportError
+from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
+from mailserver.store.upkeep import (
+    Task,
+    Upkeep,
+    UpkeepRecordError,
+    read_upkeep,
+    upkeep_lock_file,
+    write_upkeep,
+)
+from spark_export.errors import ExportError, RunAtWork
 
 log = logging.getLogger(__name__)
-
-_VERSION = 1
-_MAX_TIME = 2.0**63
-
-
-class UpkeepRecordError(MailserverError):
-    """The record cannot be read or understood. `str()` is one line for the operator."""
-
-
-class Task(Enum):
-    """What is done to a whole archive now and then. The value is the command's name."""
-
-    MERGE = "merge"
-    VERIFY = "verify"
-
-
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """How one task stands. Times are Unix seconds, None if that has not happened.
-
-    Args:
-        waits_since: a run that was due later than this, and before now, has been missed: the end of the last one that
-            succeeded; before the first, when the task was first looked for.
-        finished_at: None while a run is at work, and for ever if it was killed; `exit_code`, too.
-        error: why it failed, one line; "" if it did not.
-    """
-
-    waits_since: float
-    started_at: float | None = None
-    finished_at: float | None = None
-    exit_code: int | None = None
-    error: str = ""
-    succeeded_at: float | None = None
-
-
-def upkeep_file(store: Path, task: Task) -> Path:
-    """Where the record of a task lies."""
-    return store.with_name(f"{store.name}-{task.value}.json")
-
-
-def read_upkeep(store: Path, task: Task) -> Upkeep | None:
-    """Read the record beside a store; None if there is none.
-
-    Raises:
-        UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
-    """
-    return read_record(
-        upkeep_file(store, task),
-        _decode,
-        version=_VERSION,
-        what=f"record of {task.value}",
-        error=UpkeepRecordError,
-    )
-
-
-def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
-    """Write the record beside a store: complete, or as it was.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    record = {"version": _VERSION, **asdict(upkeep), "error": upkeep.error[:MAX_ERROR_CHARS]}
-    write_atomically(upkeep_file(store, task), json.dumps(record, indent=1) + "\n", 0o644)
-
-
-def look_at(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
-    """How the last run of a task stands, and its record.
-
-    Raises:
-        UpkeepRecordError: the record cannot be read.
-        OSError: the lock file cannot be read.
-    """
-    while True:
-        upkeep = read_upkeep(store, task)
-        if upkeep is None or upkeep.started_at is None:
-            return CompactionState.NEVER, upkeep
-        if upkeep.finished_at is not None:
-            return CompactionState.SUCCEEDED if upkeep.exit_code == 0 else CompactionState.FAILED, upkeep
-        if _at_work(store, task):
-            return CompactionState.RUNNING, upkeep
-        if read_upkeep(store, task) == upkeep:  # else it has finished since the record was read
-            return CompactionState.DIED, upkeep
 
 
 def waits_since(stores: Sequence[Path], task: Task, current: float) -> float:
@@ -148,9 +65,19 @@ def recorded_upkeep(
         for store in stores:
             stack.enter_context(_locked(store, task))
         began = _now()
-        records = {store: _begin(store, task, began) for store in stores}
+        before = {store: _last(store, task, began) for store in stores}
+        records = {
+            store: replace(last, started_at=began, finished_at=None, exit_code=None, error="")
+            for store, last in before.items()
+        }
+        for store, record in records.items():
+            _write(store, task, record)
         try:
             yield
+        except RunAtWork:  # of another task: the last run is still what it was
+            for store, last in before.items():
+                _write(store, task, last)
+            raise
         except BaseException as error:
             exit_code, cause = explain(error)
             for store, record in records.items():
@@ -165,36 +92,23 @@ def recorded_upkeep(
 def _locked(store: Path, task: Task) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(open_descriptor(_lock_file(store, task), os.O_RDWR | os.O_CREAT, 0o644))
+            descriptor = stack.enter_context(
+                open_descriptor(upkeep_lock_file(store, task), os.O_RDWR | os.O_CREAT, 0o644)
+            )
             if not try_lock(descriptor):
-                raise ExportError(f"{store}: another run of {task.value} (pid {read_holder(descriptor)}) is at work")
+                raise RunAtWork(f"{store}: another run of {task.value} (pid {read_holder(descriptor)}) is at work")
             write_holder(descriptor)
         except OSError as error:
-            raise ExportError(f"cannot lock {_lock_file(store, task)}: {error.strerror or error}") from error
+            raise ExportError(f"cannot lock {upkeep_lock_file(store, task)}: {error.strerror or error}") from error
         yield
 
 
-def _at_work(store: Path, task: Task) -> bool:
+def _last(store: Path, task: Task, began: float) -> Upkeep:
     try:
-        with open_descriptor(_lock_file(store, task), os.O_RDONLY) as descriptor:
-            return not try_lock(descriptor, shared=True)
-    except FileNotFoundError:
-        return False
-
-
-def _lock_file(store: Path, task: Task) -> Path:
-    return store.with_name(f"{store.name}-{task.value}.lock")
-
-
-def _begin(store: Path, task: Task, began: float) -> Upkeep:
-    try:
-        last = read_upkeep(store, task)
+        return read_upkeep(store, task) or Upkeep(began)
     except UpkeepRecordError as error:
         log.warning("record of runs begun anew cause=%r", str(error))
-        last = None
-    record = replace(last or Upkeep(began), started_at=began, finished_at=None, exit_code=None, error="")
-    _write(store, task, record)
-    return record
+        return Upkeep(began)
 
 
 def _write(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -202,31 +116,6 @@ def _write(store: Path, task: Task, upkeep: Upkeep) -> None:
         write_upkeep(store, task, upkeep)
     except OSError as error:  # it is for people: a run goes on without
         log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
-
-
-def _decode(record: Record) -> Upkeep:
-    exit_code = record.get("exit_code")
-    upkeep = Upkeep(
-        waits_since=_time("waits_since", record.get("waits_since")),
-        started_at=_time_or_none(record, "started_at"),
-        finished_at=_time_or_none(record, "finished_at"),
-        exit_code=None if exit_code is None else count_of("exit_code", exit_code),
-        error=field_of(record, "error", str),
-        succeeded_at=_time_or_none(record, "succeeded_at"),
-    )
-    if (upkeep.exit_code is None) != (upkeep.finished_at is None):
-        raise ValueError("finished_at and exit_code do not go together")
-    return upkeep
-
-
-def _time(name: str, value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_TIME:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _time_or_none(record: Record, name: str) -> float | None:
-    return None if record.get(name) is None else _time(name, record[name])
 
 
 def _now() -> float:

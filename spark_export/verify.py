@@ -1,13 +1,16 @@
 """Whether an archive is what its records say: every file, every envelope, period by period."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_export.archive import Archive, existing_layout
 from spark_export.faults import Fault, Incidents, Loss
+from spark_export.handover import withdraw
 from spark_export.mending import Mending
 from spark_export.storage import open_storage
 
@@ -40,12 +43,14 @@ class Verification:
         ]
 
 
-def verify(spark: SparkSession, path: str, *, now: float | None = None) -> Verification:
+def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[Path] = ()) -> Verification:
     """Read every file of an archive and compare it with its record.
 
     What is wrong is written down: nothing that may be gone is deleted from a store, and the next compaction mends it.
     No file of envelopes is changed.
 
+    Args:
+        stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
         ExportError: there is no archive, its records cannot be read or written, or a run is at work on it.
     """
@@ -55,7 +60,8 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None) -> Verif
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, "verify", now=now, incidents=incidents)
-        found = archive.records()
+        found = archive.records(without=mending.name_unreadable_records())
         periods, rows = len(found), sum(record.fingerprint.rows for record in found.values())
         records = mending.find(found, read_within_s=0, decode=True)
+        withdraw(stores, records, archive.url)
         return Verification(periods, rows, tuple(mending.faults), incidents.losses(records.values()))

@@ -250,6 +250,27 @@ def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(
     assert again.returncode == 0, again.stderr
 
 
+def test_damaged_record_is_over_when_what_is_advised_was_done(spark: SparkSession, tmp_path: Path) -> None:
+    store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
+    compact_into(spark, archive, store)
+    (archive / "_records" / "2024-10-04.json").write_text('{"version": 1')
+
+    def do(command: str) -> subprocess.CompletedProcess[str]:
+        stores = [] if command == "acknowledge" else ["--store", store]
+        return run(command, "--archive", archive, *stores, *FAST)
+
+    named = "records of the archive were damaged (2024-10-04)"
+    for command in ("verify", "merge"):
+        assert named in (told := said(do(command), 3))
+        assert told.index("run `spark-export compact`") < told.index("run `spark-export acknowledge`")
+    assert said(do("acknowledge")).endswith("; run `spark-export compact`, which sets it aside")
+    assert named in said(do("compact"), 3)
+    acknowledged = do("acknowledge")
+    assert acknowledged.stdout.splitlines()[0] == "acknowledged lost=0 quarantined=0"
+    assert acknowledged.stdout.splitlines()[-1].endswith("say so after the next `spark-export compact`")
+    assert [(done := do(command)).returncode for command in ("compact", "verify")] == [0, 0], done.stderr
+
+
 def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     store = put(tmp_path / "mailserver.db", envelopes(3))
     with small_disk(tmp_path / "disk", "256k") as disk:

@@ -18,9 +18,10 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import compaction_lock
+from mailserver.store.upkeep import Task, Upkeep, upkeep_file, write_upkeep
 from spark_export.cli import main
 from spark_export.days import day_of, utc_text
-from spark_export.upkeep import Task, Upkeep, recorded_upkeep, upkeep_file, write_upkeep
+from spark_export.upkeep import recorded_upkeep
 from tests.spark_export.samples import DAY_S, envelope, put
 
 HOUR_S = 3600
@@ -199,7 +200,8 @@ def test_json_has_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_damage_and_rows_that_are_set_aside_are_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = ArchiveFigures(faults=2, lost_rows=30, quarantined_rows=4, miscounted_rows=1)
     now = time.time()
-    run = Compaction(now - 2, now - 1, EXIT_DAMAGED, "2 files are missing", succeeded_at=now - 1, archive=figures)
+    damage = "2 files are missing"
+    run = Compaction(now - 2, now - 1, EXIT_DAMAGED, damage, succeeded_at=now - 1, archive=figures, damage=damage)
     write_compaction(store, run)
 
     assert main(["last", "--store", str(store), "--schedule", "30 * * * *"]) == 1
@@ -207,7 +209,21 @@ def test_damage_and_rows_that_are_set_aside_are_told(store: Path, capsys: pytest
     said = capsys.readouterr()
     assert "found the archive damaged, faults=2 lost=30 " in said.out
     assert "quarantined=4 miscounted=1" in said.out
-    assert "2 files are missing" in said.err
+    assert said.err.count("2 files are missing") == 1
+
+
+@pytest.mark.parametrize("exit_code", [1, None])
+def test_damage_is_told_whatever_became_of_the_next_run(
+    store: Path, capsys: pytest.CaptureFixture[str], exit_code: int | None
+) -> None:
+    now = time.time()
+    ended = None if exit_code is None else now - 1
+    run = Compaction(now - 2, ended, exit_code, "no Java", succeeded_at=now - 1, damage="2 files are missing")
+    write_compaction(store, run)
+
+    assert main(["last", "--store", str(store)]) == 1
+
+    assert "2 files are missing" in capsys.readouterr().err
 
 
 # Merging and verifying

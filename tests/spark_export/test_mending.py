@@ -4,7 +4,9 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.store.compaction import ArchivedDay, Compaction, write_compaction
+from mailserver.store.compaction import (
+    ArchivedDay,
+    ArchiveFigures,
+    Compaction,
+    compaction_file,
+    read_compaction,
+    write_compaction,
+)
 from mailserver.store.handover import read_handover
 from mailserver.store.writer import NewEnvelope
 from spark_export import load
@@ -24,8 +33,9 @@ from spark_export.faults import FaultKind
 from spark_export.mending import Mending
 from spark_export.merge import merge
 from spark_export.read import read_archive
+from spark_export.recording import recorded
 from spark_export.records import PeriodRecord, lost_of
-from spark_export.run_report import RunReport
+from spark_export.run_report import RunReport, archived_days
 from spark_export.storage import LocalStorage
 from spark_export.verify import verify
 from tests.spark_export.samples import (
@@ -314,6 +324,280 @@ def test_record_that_was_damaged_stays_named_until_it_is_acknowledged(spark: Spa
     assert named(place.run(spark, "run-5")) == [(SECOND, FaultKind.UNRECORDED)]
 
 
+def forget(place: Place, period: str) -> None:
+    """Delete what a period has, and all that is said of it, but for second names."""
+    shutil.rmtree(place.archive / f"date={period}")
+    (place.archive / "_records" / f"{period}.json").unlink()
+
+
+def write_last_run(place: Place) -> None:
+    """As the command does at its end."""
+    with recorded([place.store], lambda error: (1, str(error))) as recording:
+        report: Mapping[str, Any] = {"archive": LocalStorage(place.archive).url, "rows": 0, "bytes": 0, "days": []}
+        recording.succeeded(report, archived_days(place.records()), ArchiveFigures())
+
+
+def make_old(folder: Path) -> None:
+    """So old that what is not needed any more would be deleted."""
+    for name in folder.glob("date=*/run=*"):
+        os.utime(name, (0, 0))
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_second_names_of_what_no_record_speaks_of_are_taken_in(
+    spark: SparkSession, place: Place, *, is_merged: bool
+) -> None:
+    later = (DAY + 60) * DAY_S
+    prune(place.store, before=(DAY + 3) * DAY_S, archived={DAY: 30, DAY + 1: 60, DAY + 2: 90})
+    if is_merged:
+        merge(spark, str(place.archive), now=later, run="merge-1")
+        for day in (FIRST, SECOND, THIRD):  # as a day later
+            shutil.rmtree(place.archive / "_snapshots" / f"date={day}")
+    forget(place, period := "2024-10" if is_merged else FIRST)
+    make_old(place.archive / "_snapshots")
+
+    assert [(fault.period, fault.kind) for fault in verify(spark, str(place.archive), now=later).faults] == [
+        (period, FaultKind.RECORD)
+    ]
+    report = place.run(spark, "run-2", later)
+
+    assert (period, FaultKind.RECORD) in named(report)
+    assert f"records of the archive were damaged ({period})" in report.damage
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    assert named(place.run(spark, "run-3", later)) == [(period, FaultKind.RECORD)]  # nobody knows how many there were
+    acknowledge(spark, str(place.archive), now=later)
+    assert place.run(spark, "run-3", later).damage == ""
+    merge(spark, str(place.archive), now=later, run="merge-2")
+    assert sorted(place.records()) == ["2024-10"]
+    assert place.run(spark, "run-4", later).damage == ""
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_day_that_no_record_speaks_of_any_more_is_lost_and_not_forgotten(
+    spark: SparkSession, place: Place, *, is_pruned: bool
+) -> None:
+    place.run(spark, "run-2")
+    write_last_run(place)
+    if is_pruned:
+        prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    place.forget_second_names()
+    forget(place, FIRST)
+
+    reports = [place.run(spark, "run-3")]
+    write_last_run(place)
+    reports.append(place.run(spark, "run-4"))
+
+    assert named(reports[0]) == [(FIRST, FaultKind.MISSING)]
+    assert "lacks 30 rows of 2024-10-04" in str(reports[0].faults[0])
+    assert named(reports[1]) == []
+    if not is_pruned:
+        assert [lost(report) for report in reports] == [{}, {}]
+        assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+        return
+    assert [lost(report) for report in reports] == [{FIRST: 30}, {FIRST: 30}]
+    assert {loss.files for loss in reports[1].losses} == {(f"_records/{FIRST}.json",)}
+    acknowledge(spark, str(place.archive), now=NOW + 1)
+    assert place.run(spark, "run-5").damage == ""
+    assert archived(place.archive) == rows_of([*TWO, *THREE])
+
+
+def test_month_of_long_ago_that_no_record_speaks_of_is_named_until_it_is_acknowledged(
+    spark: SparkSession, place: Place
+) -> None:
+    later = (DAY + 60) * DAY_S
+    prune(place.store, before=(DAY + 3) * DAY_S, archived={DAY: 30, DAY + 1: 60, DAY + 2: 90})
+    recent = envelopes(5, day=DAY + 59, first=700)
+    put(place.store, recent)
+    merge(spark, str(place.archive), now=later, run="merge-1")
+    place.run(spark, "run-2", later)
+    write_last_run(place)
+    last = read_compaction(place.store)
+    assert last is not None
+    write_compaction(place.store, replace(last, archived={DAY + 59: last.archived[DAY + 59]}))  # years later
+    place.forget_second_names()
+    forget(place, "2024-10")
+
+    for number in (3, 4):
+        report = place.run(spark, f"run-{number}", later)
+        assert named(report) == [("2024-10", FaultKind.RECORD)]
+        assert "lacks 90 rows of 2024-10" in str(report.faults[0])
+    acknowledge(spark, str(place.archive), now=int(time.time()) + 10)
+    assert place.run(spark, "run-5", later).damage == ""
+    assert archived(place.archive) == rows_of(recent)
+
+
+def test_archive_that_was_put_back_from_an_older_copy_lacks_what_came_later(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    late = envelopes(10, first=300)
+    older = place.copy(tmp_path / "older")
+    put(place.store, late)
+    place.run(spark, "run-2")
+    write_last_run(place)
+    assert place.covered() == {0, 1, 2}
+    prune(place.store, before=(DAY + 1) * DAY_S, archived={DAY: 100})
+    shutil.rmtree(place.archive)
+    older.archive.rename(place.archive)
+
+    report = place.run(spark, "run-3")
+
+    assert named(report) == [(FIRST, FaultKind.MISSING)]
+    assert lost(report) == {FIRST: 10}
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+
+
+def test_second_names_that_are_damaged_or_empty_are_kept_and_stop_no_run(spark: SparkSession, place: Place) -> None:
+    forget(place, FIRST)
+    forget(place, SECOND)
+    names = {
+        day: [path for path in (place.archive / "_snapshots" / f"date={day}").rglob("*") if path.is_file()]
+        for day in (FIRST, SECOND)
+    }
+    for path in names[FIRST]:
+        path.unlink()
+    damaged = max(names[SECOND], key=lambda path: path.stat().st_size)
+    damaged.write_bytes(content := damaged.read_bytes()[:-100])
+    make_old(place.archive / "_snapshots")
+    prune(place.store, before=(DAY + 1) * DAY_S + 60 * 20, archived={DAY + 1: 90})
+
+    for number in (2, 3):
+        report = place.run(spark, f"run-{number}")
+        assert set(named(report)) == {(FIRST, FaultKind.RECORD), (SECOND, FaultKind.RECORD)}
+
+    assert content in [path.read_bytes() for path in place.set_aside()]
+    assert {row["hash"] for row in archived(place.archive)} >= {row["hash"] for row in rows_of([*TWO[20:], *THREE])}
+
+
+def test_archive_that_was_not_mounted_and_is_put_back_from_an_older_copy_has_lost_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    older = place.copy(tmp_path / "older")
+    put(place.store, envelopes(10, first=300))
+    place.run(spark, "run-2")
+    write_last_run(place)
+    shutil.rmtree(place.archive)
+    with pytest.raises(ArchiveGone):
+        place.run(spark, "run-3")
+    (older.archive / "_records" / f"{SECOND}.json").unlink()
+    shutil.rmtree(older.archive / f"date={SECOND}")
+    shutil.rmtree(older.archive / "_snapshots")
+    older.archive.rename(place.archive)
+
+    report = place.run(spark, "run-4")
+
+    assert set(named(report)) == {(FIRST, FaultKind.MISSING), (SECOND, FaultKind.MISSING)}
+    assert lost(report) == {}
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE, *envelopes(10, first=300)])
+    assert place.run(spark, "run-5").damage == ""
+
+
+def test_day_of_two_stores_that_is_gone_comes_back_from_both(spark: SparkSession, tmp_path: Path) -> None:
+    place, other = Place(tmp_path / "place"), tmp_path / "other" / "mailserver.db"
+    put(place.store, ONE, THREE)
+    put(other, more := envelopes(20, first=400))
+    compact_into(spark, place.archive, place.store, other, now=NOW, run="run-1")
+    write_last_run(place)
+    shutil.copy(compaction_file(place.store), compaction_file(other))
+    place.forget_second_names()
+    forget(place, FIRST)
+
+    report = compact_into(spark, place.archive, place.store, other, now=NOW, run="run-2")
+
+    assert named(report) == [(FIRST, FaultKind.MISSING)]
+    assert lost(report) == {}
+    assert archived(place.archive) == rows_of([*ONE, *more, *THREE])
+
+
+def test_what_another_store_has_on_another_day_is_archived_again(spark: SparkSession, tmp_path: Path) -> None:
+    place, other = Place(tmp_path / "place"), tmp_path / "other" / "mailserver.db"
+    put(place.store, ONE, TWO)
+    late = [one._replace(received=one.received + 3 * DAY_S) for one in ONE]
+    put(other, late)
+    compact_into(spark, place.archive, place.store, other, now=NOW, run="run-1")
+    prune(place.store, before=(DAY + 1) * DAY_S, archived={DAY: 30})
+    place.forget_second_names()
+    shutil.rmtree(place.archive / f"date={FIRST}")
+
+    compact_into(spark, place.archive, place.store, other, now=NOW, run="run-2")
+
+    assert {row["hash"] for row in archived(place.archive)} == {row["hash"] for row in rows_of([*ONE, *TWO])}
+
+
+def test_months_that_are_merged_twice_within_a_day_miss_nothing(spark: SparkSession, place: Place) -> None:
+    later = (DAY + 60) * DAY_S
+    merge(spark, str(place.archive), now=later, run="merge-1")
+    put(place.store, envelopes(5, first=500))
+    place.run(spark, "run-2", later)
+    merge(spark, str(place.archive), now=later, run="merge-2")
+    merge(spark, str(place.archive), now=later, run="merge-3")
+
+    assert place.run(spark, "run-3", later).damage == ""
+
+
+def test_damaged_record_of_a_day_that_the_last_run_knew_loses_nothing(spark: SparkSession, place: Place) -> None:
+    write_last_run(place)
+    prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
+    (place.archive / "_records" / f"{SECOND}.json").write_text('{"version": 1')
+
+    report = place.run(spark, "run-2")
+
+    assert (SECOND, FaultKind.RECORD) in named(report)
+    assert lost(report) == {}
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+    acknowledge(spark, str(place.archive), now=NOW)
+    assert place.run(spark, "run-3").damage == ""
+
+
+def test_rows_that_were_set_aside_and_whose_record_is_lost_are_not_counted_below_zero(
+    spark: SparkSession, place: Place
+) -> None:
+    acknowledge(spark, str(place.archive), now=NOW)
+    incidents = place.archive / "_incidents.json"
+    text = incidents.read_text()
+    incidents.write_text(text.replace('"quarantined_acknowledged": 0', '"quarantined_acknowledged": 5'))
+
+    assert place.run(spark, "run-2").quarantined_in_all == 0
+    assert acknowledge(spark, str(place.archive), now=NOW).quarantined == 0
+    shutil.rmtree(place.archive / "_records")
+    for directory in place.archive.glob("date=*"):
+        shutil.rmtree(directory)
+    acknowledge(spark, str(place.archive), now=NOW, all_is_lost=True)
+    assert json.loads(incidents.read_text())["quarantined_acknowledged"] == 0
+
+
+def test_what_another_archive_had_is_not_missed(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    write_last_run(place)
+    prune(place.store, before=(DAY + 1) * DAY_S, archived={DAY: 30})
+
+    report = compact_into(spark, tmp_path / "another", place.store, now=NOW, run="run-2")
+    again = compact_into(spark, tmp_path / "another", place.store, now=NOW, run="run-3")
+
+    assert (report.damage, again.damage) == ("", "")
+
+
+def test_rows_that_are_not_archived_again_yet_are_not_covered_by_a_later_mending(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    place.forget_second_names()
+    shutil.rmtree(place.archive / f"date={FIRST}")
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_export.compact.plan_groups", kill)
+        with pytest.raises(Killed):
+            place.run(spark, "run-2")
+        strange = place.archive / f"date={FIRST}" / "topic_prefix=9" / "by-hand.parquet"
+        strange.parent.mkdir(parents=True)
+        shutil.copy(place.file(SECOND), strange)
+        with pytest.raises(Killed):
+            place.run(spark, "run-3")
+
+    assert 0 not in place.covered()
+    assert place.run(spark, "run-4").losses == ()
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
+
+
 def test_month_that_was_merged_is_mended_by_days(spark: SparkSession, place: Place) -> None:
     later = (DAY + 60) * DAY_S
     merge(spark, str(place.archive), now=later, run="merge-1")
@@ -377,6 +661,71 @@ def test_rows_that_go_missing_as_they_are_taken_in_are_taken_in_again(
 
     assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
     assert place.run(spark, "run-4").damage == ""
+
+
+@pytest.mark.parametrize("run", [verify, merge])
+def test_what_a_verification_or_merge_finds_gone_is_covered_no_more(
+    spark: SparkSession, place: Place, run: Callable[..., object]
+) -> None:
+    place.run(spark, "run-2")  # of the archive in this folder
+    place.forget_second_names()
+    before = read_handover(place.store)
+    assert before is not None
+    assert DAY in before.days
+    place.file(FIRST).unlink()
+    more = {"run": "merge-1"} if run is merge else {}
+
+    run(spark, str(place.archive), now=(DAY + 60) * DAY_S, stores=[place.store], **more)
+
+    after = read_handover(place.store)
+    assert after is not None
+    assert after.days == {day: seq for day, seq in before.days.items() if day != DAY}
+    assert after.verified_at == before.verified_at
+
+
+def test_record_of_another_archive_is_left_alone_by_a_verification(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = read_handover(place.store)  # of the archive that this one is a copy of
+    assert before is not None
+
+    verify(spark, str(place.archive), now=NOW, stores=[place.store])
+
+    assert read_handover(place.store) == before
+    assert "not corrected, it is of another archive" in caplog.text
+
+
+def test_nothing_is_merged_where_a_record_is_damaged(spark: SparkSession, place: Place) -> None:
+    (place.archive / "_records" / f"{SECOND}.json").write_text('{"version": 1')
+    before = tree(place.archive)
+
+    report = merge(spark, str(place.archive), now=(DAY + 60) * DAY_S, run="merge-1")
+
+    assert named(report) == [(SECOND, FaultKind.RECORD)]
+    assert report.periods == []
+    assert tree(place.archive) == before
+    place.file(FIRST).unlink()
+    report = merge(spark, str(place.archive), now=(DAY + 60) * DAY_S, run="merge-2")
+    assert set(named(report)) == {(SECOND, FaultKind.RECORD), (FIRST, FaultKind.MISSING)}
+    assert report.periods == []
+
+
+def test_what_a_month_whose_record_is_damaged_has_merged_is_not_forgotten(spark: SparkSession, place: Place) -> None:
+    later = (DAY + 60) * DAY_S
+    merge(spark, str(place.archive), now=later, run="merge-1")
+    days = {f"date={day}" for day in (FIRST, SECOND, THIRD)}
+    assert days <= {name.name for name in (place.archive / "_snapshots").iterdir()}
+    (place.archive / "_records" / "2024-10.json").write_text('{"version": 1')
+
+    verified = verify(spark, str(place.archive), now=later)
+    merged = merge(spark, str(place.archive), now=later, run="merge-2")
+
+    month = [("2024-10", FaultKind.RECORD)]
+    assert [(fault.period, fault.kind) for fault in verified.faults] == named(merged) == month
+    place.run(spark, "run-2", later)
+    acknowledge(spark, str(place.archive), now=later)
+    assert place.run(spark, "run-3", later).damage == ""
+    assert archived(place.archive) == rows_of([*ONE, *TWO, *THREE])
 
 
 def test_merge_leaves_a_damaged_month_alone_and_names_it(spark: SparkSession, place: Place) -> None:

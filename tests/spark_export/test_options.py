@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from spark_export.cli import main
 from spark_export.config import MAX_PREFIX_DIGITS
 from spark_export.options import (
     LAST_OPTIONS,
@@ -136,6 +137,16 @@ def test_unknown_variable_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     said = refused(capsys, NEEDED, SPARK_EXPORT_ARCHIV="a")
 
     assert said == "unknown environment variable SPARK_EXPORT_ARCHIV"
+
+
+@pytest.mark.parametrize("command", ["acknowledge", "compact", "last"])
+def test_help_says_which_options_are_variables(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("Every option but --all-is-lost is an" in told) == (command == "acknowledge")
+    assert "is an environment variable, too: --" in told
 
 
 def test_variable_of_another_command_is_none_of_ours() -> None:

@@ -18,15 +18,18 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import compaction_lock
-from spark_export.errors import ExportError
+from spark_export.days import month_of
+from spark_export.errors import ExportError, RunAtWork
 from spark_export.fingerprint import Fingerprint
 from spark_export.recording import recorded
 from spark_export.records import DayRecord, PeriodRecord
 from spark_export.run_report import archived_days
 from tests.spark_export.samples import DAY
 
-EARLIER = Compaction(1.0, 2.0, 0, rows=5, succeeded_at=2.0, archived={DAY: ArchivedDay(5, 50)})
-REPORT = {"rows": 7, "bytes": 4096, "days": [{"period": "2024-10-04"}], "miscounted": []}
+EARLIER = Compaction(
+    1.0, 2.0, 0, rows=5, succeeded_at=2.0, archived={DAY: ArchivedDay(5, 50)}, archived_in="file:/other", damage="lost"
+)
+REPORT = {"archive": "file:/archive", "rows": 7, "bytes": 4096, "days": [{"period": "2024-10-04"}], "miscounted": []}
 FIGURES = ArchiveFigures(quarantined_rows=3, miscounted_rows=1)
 ARCHIVED = {DAY: ArchivedDay(12, 120)}
 
@@ -59,7 +62,13 @@ def test_run_at_work_has_begun_and_keeps_what_is_known(store: Path) -> None:
     with recorded([store], explain) as recording:
         state, record = look(store)
         assert state is CompactionState.RUNNING
-        assert record == Compaction(record.started_at if record else 0, succeeded_at=2.0, archived=EARLIER.archived)
+        assert record == Compaction(
+            record.started_at if record else 0,
+            succeeded_at=2.0,
+            archived=EARLIER.archived,
+            archived_in=EARLIER.archived_in,
+            damage="lost",
+        )
         recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
 
@@ -81,6 +90,8 @@ def test_run_that_succeeds_says_what_it_has_done(store: Path) -> None:
         report=REPORT,
         succeeded_at=record.finished_at,
         archived=ARCHIVED,
+        archived_months={month_of(DAY): 12},
+        archived_in="file:/archive",
         archive=FIGURES,
     )
 
@@ -93,7 +104,7 @@ def test_run_that_finds_the_archive_damaged_says_so_and_is_not_late(store: Path)
     assert state is CompactionState.DAMAGED
     assert record is not None
     assert (record.exit_code, record.error, record.succeeded_at) == (3, "a file is missing", record.finished_at)
-    assert (record.rows, record.archived) == (7, ARCHIVED)
+    assert (record.rows, record.archived, record.damage) == (7, ARCHIVED, "a file is missing")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +124,22 @@ def test_run_that_fails_says_why_and_keeps_the_last_success(
     assert record is not None
     assert (record.exit_code, record.error, record.rows) == (exit_code, cause, 0)
     assert (record.succeeded_at, record.archived) == (2.0, EARLIER.archived)
+    assert (record.archived_in, record.damage) == (EARLIER.archived_in, EARLIER.damage)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_run_that_the_archive_refuses_leaves_what_the_last_one_said(store: Path, *, has_run: bool) -> None:
+    if has_run:
+        write_compaction(store, EARLIER)
+
+    with pytest.raises(RunAtWork), recorded([store], explain):
+        raise RunAtWork("another run (pid 7) is at work on the archive")
+
+    record = record_of(store)
+    if has_run:
+        assert record == EARLIER
+    else:
+        assert (record.exit_code, record.error) == (1, "it says another run (pid 7) is at work on the archive")
 
 
 def test_run_that_is_refused_changes_no_record(tmp_path: Path, store: Path) -> None:

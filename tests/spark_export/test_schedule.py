@@ -218,6 +218,31 @@ async def test_job_without_work_waits_for_its_next_time(
     assert lines(tmp_path / "runs") == 0
 
 
+async def test_job_that_fails_is_run_again_after_the_next_run_of_one_before_it(
+    tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
+    clock = Clock(TONIGHT - 60)
+    daily, monthly = tmp_path / "daily", tmp_path / "monthly"
+    fails_once = ["sh", "-c", f"echo >> {monthly}; test $(wc -l < {monthly}) -gt 1"]
+    jobs = [
+        Job(writes(daily), NIGHTLY, TONIGHT - 60),
+        Job(Run("merge", fails_once, 60), "0 0 1 1 *", TONIGHT - 366 * DAY_S),
+    ]
+
+    task = asyncio.create_task(run_by(jobs, stop, clock))
+    counts: list[int] = []
+    for night in range(3):
+        seen = clock.looks
+        await until(lambda seen=seen: clock.looks > seen + 20 and lines(daily) == len(counts))  # type: ignore[misc]
+        counts.append(lines(monthly))
+        clock.now = TONIGHT + night * DAY_S + 60
+    stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
+    assert counts == [1, 2, 2]
+
+
 async def test_stop_ends_the_run_at_work_and_begins_no_other(
     tmp_path: Path, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from mailserver.store.compaction import (
     write_compaction,
 )
 from mailserver.store.handover import compaction_lock
-from spark_export.upkeep import Task, Upkeep, look_at, write_upkeep
+from mailserver.store.upkeep import Task, Upkeep, look_at, write_upkeep
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
 from tests.spark_export.test_commands import FAST, run, said
 

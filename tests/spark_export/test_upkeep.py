@@ -6,19 +6,17 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.compaction import MAX_ERROR_CHARS, CompactionState
-from spark_export.errors import ExportError
-from spark_export.upkeep import (
+from mailserver.store.upkeep import (
     Task,
     Upkeep,
     UpkeepRecordError,
     look_at,
-    put_off,
     read_upkeep,
-    recorded_upkeep,
     upkeep_file,
-    waits_since,
     write_upkeep,
 )
+from spark_export.errors import ExportError, RunAtWork
+from spark_export.upkeep import put_off, recorded_upkeep, waits_since
 
 NOW = 1_792_000_000.0
 EARLIER = Upkeep(5.0, 1.0, 5.0, 0, "", 5.0)
@@ -114,6 +112,18 @@ def test_second_run_of_a_task_is_refused_and_changes_nothing(store: Path) -> Non
             pytest.fail("it began")
 
         assert read_upkeep(store, Task.VERIFY) == before
+
+
+def test_run_that_is_refused_by_another_tasks_leaves_the_last_one_as_it_was(store: Path) -> None:
+    with recorded_upkeep([store], Task.VERIFY, explain):
+        pass
+    before = read_upkeep(store, Task.VERIFY)
+
+    with pytest.raises(RunAtWork), recorded_upkeep([store], Task.VERIFY, explain):
+        raise RunAtWork("another run (pid 7) is at work on the archive")
+
+    assert read_upkeep(store, Task.VERIFY) == before
+    assert look_at(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
 
 
 def test_run_goes_on_where_no_record_can_be_written(store: Path, caplog: pytest.LogCaptureFixture) -> None:

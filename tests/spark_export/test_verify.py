@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_export.config import PartitionBy
 from spark_export.errors import ExportError
+from spark_export.faults import FaultKind
 from spark_export.merge import merge
 from spark_export.schema import ENVELOPES
 from spark_export.storage import LocalStorage
@@ -164,12 +165,20 @@ def test_archive_of_one_directory_per_topic_is_verified(spark: SparkSession, tmp
     assert {fault.period for fault in faults} == {FIRST}
 
 
-def test_damaged_record_is_an_export_error(spark: SparkSession, archive: Path) -> None:
+def test_damaged_record_is_named_and_hides_no_other_fault(spark: SparkSession, archive: Path) -> None:
     record = archive / "_records" / f"{FIRST}.json"
     record.write_text(json.dumps({"version": 1}))
+    gone = next((archive / f"date={SECOND}").rglob("*.parquet"))
+    gone.unlink()
 
-    with pytest.raises(ExportError, match=r"2024-10-04\.json is damaged"):
-        verify(spark, str(archive))
+    verification = verify(spark, str(archive))
+
+    assert [(fault.file, fault.kind) for fault in verification.faults] == [
+        (f"_records/{FIRST}.json", FaultKind.RECORD),
+        (str(gone.relative_to(archive)), FaultKind.MISSING),
+    ]
+    assert all(fault.advice in "\n".join(verification.as_words()) for fault in verification.faults)
+    assert json.loads(record.read_text()) == {"version": 1}  # the next compaction sets it aside
 
 
 def test_verification_waits_for_no_other_run(spark: SparkSession, archive: Path) -> None:
