@@ -29,7 +29,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what may be given; the defaults are the full size."""
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each attack goes on (60)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long each attack goes on (30)")
     parser.add_argument("--seed", type=int, default=1, help="of every random choice (1)")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="scenarios whose names have one of these")
     parser.set_defaults(is_quick=False)

@@ -15,6 +15,7 @@ from bench.addresses import address
 from bench.wire import CLIENT_STATUS, Wire, connect
 from mailserver.codec.keys import PRIVATE_KEY_BYTES, PrivateKey
 from mailserver.errors import ConnectionLost
+from mailserver.mail.completion import Failure, decode_completion
 from mailserver.waku.packets import PacketCode, StatusOptions
 from tests.faults.peers.attacker import Target
 from tests.faults.report import Figure
@@ -32,10 +33,14 @@ Make = Callable[[Target, random.Random], Packets]
 
 @dataclass(slots=True)
 class Tally:
-    """Of all flooders of an attack. `ended` counts disconnects by the reason that was said."""
+    """Of all flooders of an attack. `ended` counts disconnects by the reason that was said.
+
+    `failures` counts the requests whose completion says that they have failed.
+    """
 
     sent: int = 0
     sent_bytes: int = 0
+    failures: int = 0
     heard: Counter[int] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
 
@@ -46,6 +51,7 @@ class Tally:
             "mb": self.sent_bytes / 1e6,
             "confirmed": self.heard[PacketCode.BATCH_ACKNOWLEDGED],
             "completed": self.heard[PacketCode.P2P_REQUEST_COMPLETE],
+            "answered": self.heard[PacketCode.P2P_REQUEST_COMPLETE] - self.failures,
             **{f"ended_{reason.lower()}": count for reason, count in sorted(self.ended.items())},
         }
 
@@ -60,6 +66,8 @@ async def joined(
 
     def on_packet(code: int, payload: bytes) -> None:
         tally.heard[code] += 1
+        if code == PacketCode.P2P_REQUEST_COMPLETE:
+            tally.failures += isinstance(decode_completion(payload), Failure)
 
     def on_lost(error: ConnectionLost) -> None:
         if not lost.is_set():

@@ -133,6 +133,7 @@ async def _ask(target: Target, interests: Interests) -> Mapping[str, Figure]:
                         slowest_s = max(slowest_s, loop.time() - asked_at)
             await asyncio.sleep(RETRY_S)
         tally.sent += mine.sent
+        tally.failures += mine.failures
         tally.heard += mine.heard
         tally.ended += mine.ended
 
@@ -168,8 +169,8 @@ def answered(figures: Mapping[str, Figure]) -> Iterable[str]:
     ended = sorted(name for name in figures if name.startswith("ended_"))
     if ended:
         yield f"lawful requests ended in {ended}"
-    if figures["completed"] != figures["packets"]:
-        yield f"{figures['packets']} were asked, {figures['completed']} answered"
+    if figures["answered"] != figures["packets"]:
+        yield f"{figures['packets']} were asked, {figures['answered']} answered"
 
 
 SCENARIOS: tuple[Scenario, ...] = (

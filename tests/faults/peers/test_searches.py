@@ -40,8 +40,8 @@ def test_answers_that_are_slow_by_the_clock_are_told_but_for_one_of_a_hundred() 
 
 
 def test_requests_that_are_not_answered_or_end_in_a_disconnect_are_told() -> None:
-    right = {"packets": 5, "completed": 5}
+    right = {"packets": 5, "answered": 5}
 
     assert [*searches.answered(right)] == []
-    assert [*searches.answered({**right, "completed": 4})] != []
+    assert [*searches.answered({**right, "answered": 4})] == ["5 were asked, 4 answered"]
     assert [*searches.answered({**right, "ended_silently": 1})] != []
