@@ -46,9 +46,9 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 _HEAD = """# What full runs have found
 
 Made by `make docs` from the records in `docs/evidence`, which have every figure. To record runs, on a tree without
-changes: `make faults ARGS=--record`, `make fuzz ARGS="--record --seconds 300"`, `make soak ARGS=--record`. A run is
-full if it had all parts at their default size, and of `make fuzz` all targets for 300 s; others are marked. Times
-called `own` are less what was waited for a processor; the others are by the clock.
+changes: `make faults ARGS=--record`, `make fuzz ARGS="--record --seconds 300"`, `make soak ARGS=--record`, which
+writes [soak.md](soak.md), too. A run is full if it had all parts at their default size, and of `make fuzz` all targets
+for 300 s; others are marked. Times called `own` are less what was waited for a processor; the others are by the clock.
 """
 
 

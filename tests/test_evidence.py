@@ -1,5 +1,6 @@
 """docs.evidence and tests.recording: what a run found is kept with the commit that was run, or not at all."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from docs.evidence import KINDS, PAGE, Record, page, read_record, read_records
 from tests.faults.__main__ import PARTS
 from tests.planted import copy_code
 from tests.recording import NotRecorded, Recorder, shown
+from tests.repository import git, make_repository
 
 RECORD = Record(
     kind="power",
@@ -27,21 +29,11 @@ RECORD = Record(
 )
 
 
-def git(root: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(
-        ["git", *identity, *arguments], cwd=root, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A repository with one commit."""
-    git(tmp_path, "init", "-q")
     (tmp_path / "code.py").write_text("one\n")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "one")
-    return tmp_path
+    return make_repository(tmp_path)
 
 
 def recorder(root: Path) -> Recorder:
@@ -134,10 +126,9 @@ def test_what_was_given_is_told_without_what_stands_elsewhere() -> None:
 @pytest.mark.integration
 def test_faults_record_themselves_and_refuse_a_changed_tree_before_they_run(tmp_path: Path) -> None:
     """The whole way, in a copy of the code that is a repository of its own."""
-    root = copy_code(tmp_path)
-    git(root, "init", "-q")
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "all")
+    copy = copy_code(tmp_path)
+    shutil.rmtree(copy / "docs" / "evidence", ignore_errors=True)  # a full record is not replaced by a short one
+    root = make_repository(copy)
     (root / ".git" / "info" / "exclude").write_text("__pycache__\n")
     command = [sys.executable, "-m", "tests.faults", "--quick", "--record", "power", "--scenario", "first_start"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.recording import add_argument, new_seed, recorder_for, shown
 from tests.soak.month import Result, Settings, Soak
-from tests.soak.report import as_text, read_json, record_rows, write_json, write_page
+from tests.soak.report import as_text, read_json, record, write_json, write_page
 from tests.soak.samples import Sample
 
 QUICK = Settings(days=1.5, envelopes_per_day=3000, phones=12, retention_days=0.4, seed=6)
@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="repeats the same month; it is printed")
     parser.add_argument("--data-dir", type=Path, help="an empty folder that stays (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write soak.md and soak.png there")
+    parser.add_argument(
+        "--report", type=Path, metavar="FOLDER", help="write soak.md and soak.png there, as --record does in docs"
+    )
     add_argument(parser)
     parser.add_argument("--read", type=Path, metavar="FILE", help="run nothing: report what --json wrote")
     given = parser.parse_args(argv)
@@ -45,13 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(as_text(result))
     if recording:
         sizes = ("days", "envelopes_per_day", "phones", "retention_days")
-        recording.end(
-            seed=result.settings.seed,
-            arguments=shown(argv),
-            is_full=not given.quick and all(getattr(given, size) == parser.get_default(size) for size in sizes),
-            rows=record_rows(result),
-            broken=result.broken,
-        )
+        is_full = not given.quick and all(getattr(given, size) == parser.get_default(size) for size in sizes)
+        record(result, recording, shown(argv), is_full=is_full)
     if given.json:
         write_json(result, given.json)
     if given.report:

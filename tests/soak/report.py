@@ -2,10 +2,13 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.evidence import PAGE
 from tests.faults.report import Figure
+from tests.recording import Recording
 from tests.soak.month import Result, Settings
 from tests.soak.plot import draw
 from tests.soak.samples import Sample, Verdict, thirds
@@ -14,8 +17,8 @@ _PAGE = """# A month of a mailserver
 
 `make soak` runs the real daemon, its commands and the nightly compaction through a month, by a clock that moves 5
 minutes at a time: peers post, relay and ask for what they missed; every answer is compared with what was posted; the
-daemon is killed and restarted now and then. `make soak ARGS="--report docs"` writes this page. Times are by the clock;
-those called `own` are less what mailserver and clients waited for a processor, and so the least that it can have been.
+daemon is killed and restarted now and then. `make soak ARGS=--record` writes this page. Times are by the clock; those
+called `own` are less what mailserver and clients waited for a processor, and so the least that it can have been.
 
 {days:g} days, seed {seed}, retention of {retention_days:g} days: {figures}.
 
@@ -73,6 +76,19 @@ def write_page(result: Result, folder: Path) -> None:
         broken="\n".join(f"- not kept: {text}" for text in result.broken) or conclusion(result),
     )
     (folder / "soak.md").write_text(page)
+
+
+def record(
+    result: Result, recording: Recording, arguments: Sequence[str], *, is_full: bool, folder: Path = PAGE.parent
+) -> None:
+    """Keep what was found with the commit that was run, and write the page of it into `folder`.
+
+    Raises:
+        NotRecorded: it may not be kept; then no page is written, either.
+    """
+    rows = record_rows(result)
+    recording.end(seed=result.settings.seed, arguments=arguments, is_full=is_full, rows=rows, broken=result.broken)
+    write_page(result, folder)
 
 
 def record_rows(result: Result) -> dict[str, dict[str, Figure]]:

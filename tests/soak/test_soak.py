@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from bench.data import Distribution, Topics
+from docs.evidence import read_records
 from mailserver.waku.envelope import Envelope
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.moved_clock import MovedClock
+from tests.recording import NotRecorded, Recorder
+from tests.repository import make_repository
 from tests.soak.__main__ import QUICK
 from tests.soak.model import Model, Wrong, make_envelopes
 from tests.soak.month import Result, Settings, Soak
-from tests.soak.report import as_text, conclusion, read_json, write_json, write_page
+from tests.soak.report import as_text, conclusion, read_json, record, write_json, write_page
 from tests.soak.samples import BY_THE_CLOCK, Sample, Verdict, judge, longest_run, percentiles
 
 HOUR = Sample(
@@ -154,6 +157,21 @@ def test_report_is_written_from_what_was_kept(tmp_path: Path) -> None:
     assert "| rss_mib | 100.0 | 100.0 | 110.0 |" in page
     assert "| a figure of no hours | - | - | - |" in page
     assert (tmp_path / "soak.png").stat().st_size > 10_000
+
+
+def test_run_that_is_recorded_has_its_page_and_one_that_may_not_be_has_none(tmp_path: Path) -> None:
+    root, docs = make_repository(tmp_path), tmp_path / "docs"
+    recorder = Recorder(root, docs / "evidence")
+    month = Result(Settings(30.0, 800, 5, 7.0, 6), hours(300), figures={"envelopes": 1234})
+    short = Result(Settings(13.0, 800, 5, 7.0, 6), hours(300))
+
+    record(month, recorder.begin("soak"), [], is_full=True, folder=docs)
+    with pytest.raises(NotRecorded, match="a full run, which a shorter one does not replace"):
+        record(short, recorder.begin("soak"), ["--days", "13"], is_full=False, folder=docs)
+
+    assert read_records(docs / "evidence")["soak"].rows["the month"]["envelopes"] == 1234
+    assert "30 days, seed 6, retention of 7 days: envelopes 1,234." in (docs / "soak.md").read_text()
+    assert (docs / "soak.png").stat().st_size > 10_000
 
 
 def posted(*numbers: int) -> list[Envelope]:
