@@ -59,6 +59,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+STRANGER = {"ingest_envelopes": 30_000}
+"""Instead, with --stranger: slowed to 500 packets of 1 a second, 100,000 would expire on their way."""
+
+
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read it; what is not given has its default. Ends the process where it is not understood."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
@@ -81,7 +85,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         help="have the default limits hold for ingest, history, busy and relay, which else leave out loopback",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
-    _add_number(parser, "ingest-envelopes", "envelopes sent in one run of ingest")
+    _add_number(
+        parser,
+        "ingest-envelopes",
+        f"envelopes sent in one run of ingest; {STRANGER['ingest_envelopes']:,} of a stranger",
+    )
     _add_number(parser, "ingest-rate", "envelopes a second that are posted while history is asked for")
     _add_number(parser, "busy-seconds", "how long that is measured")
     _add_number(parser, "relay-envelopes", "envelopes sent in one run of relay")
@@ -128,6 +136,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.plot is not None and ("history" not in arguments.parts or arguments.enode is not None):
         parser.error("--plot draws the history part, of our own stores: what another mailserver has is not known")
     defaults = QUICK if arguments.quick else DEFAULTS
+    if arguments.stranger and not arguments.quick:
+        defaults = {**defaults, **STRANGER}
     for name, value in defaults.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)

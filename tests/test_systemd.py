@@ -99,8 +99,17 @@ def test_both_know_the_same_store_and_archive() -> None:
 
     assert compaction["SPARK_EXPORT_STORE"] == str(config.data_dir / STORE_FILE)
     assert compaction["SPARK_EXPORT_ARCHIVE"] == config.archive
-    assert str(config.data_dir) == "/var/lib/" + settings(SERVICES[0])["Service.StateDirectory"][0]
+    assert str(config.data_dir) == "/var/lib/" + settings(SERVICES[0])["Service.StateDirectory"][0].split()[0]
     assert compaction["SPARK_EXPORT_SCRATCH"] == "/var/cache/" + settings(SERVICES[1])["Service.CacheDirectory"][0]
+
+
+def test_mailserver_may_read_the_archive_and_not_write_it_from_its_first_start_on() -> None:
+    service = settings(SERVICES[0])
+    archive = environment(SERVICES[0])["MAILSERVER_ARCHIVE"]
+
+    assert service["Service.ReadOnlyPaths"] == [archive]  # a path that must be there
+    assert archive in [f"/var/lib/{name}" for name in service["Service.StateDirectory"][0].split()]
+    assert archive not in settings(SERVICES[1]).get("Service.ReadOnlyPaths", [])
 
 
 def test_daemon_is_given_the_time_that_it_takes_to_stop() -> None:

@@ -591,6 +591,13 @@ def test_stranger_is_asked_of_ours_alone() -> None:
     assert "--stranger is for ours" in done.stderr
 
 
+def test_stranger_posts_no_more_than_arrives_before_it_expires() -> None:
+    packets_per_s = Config().packet_rate_limits[1]
+
+    assert parse_arguments(["--stranger"]).ingest_envelopes / packets_per_s < TTL_S
+    assert parse_arguments(["--stranger", "--ingest-envelopes", "7"]).ingest_envelopes == 7
+
+
 @pytest.mark.integration
 def test_dense_store_has_as_many_envelopes_of_fewer_days_and_is_asked_by_a_stranger(tmp_path: Path) -> None:
     file = tmp_path / "all.json"
