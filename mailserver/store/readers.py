@@ -44,7 +44,7 @@ OURSELVES = Payer()
 
 class _Waiting(NamedTuple):
     payer: Payer
-    work: int
+    likely: int
     turn: "asyncio.Future[aiosqlite.Connection]"
 
 
@@ -58,17 +58,25 @@ class ReaderPool:
         self._waiting: GroupedFairQueue[_Waiting] = GroupedFairQueue()
 
     async def run(
-        self, sql: str, parameters: Sequence[object], work: int = costs.STATEMENT, payer: Payer = OURSELVES
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        work: int = costs.STATEMENT,
+        payer: Payer = OURSELVES,
+        *,
+        likely: int | None = None,
     ) -> Iterable[sqlite3.Row]:
         """Run one statement and return all its rows.
 
         Args:
-            work: how much it is, as far as it is known: see `mailserver.store.work`.
+            work: how much it may be, at most: see `mailserver.store.work`.
             payer: who takes it: of those that wait, whoever has had less is next.
+            likely: how much it likely is, if not as much: by this it has its turn, and what it was counts for the next.
         Raises:
             StoreError: SQLite could not.
         """
-        connection = await self._take(payer, work)
+        likely = work if likely is None else likely
+        connection = await self._take(payer, likely)
         try:
             payer.charge(work)
             return await connection.execute_fetchall(sql, parameters)
@@ -79,6 +87,8 @@ class ReaderPool:
             await connection.interrupt()
             raise
         finally:
+            if work != likely:
+                self._waiting.correct(payer.group, payer.member, work - likely)
             self._idle.append(connection)
             self._give()
 
@@ -87,9 +97,9 @@ class ReaderPool:
         payer.charge(work)
         self._waiting.correct(payer.group, payer.member, work)
 
-    async def _take(self, payer: Payer, work: int) -> aiosqlite.Connection:
+    async def _take(self, payer: Payer, likely: int) -> aiosqlite.Connection:
         turn: asyncio.Future[aiosqlite.Connection] = asyncio.get_running_loop().create_future()
-        self._waiting.add(payer.group, payer.member, _Waiting(payer, work, turn), work)
+        self._waiting.add(payer.group, payer.member, _Waiting(payer, likely, turn), likely)
         self._give()
         try:
             return await turn
@@ -103,7 +113,7 @@ class ReaderPool:
         while self._idle and len(self._waiting):
             next_ = self._waiting.take()
             if next_.turn.done():  # whoever waited is gone
-                self._waiting.correct(next_.payer.group, next_.payer.member, -next_.work)
+                self._waiting.correct(next_.payer.group, next_.payer.member, -next_.likely)
             else:
                 next_.turn.set_result(self._idle.pop())
 
@@ -115,9 +125,11 @@ class PaidReader:
     pool: ReaderPool
     payer: Payer = OURSELVES
 
-    async def run(self, sql: str, parameters: Sequence[object], work: int) -> Iterable[sqlite3.Row]:
+    async def run(
+        self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None
+    ) -> Iterable[sqlite3.Row]:
         """Run one statement, when it is the payer's turn."""
-        return await self.pool.run(sql, parameters, work, self.payer)
+        return await self.pool.run(sql, parameters, work, self.payer, likely=likely)
 
     def correct(self, work: int) -> None:
         """Charge so much more."""

@@ -67,11 +67,14 @@ class Connection(Protocol):
     reset.
     """
 
-    async def run(self, sql: str, parameters: Sequence[object], work: int) -> Iterable[sqlite3.Row]:
+    async def run(
+        self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None
+    ) -> Iterable[sqlite3.Row]:
         """Run a statement and return its rows.
 
         Args:
-            work: what it takes, as far as it is known before.
+            work: what it takes at most.
+            likely: what it likely takes, if that is less.
         """
 
     def correct(self, work: int) -> None:
@@ -225,9 +228,9 @@ class Search:
     def _must_end(self) -> bool:
         return self._interest.topics is None and not self._goes_on(self.work)
 
-    async def _run(self, sql: str, parameters: Sequence[object], most: int) -> sqlite3.Row:
+    async def _run(self, sql: str, parameters: Sequence[object], most: int, likely: int | None = None) -> sqlite3.Row:
         """Run a statement that packs its rows; return the one it makes of them. Its columns are NULL for none."""
-        (row,) = await self._connection.run(sql, parameters, most)
+        (row,) = await self._connection.run(sql, parameters, most, likely)
         self.work += most
         return row
 
@@ -268,10 +271,10 @@ class Search:
         rest = self._rest
         first = rest.low_created // SECONDS_PER_DAY
         last = (rest.high_created - (not rest.high_hash)) // SECONDS_PER_DAY
-        most = work.STATEMENT + DAYS_AT_ONCE * work.DAY
-        days, envelopes = await self._run(_DAYS, (first, last, DAYS_AT_ONCE), most)
+        most = max(0, min(last - first + 1, DAYS_AT_ONCE))
+        days, envelopes = await self._run(_DAYS, (first, last, DAYS_AT_ONCE), work.STATEMENT + most * work.DAY)
         found = [*zip(numbers(days), numbers(envelopes), strict=True)]
-        self._spare((DAYS_AT_ONCE - len(found)) * work.DAY)
+        self._spare((most - len(found)) * work.DAY)
         return found
 
     async def _by_topics(self, days: Sequence[_Day]) -> int:
@@ -368,8 +371,11 @@ class Search:
         slots = slots_for(len(pairs))
         parameters: list[object] = [value for pair in pairs for value in pair]
         parameters += [None] * (2 * slots - len(parameters))  # pairs that match nothing
-        most = work.STATEMENT + len(pairs) * work.PAIR + MAX_ROWS * work.ROW
-        *packed, numbers_of_pairs = await self._run(_BY_TOPICS[slots], (*parameters, *within, MAX_ROWS), most)
+        # Most topics have few envelopes a day. Taken for what it may be at most, a phone's request would wait for all
+        # that ask for whole pages.
+        least = work.STATEMENT + len(pairs) * work.PAIR
+        most = least + MAX_ROWS * work.ROW
+        *packed, numbers_of_pairs = await self._run(_BY_TOPICS[slots], (*parameters, *within, MAX_ROWS), most, least)
         keys = Keys.unpacked(*packed)
         self._spare((MAX_ROWS - len(keys)) * work.ROW)
         if len(keys) < MAX_ROWS:
@@ -383,8 +389,9 @@ class Search:
         found = Keys()
         while len(found) < want:
             rows = min(want - len(found), MAX_ROWS)
-            most = work.STATEMENT + work.PAIR + rows * work.ROW
-            keys = Keys.unpacked(*await self._run(_BY_TOPIC, (*pair, *within, rows), most))
+            least = work.STATEMENT + work.PAIR
+            most = least + rows * work.ROW
+            keys = Keys.unpacked(*await self._run(_BY_TOPIC, (*pair, *within, rows), most, least))
             self._spare((rows - len(keys)) * work.ROW)
             found += keys
             if len(keys) < rows:

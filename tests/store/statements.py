@@ -22,7 +22,8 @@ class Statements:
         self.steps = self.work = 0
         self.connection.set_progress_handler(self.count_step, 1)
 
-    async def run(self, sql: str, parameters: Sequence[object], work: int) -> Iterable[Any]:
+    async def run(self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Iterable[Any]:
+        assert likely is None or likely <= work
         self.work += work
         self.run_so_far.append((sql, parameters))
         rows = self.connection.execute(sql, tuple(parameters)).fetchall()

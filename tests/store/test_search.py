@@ -215,10 +215,10 @@ async def test_no_statement_looks_at_more_than_its_part_however_many_topics_a_da
     most_steps = most_work = 0
     run = statements.run
 
-    async def watched(sql: str, parameters: Sequence[object], work: int) -> Any:
+    async def watched(sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Any:
         nonlocal most_steps, most_work
         before = statements.steps
-        rows = await run(sql, parameters, work)
+        rows = await run(sql, parameters, work, likely)
         most_steps, most_work = max(most_steps, statements.steps - before), max(most_work, work)
         return rows
 
