@@ -25,6 +25,7 @@ from mailserver.store.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.wal import wal_file
 from mailserver.store.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of
+from mailserver.waku.envelope import Topic
 from tests.properties import settings
 from tests.store.samples import (
     DAY,
@@ -374,6 +375,26 @@ async def test_where_many_read_who_has_had_less_work_done_for_it_is_next(
 
     assert [waited.index("phone"), len(waited)] <= [2, 10]
     assert sorted(order) == sorted([*(f"stranger {number}" for number in range(6) for _ in range(5)), *["phone"] * 3])
+
+
+@pytest.mark.parametrize("topics", [{b"none"}, {b"none", b"nono"}], ids=["one topic", "two topics"])
+async def test_search_for_topics_goes_before_those_who_ask_for_whole_pages(
+    path: Path, monkeypatch: pytest.MonkeyPatch, topics: set[bytes]
+) -> None:
+    monkeypatch.setattr(envelopes_module, "READERS", 1)
+    order: list[str] = []
+    async with open_store(path) as store:
+        await store.put(new_envelopes(1000))
+
+        async def find(name: str, query: Query) -> None:
+            await store.find(query, 1000, payer=Payer(name))
+            order.append(name)
+
+        wanted = Query(*EVER, Interest(topics=frozenset(map(Topic, topics))))
+        strangers = [find(f"stranger {number}", Query(*EVER, FULL)) for number in range(20)]
+        await asyncio.gather(*strangers, find("phone", wanted))
+
+    assert order.index("phone") <= 2
 
 
 async def test_who_comes_with_many_peers_from_one_address_gets_no_more(
