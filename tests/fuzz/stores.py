@@ -22,7 +22,13 @@ class _Reader:
         self._connection = connection
 
     async def run(
-        self, sql: str, parameters: Sequence[object], work: int = 0, payer: Payer = OURSELVES
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        work: int = 0,
+        payer: Payer = OURSELVES,
+        *,
+        likely: int | None = None,
     ) -> Iterable[sqlite3.Row]:
         return self._connection.execute(sql, parameters).fetchall()
 
