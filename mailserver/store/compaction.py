@@ -24,6 +24,8 @@ from mailserver.store.records import (
     day_of,
     day_text,
     field_of,
+    number_of,
+    number_or_none,
     read_record,
 )
 
@@ -39,8 +41,6 @@ MAX_ERROR_CHARS = 1000
 
 EXIT_DAMAGED = 3
 """Exit code of a run that has done its work, and has found the archive damaged, or rows of it lost."""
-
-_MAX_NUMBER = 2**63 - 1
 
 
 class CompactionRecordError(MailserverError):
@@ -207,21 +207,21 @@ def _decode(record: Record) -> Compaction:
     if len(archived) > MAX_ARCHIVED_DAYS:
         raise ValueError(f"archived has {len(archived)} days, more than {MAX_ARCHIVED_DAYS}")
     exit_code = record.get("exit_code")
-    finished_at = _time_or_none(record, "finished_at")
+    finished_at = number_or_none(record, "finished_at")
     if (exit_code is None) != (finished_at is None):
         raise ValueError("finished_at and exit_code do not go together")
     error = field_of(record, "error", str)
     return Compaction(
-        started_at=_number(record, "started_at"),
+        started_at=number_of("started_at", record.get("started_at")),
         finished_at=finished_at,
         exit_code=None if exit_code is None else count_of("exit_code", exit_code),
         error=error,
         rows=count_of("rows", record.get("rows")),
         bytes=count_of("bytes", record.get("bytes")),
         days=count_of("days", record.get("days")),
-        seconds=_number(record, "seconds"),
+        seconds=number_of("seconds", record.get("seconds")),
         report=MappingProxyType(field_of(record, "report", dict)),
-        succeeded_at=_time_or_none(record, "succeeded_at"),
+        succeeded_at=number_or_none(record, "succeeded_at"),
         archived=MappingProxyType({day_of(text): _archived_day(text, value) for text, value in archived.items()}),
         archived_months=_months(record),
         archived_in=field_of(record, "archived_in", str) if "archived_in" in record else "",
@@ -245,18 +245,6 @@ def _figures(record: Record) -> ArchiveFigures:
         return ArchiveFigures()
     said = field_of(record, "archive", dict)
     return ArchiveFigures(**{one.name: count_of(one.name, said.get(one.name)) for one in fields(ArchiveFigures)})
-
-
-def _number(record: Mapping[str, object], name: str) -> float:
-    value = record.get(name)
-    # So not(NaN) and Infinity, which JSON as Python reads it has.
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:  # type: ignore[operator]
-        raise ValueError(f"{name} is {shown(value)}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _time_or_none(record: Mapping[str, object], name: str) -> float | None:
-    return None if record.get(name) is None else _number(record, name)
 
 
 def _archived_day(day: str, value: object) -> ArchivedDay:

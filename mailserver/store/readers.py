@@ -69,9 +69,10 @@ class ReaderPool:
         """Run one statement and return all its rows.
 
         Args:
-            work: how much it may be, at most: see `mailserver.store.work`.
+            work: how much it is, as far as it is known: see `mailserver.store.work`.
             payer: who takes it: of those that wait, whoever has had less is next.
-            likely: how much it likely is, if not as much: by this it has its turn, and what it was counts for the next.
+            likely: how much it likely is, where `work` is the most that it may be: by this it has its turn, and what it
+                was counts for the payer's next.
         Raises:
             StoreError: SQLite could not.
         """

@@ -84,6 +84,27 @@ def count_of(name: str, value: object) -> int:
     return value
 
 
+def number_of(name: str, value: object) -> float:
+    """A number that may have a fraction, as a time in Unix seconds has: 0 or more, and finite.
+
+    Raises:
+        ValueError: it is none. So are NaN and Infinity, which JSON as Python reads it has.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
+        raise ValueError(f"{name} is {shown(value)}")
+    return float(value)
+
+
+def number_or_none(record: Record, name: str) -> float | None:
+    """The same as a field; None where it is null or not there.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    value = record.get(name)
+    return None if value is None else number_of(name, value)
+
+
 def day_text(day: int) -> str:
     """A day, Unix seconds / 86400, as YYYY-MM-DD."""
     return date.fromordinal(_EPOCH + day).isoformat()

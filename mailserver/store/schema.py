@@ -27,6 +27,7 @@ PAGE_BYTES = 16384
 """An envelope of the usual half kilobyte wastes little of a page of this size, and one of 16 kB still fits in."""
 
 HASH_PREFIX_BYTES = 16
+
 IDENTITY_BYTES = 16
 """Of a store: random, in lower-case hexadecimal digits."""
 

@@ -73,8 +73,8 @@ class Connection(Protocol):
         """Run a statement and return its rows.
 
         Args:
-            work: what it takes at most.
-            likely: what it likely takes, if that is less.
+            work: what it takes, as far as it is known before.
+            likely: what it likely takes, where `work` is the most that it may take.
         """
 
     def correct(self, work: int) -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 from mailserver.errors import MailserverError
 from mailserver.files import open_descriptor, try_lock, write_atomically
 from mailserver.store.compaction import MAX_ERROR_CHARS, CompactionState
-from mailserver.store.records import Record, count_of, field_of, read_record
+from mailserver.store.records import Record, count_of, field_of, number_of, number_or_none, read_record
 
 _VERSION = 1
-_MAX_TIME = 2.0**63
 
 
 class UpkeepRecordError(MailserverError):
@@ -117,23 +116,13 @@ def upkeep_lock_file(store: Path, task: Task) -> Path:
 def _decode(record: Record) -> Upkeep:
     exit_code = record.get("exit_code")
     upkeep = Upkeep(
-        waits_since=_time("waits_since", record.get("waits_since")),
-        started_at=_time_or_none(record, "started_at"),
-        finished_at=_time_or_none(record, "finished_at"),
+        waits_since=number_of("waits_since", record.get("waits_since")),
+        started_at=number_or_none(record, "started_at"),
+        finished_at=number_or_none(record, "finished_at"),
         exit_code=None if exit_code is None else count_of("exit_code", exit_code),
         error=field_of(record, "error", str),
-        succeeded_at=_time_or_none(record, "succeeded_at"),
+        succeeded_at=number_or_none(record, "succeeded_at"),
     )
     if (upkeep.exit_code is None) != (upkeep.finished_at is None):
         raise ValueError("finished_at and exit_code do not go together")
     return upkeep
-
-
-def _time(name: str, value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_TIME:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _time_or_none(record: Record, name: str) -> float | None:
-    return None if record.get(name) is None else _time(name, record[name])
