@@ -58,8 +58,8 @@ from bench.results import (
 from bench.store import FilledStore, StoreSpec, StoreUnusable, copied, prepare_store
 from mailserver.codec.keys import Enode
 from mailserver.errors import MailserverError
-from mailserver.store.envelopes import read_stats
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import read_stats
 from mailserver.waku.payload import key_from_password
 
 PARTITIONED_BY = {1: ("topic-prefix", "topic")}

@@ -9,7 +9,7 @@ MANY = 50_000
 
 AS_STRANGERS = ("--connections-per-second", "0")
 """For our daemon: who comes from loopback is looked up, counted and limited by address and subnet as strangers are
-(`mailserver.policy`). The limit of all together, which many addresses do not get around, is none."""
+(`mailserver.app.policy`). The limit of all together, which many addresses do not get around, is none."""
 
 LIMITED = (
     *("--max-peers-per-address", "199"),
@@ -17,7 +17,7 @@ LIMITED = (
     *("--peer-request-limits", "599,200000,16"),
 )
 """For our daemon: the default limits less one, of each kind. So they hold for whoever comes from loopback, too, which
-those that nobody has set leave out (`mailserver.policy`)."""
+those that nobody has set leave out (`mailserver.app.policy`)."""
 
 
 def address(number: int, *, subnet: int | None = None) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.data import Distribution, Sizes
+from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
-from mailserver.config import Config
 from mailserver.errors import DecodeError
 
 PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction")

@@ -22,7 +22,7 @@ import duckdb
 from bench.daemon import Usage, usage
 from bench.plain_export import export_plainly
 from bench.results import CompactionRun
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export import read_archive
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mailserver.codec.keys import Enode
-from mailserver.datadir import ENODE_FILE
+from mailserver.data_dir.folder import ENODE_FILE
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0

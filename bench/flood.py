@@ -16,10 +16,10 @@ from bench.ingest import check_responses
 from bench.results import Flood, FloodPhase
 from bench.store import FilledStore
 from bench.wire import Wire, connect
-from mailserver.config import Config
+from mailserver.app.config import Config
 from mailserver.errors import ConnectionLost
+from mailserver.limits.packet_rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import encode_envelopes
 from mailserver.waku.packets import PacketCode

@@ -16,8 +16,8 @@ from pathlib import Path
 import uvloop
 
 from bench.data import Distribution, Sizes, Topics, history
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 
 DESCRIPTION_FILE = "bench.json"
 _PUTS_AT_ONCE = 4

@@ -1,7 +1,8 @@
 """The benchmark's side of a connection: a session that hands packets on as they are, so that it costs little itself.
 
-`mailserver.client` decodes every envelope and awaits every event; here what came is looked at when the clock stands.
-Where many peers are played by one process, not even the MACs of what they get are computed.
+`mailserver.client.mail_client` decodes every envelope and awaits every event; here what came is
+looked at when the clock stands. Where many peers are played by one process, not even the MACs of what they get are
+computed.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Writes what README.md and .env.example say of the settings, from `mailserver.config.Config` and
+"""Writes what README.md and .env.example say of the settings, from `mailserver.app.config.Config` and
 `spark_export.options`: `make docs`. A test compares.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from mailserver.config import Config
+from mailserver.app.config import Config
 from mailserver.units import number_text
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 

@@ -1,6 +1,6 @@
 """`python -m mailserver`: the same as the `waku-mailserver` command."""
 
-from mailserver.cli import main
+from mailserver.commands.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

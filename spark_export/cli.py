@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from mailserver import __version__
-from mailserver.logs import LogFormat, set_up_logging
+from mailserver.app.logs import LogFormat, set_up_logging
 
 _EXTRA = {"pyspark", "py4j", "pyarrow", "numpy", "cronsim"}
 

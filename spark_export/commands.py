@@ -18,9 +18,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mailserver.logs import LogFormat, log_failure
-from mailserver.store.compaction import EXIT_DAMAGED
-from mailserver.store.upkeep import Task
+from mailserver.app.logs import LogFormat, log_failure
+from mailserver.handoff.last_run import EXIT_DAMAGED
+from mailserver.handoff.last_upkeep import Task
 from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy

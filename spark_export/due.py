@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from mailserver.store.compaction import Compaction
-from mailserver.store.schema import SECONDS_PER_DAY
+from mailserver.handoff.last_run import Compaction
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from spark_export.store import oldest_day
 
 

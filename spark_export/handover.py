@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mailserver.errors import MailserverError
-from mailserver.store.compaction import ArchivedDay, read_compaction
-from mailserver.store.handover import Handover, read_handover, write_handover
+from mailserver.handoff.archived import Handover, read_handover, write_handover
+from mailserver.handoff.last_run import ArchivedDay, read_compaction
 from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.faults import Incidents

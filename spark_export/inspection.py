@@ -11,8 +11,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mailserver.store.compaction import ArchivedDay
-from mailserver.store.schema import SECONDS_PER_DAY
+from mailserver.handoff.last_run import ArchivedDay
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, record_of
 from spark_export.days import day_name, month_of
 from spark_export.errors import Unreadable

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mailserver.store.compaction import Compaction, CompactionRecordError, CompactionState, look
-from mailserver.store.upkeep import Task, Upkeep, UpkeepRecordError, look_at
+from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState, look
+from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, look_at
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError

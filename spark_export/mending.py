@@ -22,8 +22,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.store.compaction import ArchivedDay
-from mailserver.store.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from mailserver.handoff.last_run import ArchivedDay
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
 from spark_export.archive import (
     DAMAGED,
     RECORDS,

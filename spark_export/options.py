@@ -14,7 +14,7 @@ from typing import Any
 
 from cronsim import CronSim, CronSimError
 
-from mailserver.logs import LogFormat
+from mailserver.app.logs import LogFormat
 from spark_export.config import MAX_PREFIX_DIGITS, MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS, PartitionBy
 from spark_export.days import parse_day
 

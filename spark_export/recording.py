@@ -1,4 +1,4 @@
-"""The locks on the stores of a run, and the record that it leaves beside each (`mailserver.store.compaction`).
+"""The locks on the stores of a run, and the record that it leaves beside each (`mailserver.handoff.last_run`).
 
 The record is for people and for the daemon's metrics: a run goes on where it cannot be written, and says so.
 """
@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import CompactionRunning, compaction_lock
+from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
     ArchivedDay,
@@ -22,7 +23,6 @@ from mailserver.store.compaction import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.handover import CompactionRunning, compaction_lock
 from spark_export.days import month_of
 from spark_export.errors import ExportError, RunAtWork
 

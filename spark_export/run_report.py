@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mailserver.store.compaction import ArchivedDay, ArchiveFigures
+from mailserver.handoff.last_run import ArchivedDay, ArchiveFigures
 from spark_export.days import utc_text
 from spark_export.faults import Fault, Loss, summary
 from spark_export.records import PeriodRecord

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mailserver.store.compaction import CompactionRecordError, read_compaction
-from mailserver.store.upkeep import Task
+from mailserver.handoff.last_run import CompactionRecordError, read_compaction
+from mailserver.handoff.last_upkeep import Task
 from spark_export.days import utc_text
 from spark_export.due import waiting_since
 from spark_export.errors import ExportError

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from mailserver.logs import LogFormat
+from mailserver.app.logs import LogFormat
 from spark_export.errors import ExportError
 from spark_export.jvm_note import stderr_without_note
 from spark_export.source import StoreSource

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from mailserver.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from mailserver.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 from spark_export.errors import ExportError
 
 _SQLITE_HEADER = b"SQLite format 3\x00"

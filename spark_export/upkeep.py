@@ -1,4 +1,4 @@
-"""Merging and verifying by a schedule: since when one waits, and keeping its record (`mailserver.store.upkeep`).
+"""Merging and verifying by a schedule: since when one waits, and keeping its record (`mailserver.handoff.last_upkeep`).
 
 No Spark is imported here.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
-from mailserver.store.upkeep import (
+from mailserver.handoff.last_upkeep import (
     Task,
     Upkeep,
     UpkeepRecordError,

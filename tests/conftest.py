@@ -14,7 +14,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from mailserver import logs
+from mailserver.app import logs
 from tests import properties
 
 properties.register()

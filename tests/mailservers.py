@@ -1,4 +1,4 @@
-"""A whole mailserver in this process, as `mailserver.daemon` wires it, but with a clock and sockets of the test's.
+"""A whole mailserver in this process, as `mailserver.app.daemon` wires it, but with a clock and sockets of the test's.
 
 `running_mailserver` has no port: `dial` joins a RawPeer to it by a socket pair, `join` another mailserver. For a
 mailserver with a port, run the daemon.
@@ -15,28 +15,28 @@ from pathlib import Path
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
+from mailserver.history.delivery import Delivery, DeliverySettings
+from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
+from mailserver.limits.request_quotas import RequestLimiter, RequestLimits
+from mailserver.limits.turns import Turns
+from mailserver.live.feed import Feed
+from mailserver.live.intake import Archive
+from mailserver.live.relay import Relay
 from mailserver.mail.request import Cursor
-from mailserver.metrics import Metrics
-from mailserver.net.admission import NOBODY_ALLOWED
+from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
-from mailserver.net.turns import Turns
-from mailserver.services.archive import Archive
-from mailserver.services.completions import Completions
-from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.feed import Feed
-from mailserver.services.intake import Intake
-from mailserver.services.node import Node
-from mailserver.services.peer import ServedPeer, Services
-from mailserver.services.peers import Peers
-from mailserver.services.quotas import RequestLimiter, RequestLimits
-from mailserver.services.rates import RateLimiter, RateLimitSettings
-from mailserver.services.relay import Relay
-from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.writer import NewEnvelope
+from mailserver.peers.completions import Completions
+from mailserver.peers.connected import Peers
+from mailserver.peers.intake import Intake
+from mailserver.peers.node import Node
+from mailserver.peers.served_peer import ServedPeer, Services
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope
@@ -257,7 +257,7 @@ def wired(
     intake: Intake | None = None,
     light_node: bool = False,
 ) -> tuple[Node, Services]:
-    """A node, and what it serves its peers with, as `mailserver.server` wires them; the key is that of `settings`."""
+    """A node, and what it serves its peers with, as `app.server` wires them; the key is that of `settings`."""
     feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(requirements)
     completions = Completions()
     metrics = Metrics()

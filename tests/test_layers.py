@@ -1,77 +1,59 @@
-"""The layers of `mailserver/`: imports point down, and the lower three layers do no I/O.
+"""The rooms of `mailserver/`: imports point down, no modules import each other in a circle, protocols do no I/O.
 
-A unit is a folder of `mailserver/` or a file beside them; a new file in a known folder needs no change here.
+A room is a folder of `mailserver/` or a file beside them; a new file in a known room needs no change here.
 """
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LAYERS = {
-    "__init__": 0,
-    "errors": 0,
-    "codec": 1,
-    "buckets": 1,
-    "fair_queue": 1,
-    "counters": 1,
-    "units": 1,
-    "rlpx": 2,
-    "waku": 2,
-    "mail": 2,
-    "metrics": 3,
-    "files": 3,  # I/O, so not lower: the store's record and the data folder are written and locked by it
-    "store": 3,
-    "net": 3,
-    "services": 4,
-    "client": 4,
-    "sync": 5,
-    "rpc": 5,
-    "monitoring": 5,
-    "config": 6,
-    "control": 6,
-    "datadir": 6,
-    "output": 6,
-    "policy": 6,
-    "daemon": 6,
-    "arguments": 6,
-    "backup": 6,
-    "own_store": 6,
-    "salvage": 6,
-    "doctor": 6,
-    "cli": 6,
-    "commands": 6,
-    "server": 6,
-    "logs": 6,
-    "__main__": 6,
-}
-TOP = 6  # its files see each other; every other unit sees lower layers and itself
-SIDEWAYS = {("mail", "waku"), ("store", "metrics"), ("net", "metrics"), ("store", "files")}
-# Of these units an importer sees only the modules named: net knows peers and their packets, but no envelopes.
+ORDER = (
+    ("__init__", "errors", "units"),
+    ("codec", "limits/buckets", "limits/fair_queue"),
+    ("rlpx", "waku"),
+    ("mail",),  # the last that does no I/O
+    ("files", "limits", "metrics"),
+    ("handoff",),
+    ("archive", "net", "store"),
+    ("store/sqlite",),
+    ("store/sqlite/repair",),
+    ("client", "live"),
+    ("history", "upkeep"),
+    ("catchup", "peers"),
+    ("api", "data_dir", "monitoring"),
+    ("app",),
+    ("doctor",),
+    ("commands",),
+    ("__main__",),
+)
+"""Each room sees those of the lines above its own, and itself."""
+
+LAYERS = {room: layer for layer, rooms in enumerate(ORDER) for room in rooms}
+
+# Of these rooms an importer sees only the modules named: net knows peers and their packets, but no envelopes.
 NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "waku"): ("mailserver.waku.peer", "mailserver.waku.packets"),
     ("net", "mail"): (),
 }
 EXPORT_SEES = (
+    "mailserver.app.logs",
     "mailserver.codec.keccak",
-    "mailserver.store.schema",
-    "mailserver.store.handover",
-    "mailserver.store.compaction",
-    "mailserver.store.upkeep",
-    "mailserver.store.records",
-    "mailserver.store.rows",
-    "mailserver.waku.envelope",
     "mailserver.errors",
     "mailserver.files",
-    "mailserver.logs",
+    "mailserver.handoff",
+    "mailserver.store.sqlite.rows",
+    "mailserver.store.sqlite.schema",
     "mailserver.units",
+    "mailserver.waku.envelope",
     "mailserver.__version__",
 )
 
-LAST_PURE_LAYER = 2  # time and randomness come as arguments, results leave as values
+LAST_PURE_LAYER = LAYERS["mail"]  # time and randomness come as arguments, results leave as values
 IMPURE = {
     "aiosqlite",
     "asyncio",
@@ -86,15 +68,20 @@ IMPURE = {
 }
 
 
-def unit_of(path: str) -> str:
+def room_of(path: str) -> str:
     """`mailserver/waku/bloom.py` -> `waku`; `mailserver/errors.py` -> `errors`."""
-    return PurePosixPath(path).parts[1].removesuffix(".py")
+    names = PurePosixPath(path).with_suffix("").parts[1:]
+    return _longest(names) or names[0]
 
 
-def unit_named(target: str) -> str:
-    """The unit that a dotted name lies in; what is no unit is a name of the package itself."""
-    parts = target.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else "__init__"
+def room_named(target: str) -> str:
+    """The room that a dotted name lies in; what is in none is a name of the package itself."""
+    return _longest(tuple(target.split(".")[1:])) or "__init__"
+
+
+def _longest(names: tuple[str, ...]) -> str | None:
+    candidates = ("/".join(names[:count]) for count in range(len(names), 0, -1))
+    return next((name for name in candidates if name in LAYERS), None)
 
 
 def within(target: str, module: str) -> bool:
@@ -119,7 +106,7 @@ def imported(path: str, source: str) -> Iterator[tuple[int, str]]:
 
 def fault(path: str, target: str) -> str | None:
     """Why the file may not import the name, or None."""
-    inside, importer = PurePosixPath(path).parts[0], unit_of(path)
+    inside, importer = PurePosixPath(path).parts[0], room_of(path)
     package = target.partition(".")[0]
 
     if inside == "spark_export":
@@ -132,13 +119,13 @@ def fault(path: str, target: str) -> str | None:
         forbidden = layer <= LAST_PURE_LAYER and any(within(target, name) for name in IMPURE)
         return f"layer {layer} does no I/O" if forbidden else None
 
-    imported_unit = unit_named(target)
-    pair = (importer, imported_unit)
+    imported_room = room_named(target)
+    pair = (importer, imported_room)
     if pair in NARROW and not any(within(target, module) for module in NARROW[pair]):
-        return f"{importer} sees only {NARROW[pair]} of {imported_unit}"
-    below = LAYERS[imported_unit] < layer
-    beside = importer == imported_unit or pair in SIDEWAYS or LAYERS[imported_unit] == layer == TOP
-    return None if below or beside else f"{importer} (layer {layer}) may not see {imported_unit}"
+        return f"{importer} sees only {NARROW[pair]} of {imported_room}"
+    if importer == imported_room or LAYERS[imported_room] < layer:
+        return None
+    return f"{importer} (layer {layer}) may not see {imported_room}"
 
 
 def faults(path: str, source: str) -> list[str]:
@@ -158,11 +145,29 @@ def files() -> list[str]:
     )
 
 
-def test_every_module_lies_in_a_layer() -> None:
-    units = {unit_of(path) for path in files() if path.startswith("mailserver/")}
+def test_every_module_lies_in_a_room() -> None:
+    rooms = {room_of(path) for path in files() if path.startswith("mailserver/")}
 
-    assert units, "no file found"
-    assert units <= LAYERS.keys()
+    assert rooms == LAYERS.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files()}
+    seen = {
+        module: {
+            name for _, target in imported(path, (ROOT / path).read_text("utf-8")) if (name := _module(target, modules))
+        }
+        for module, path in modules.items()
+    }
+
+    order = list(TopologicalSorter({module: names - {module} for module, names in seen.items()}).static_order())
+
+    assert len(order) == len(modules)
+
+
+def _module(target: str, modules: dict[str, str]) -> str | None:
+    """The module that a dotted name of an import is, or is in; a package is what is in its `__init__`."""
+    return next((name for name in (target, target.rpartition(".")[0]) if name in modules), None)
 
 
 def test_imports_point_down() -> None:
@@ -175,11 +180,11 @@ def test_imports_point_down() -> None:
     ("path", "source"),
     [
         ("mailserver/errors.py", "from mailserver.codec.keys import NodeId"),
-        ("mailserver/errors.py", "from mailserver.buckets import TokenBucket"),
-        ("mailserver/buckets.py", "from mailserver.codec.keys import NodeId"),
-        ("mailserver/buckets.py", "from mailserver.net.admission import Allowed"),
-        ("mailserver/buckets.py", "from time import monotonic"),
-        ("mailserver/codec/keys.py", "from mailserver import buckets"),
+        ("mailserver/errors.py", "from mailserver.limits.buckets import TokenBucket"),
+        ("mailserver/limits/buckets.py", "from mailserver.codec.keys import NodeId"),
+        ("mailserver/limits/buckets.py", "from mailserver.limits.admission import Allowed"),
+        ("mailserver/limits/buckets.py", "from time import monotonic"),
+        ("mailserver/codec/keys.py", "from mailserver.limits import buckets"),
         ("mailserver/codec/keys.py", "import mailserver.waku.envelope"),
         ("mailserver/codec/__init__.py", "from ..waku import envelope"),
         ("mailserver/rlpx/session.py", "from mailserver.waku.peer import WakuPeer"),
@@ -188,40 +193,44 @@ def test_imports_point_down() -> None:
         ("mailserver/rlpx/session.py", "from ..waku import peer"),
         ("mailserver/waku/peer.py", "from mailserver.rlpx.session import Session"),
         ("mailserver/waku/peer.py", "from mailserver.mail.request import Cursor"),
-        ("mailserver/waku/peer.py", "def late():\n    from mailserver.services import relay"),
-        ("mailserver/waku/peer.py", "if TYPE_CHECKING:\n    from mailserver.config import Config"),
+        ("mailserver/waku/peer.py", "def late():\n    from mailserver.live import relay"),
+        ("mailserver/waku/peer.py", "if TYPE_CHECKING:\n    from mailserver.app.config import Config"),
         ("mailserver/waku/peer.py", "from mailserver import metrics"),
         ("mailserver/waku/peer.py", "from mailserver import files"),
         ("mailserver/mail/pages.py", "from mailserver.rlpx import p2p"),
-        ("mailserver/metrics.py", "from mailserver.store import schema"),
-        ("mailserver/store/writer.py", "from mailserver.net.connection import Connection"),
-        ("mailserver/store/writer.py", "from mailserver.config import Config"),
-        ("mailserver/net/dialer.py", "from mailserver.store import schema"),
+        ("mailserver/metrics/registry.py", "from mailserver.store.sqlite import schema"),
+        ("mailserver/store/sqlite/writer.py", "from mailserver.net.connection import Connection"),
+        ("mailserver/store/sqlite/writer.py", "from mailserver.app.config import Config"),
+        ("mailserver/net/dialer.py", "from mailserver.store.sqlite import schema"),
         ("mailserver/net/dialer.py", "from mailserver.waku.envelope import Envelope"),
         ("mailserver/net/dialer.py", "from mailserver.waku import envelope, peer"),
         ("mailserver/net/dialer.py", "import mailserver.waku"),
         ("mailserver/net/dialer.py", "from mailserver.mail.request import Cursor"),
-        ("mailserver/services/relay.py", "from mailserver.client import MailClient"),
-        ("mailserver/services/relay.py", "import mailserver.config as settings"),
-        ("mailserver/services/relay.py", "from mailserver import logs"),
-        ("mailserver/services/relay.py", "from mailserver.rpc.server import Server"),
-        ("mailserver/services/relay.py", "from mailserver import sync"),
-        ("mailserver/client.py", "from mailserver.services import quotas"),
-        ("mailserver/client.py", "from mailserver.sync.ranges import Ranges"),
-        ("mailserver/store/reader.py", "from mailserver.sync import ranges"),
-        ("mailserver/sync/catchup.py", "from mailserver.config import Config"),
-        ("mailserver/sync/command.py", "from mailserver import output"),
-        ("mailserver/sync/catchup.py", "from mailserver.rpc import dispatch"),
-        ("mailserver/rpc/admin.py", "from mailserver.sync.catchup import Catchup"),
-        ("mailserver/rpc/server.py", "from mailserver.config import Config"),
-        ("mailserver/rpc/server.py", "import mailserver.daemon"),
-        ("mailserver/net/admission.py", "from mailserver.services.rates import RateLimiter"),
-        ("mailserver/net/admission.py", "from mailserver.store import reader"),
-        ("mailserver/daemon.py", "import spark_export"),
-        ("spark_export/source.py", "from mailserver.store.reader import find"),
-        ("spark_export/source.py", "from mailserver.store import envelopes"),
+        ("mailserver/live/relay.py", "from mailserver.client.mail_client import MailClient"),
+        ("mailserver/live/relay.py", "import mailserver.app.config as settings"),
+        ("mailserver/live/relay.py", "from mailserver.app import logs"),
+        ("mailserver/live/relay.py", "from mailserver.api.server import Server"),
+        ("mailserver/live/relay.py", "from mailserver import catchup"),
+        ("mailserver/client/mail_client.py", "from mailserver.history import delivery"),
+        ("mailserver/client/mail_client.py", "from mailserver.catchup.ranges import Ranges"),
+        ("mailserver/store/sqlite/reader.py", "from mailserver.catchup import ranges"),
+        ("mailserver/catchup/catchup.py", "from mailserver.app.config import Config"),
+        ("mailserver/catchup/command.py", "from mailserver.commands import output"),
+        ("mailserver/catchup/catchup.py", "from mailserver.api import dispatch"),
+        ("mailserver/api/admin.py", "from mailserver.catchup.catchup import Catchup"),
+        ("mailserver/api/server.py", "from mailserver.app.config import Config"),
+        ("mailserver/api/server.py", "import mailserver.app.daemon"),
+        ("mailserver/limits/admission.py", "from mailserver.net.pipe import Pipe"),
+        ("mailserver/limits/admission.py", "from mailserver.store.sqlite import reader"),
+        ("mailserver/store/retention.py", "from mailserver.store.sqlite.schema import SCHEMA_VERSION"),
+        ("mailserver/store/sqlite/store.py", "from mailserver.store.sqlite.repair import check"),
+        ("mailserver/store/sqlite/store.py", "from mailserver.archive import holdings"),
+        ("mailserver/app/daemon.py", "from mailserver import commands"),
+        ("mailserver/app/daemon.py", "import spark_export"),
+        ("spark_export/source.py", "from mailserver.store.sqlite.reader import find"),
+        ("spark_export/source.py", "from mailserver.store.sqlite import store"),
         ("spark_export/source.py", "from mailserver.waku import bloom"),
-        ("spark_export/source.py", "from mailserver.config import Config"),
+        ("spark_export/source.py", "from mailserver.app.config import Config"),
         ("spark_export/source.py", "import mailserver"),
         ("mailserver/errors.py", "import logging"),
         ("mailserver/codec/keys.py", "import secrets"),
@@ -257,43 +266,49 @@ def test_import_against_the_layers_is_found(path: str, source: str) -> None:
             "mailserver/mail/pages.py",
             "from mailserver.waku.envelope import Envelope\nfrom timeit import timeit",
         ),
-        ("mailserver/store/writer.py", "import aiosqlite, asyncio, logging\nfrom mailserver import metrics"),
-        ("mailserver/store/writer.py", "from mailserver.waku.envelope import Topic"),
+        (
+            "mailserver/store/sqlite/writer.py",
+            "import aiosqlite, asyncio, logging\nfrom mailserver.limits import fair_queue",
+        ),
+        ("mailserver/store/sqlite/writer.py", "from mailserver.waku.envelope import Topic"),
         (
             "mailserver/net/connection.py",
             "from mailserver.waku.peer import WakuPeer\nfrom mailserver.waku import peer",
         ),
         (
             "mailserver/net/connection.py",
-            "from mailserver.rlpx.session import Session\nimport mailserver.metrics",
+            "from mailserver.rlpx.session import Session\nimport mailserver.metrics.registry",
         ),
         (
-            "mailserver/services/archive.py",
-            "import os\nfrom mailserver import store, net, metrics, mail, waku",
+            "mailserver/live/intake.py",
+            "import os\nfrom mailserver import limits, mail, metrics, net, store, waku",
         ),
-        ("mailserver/net/admission.py", "from mailserver.buckets import Buckets\nimport ipaddress"),
+        ("mailserver/limits/admission.py", "from mailserver.limits.buckets import Buckets\nimport ipaddress"),
         (
-            "mailserver/services/quotas.py",
-            "from mailserver import buckets\nfrom mailserver.net import admission\nfrom mailserver.mail import request",
-        ),
-        (
-            "mailserver/sync/catchup.py",
-            "import asyncio\nfrom mailserver import client, files, net, services, store\nfrom .ranges import Ranges",
+            "mailserver/limits/request_quotas.py",
+            "from mailserver.limits import admission, buckets\nfrom mailserver.mail import request",
         ),
         (
-            "mailserver/rpc/waku.py",
-            "import aiohttp.web\nfrom mailserver import client, net, services, store\nfrom . import dispatch",
+            "mailserver/catchup/catchup.py",
+            "import asyncio\nfrom mailserver import client, files, live, net, store\nfrom .ranges import Ranges",
         ),
-        ("mailserver/daemon.py", "from mailserver import rpc, sync, services\nfrom mailserver.buckets import Buckets"),
-        ("mailserver/cli.py", "from mailserver import client, config, daemon, logs"),
-        ("mailserver/__main__.py", "from mailserver.cli import main"),
-        ("spark_export/source.py", "import spark_export.config\nfrom mailserver.store import schema"),
+        (
+            "mailserver/api/waku.py",
+            "import aiohttp.web\nfrom mailserver import client, live, net, peers, store\nfrom . import dispatch",
+        ),
+        (
+            "mailserver/app/daemon.py",
+            "from mailserver import api, catchup, peers\nfrom mailserver.limits.buckets import Buckets",
+        ),
+        ("mailserver/commands/cli.py", "from mailserver import app, client, doctor"),
+        ("mailserver/__main__.py", "from mailserver.commands.cli import main"),
+        ("spark_export/source.py", "import spark_export.config\nfrom mailserver.store.sqlite import schema"),
         (
             "spark_export/job.py",
-            "from mailserver.store.handover import write_handover\nfrom mailserver import errors, files",
+            "from mailserver.handoff.archived import write_handover\nfrom mailserver import errors, files",
         ),
         ("spark_export/source.py", "from mailserver.waku.envelope import decode_envelope"),
-        ("spark_export/source.py", "import time\nfrom mailserver.store.schema import SCHEMA_VERSION"),
+        ("spark_export/source.py", "import time\nfrom mailserver.store.sqlite.schema import SCHEMA_VERSION"),
     ],
 )
 def test_import_along_the_layers_passes(path: str, source: str) -> None:

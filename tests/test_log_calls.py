@@ -1,6 +1,7 @@
 """Every log call of our packages: a constant template, an event's words and then its fields, and a value for each.
 
-Both formats of `mailserver.logs` are made of the template; a call of another shape would be one opaque text in JSON.
+Both formats of `mailserver.app.logs` are made of the template; a call of another shape would be one opaque text in
+JSON.
 """
 
 import ast
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.logs import read_template
+from mailserver.app.logs import read_template
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(file for package in ("mailserver", "spark_export") for file in (ROOT / package).rglob("*.py"))

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from docs.settings import WRITTEN, settings_table, updated
-from mailserver.config import Config
+from mailserver.app.config import Config
 
 ROOT = Path(__file__).parents[1]
 HEADING = re.compile("^#+ (.+)$", re.MULTILINE)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mailserver import daemon
-from mailserver.config import load_config
-from mailserver.store.schema import STORE_FILE
+from mailserver.app import daemon
+from mailserver.app.config import load_config
+from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
 from spark_export.schedule import STOP_LIMIT_S
 

@@ -3,11 +3,11 @@
 import argparse
 import json
 
-from mailserver.backup import Backup, back_up
+from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_destination, add_settings, config_of, destination_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.output import counted, printable
-from mailserver.store.schema import STORE_FILE
+from mailserver.data_dir.backup import Backup, back_up
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 
 

@@ -3,11 +3,11 @@
 import argparse
 import json
 
+from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.output import counted, printable
-from mailserver.store.check import CheckReport, check_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.repair.check import CheckReport, check_store
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 
 

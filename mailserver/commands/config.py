@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mailserver.app.config import Config
 from mailserver.commands.settings import add_settings, config_of, origins_of
 from mailserver.commands.terminal import print_table
-from mailserver.config import Config
 from mailserver.units import number_text
 
 HIDDEN = "(hidden)"

@@ -6,9 +6,9 @@ import json
 import time
 from dataclasses import asdict, fields
 
+from mailserver.app.config import Config
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
-from mailserver.config import Config
 from mailserver.doctor.disk import check_archive, check_data_dir, check_secrets, check_store_clock
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.doctor.host import check_clock, check_memory, check_open_files

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from mailserver.commands.settings import add_settings, config_of
-from mailserver.datadir import read_enode
+from mailserver.data_dir.folder import read_enode
 
 
 def add(parser: argparse.ArgumentParser) -> None:

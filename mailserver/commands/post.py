@@ -8,13 +8,13 @@ from pathlib import Path
 
 import uvloop
 
-from mailserver.arguments import checked, read_pow, read_public_key, read_text, read_topic, read_ttl
-from mailserver.client import connect, seal_envelope
+from mailserver.app.server import CLIENT_ID
+from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.commands.arguments import checked, read_pow, read_public_key, read_text, read_topic, read_ttl
+from mailserver.commands.output import complain
 from mailserver.commands.settings import add_node
-from mailserver.datadir import read_private_key
+from mailserver.data_dir.folder import read_private_key
 from mailserver.errors import ConfigError
-from mailserver.output import complain
-from mailserver.server import CLIENT_ID
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.payload import key_from_password
 

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import uvloop
 
-from mailserver.arguments import (
+from mailserver.app.config import Config
+from mailserver.app.server import CLIENT_ID
+from mailserver.client.mail_client import RequestPowTooLow, connect
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.commands.arguments import (
     checked,
     read_cursor,
     read_limit,
@@ -16,16 +20,12 @@ from mailserver.arguments import (
     read_time,
     read_topic,
 )
-from mailserver.client import RequestPowTooLow, connect
-from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.commands.output import FORMATS, Printer, complain
 from mailserver.commands.settings import add_node
-from mailserver.config import Config
-from mailserver.datadir import read_private_key
+from mailserver.data_dir.folder import read_private_key
 from mailserver.errors import ConfigError
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.request import OPEN_UPPER_AHEAD_S, MailRequest, RequestId
-from mailserver.output import FORMATS, Printer, complain
-from mailserver.server import CLIENT_ID
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.payload import key_from_password
 

@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import uvloop
 
+from mailserver.app.config import Config
+from mailserver.app.daemon import run_daemon
+from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.commands.settings import add_settings, config_of
-from mailserver.config import Config
-from mailserver.daemon import run_daemon
-from mailserver.logs import LogFormat, set_up_logging
 
 GC_THRESHOLDS = (5_000, 1, 48)
 """When the daemon's cyclic garbage is collected. A pool full of envelopes is 200,000 objects, none of them garbage,

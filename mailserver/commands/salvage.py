@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_destination, add_settings, config_of, destination_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.output import counted, printable
-from mailserver.salvage import ASIDE_FILE, salvage_data_dir
-from mailserver.store.salvage import Salvage
+from mailserver.data_dir.salvage import ASIDE_FILE, salvage_data_dir
+from mailserver.store.sqlite.repair.salvage import Salvage
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mailserver.arguments import checked
+from mailserver.app.config import Config, config_file, given_settings, load_config, parse_value
 from mailserver.codec.keys import Enode
-from mailserver.config import Config, config_file, given_settings, load_config, parse_value
+from mailserver.commands.arguments import checked
 from mailserver.units import number_text
 
 

@@ -9,8 +9,8 @@ import uvloop
 
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
-from mailserver.store.envelopes import read_stats
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import read_stats
 from mailserver.units import size_text
 
 

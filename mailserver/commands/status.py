@@ -9,9 +9,9 @@ from typing import Any
 
 import uvloop
 
+from mailserver.app.control import STATUS, call_daemon
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
-from mailserver.control import STATUS, call_daemon
 from mailserver.errors import ConnectionLost
 from mailserver.units import delay_text, size_text, span_text
 

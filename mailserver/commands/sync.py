@@ -6,21 +6,21 @@ from typing import Any
 
 import uvloop
 
-from mailserver.arguments import checked, read_time
+from mailserver.api.params import Json
+from mailserver.app.config import Config
+from mailserver.app.control import SYNC, call_daemon
+from mailserver.app.daemon import sync_settings
+from mailserver.app.logs import set_up_logging
+from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
+from mailserver.catchup.progress import Progress
 from mailserver.codec.keys import Enode
+from mailserver.commands.arguments import checked, read_time
+from mailserver.commands.output import complain
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.config import Config
-from mailserver.control import SYNC, call_daemon
-from mailserver.daemon import sync_settings
-from mailserver.datadir import DataDirInUse, locked, read_enode
+from mailserver.data_dir.folder import DataDirInUse, locked, read_enode
+from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import ConfigError, StartupError
-from mailserver.logs import set_up_logging
-from mailserver.output import complain
-from mailserver.own_store import open_own_store
-from mailserver.rpc.params import Json
-from mailserver.sync.command import Show, complaints, is_complete, overview, report, run_once
-from mailserver.sync.progress import Progress
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mailserver.output import printable
+from mailserver.commands.output import printable
 
 _GAP = "  "
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.config import Config
-from mailserver.datadir import KEY_FILE, load_or_make_key, read_token
+from mailserver.app.config import Config
+from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, local_folder
+from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
-from mailserver.store.archive import ArchiveBusy, ArchiveFault, check_day, local_folder
-from mailserver.store.handover import Handover, HandoverError, read_handover
-from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
-from mailserver.store.untouched import read_untouched
+from mailserver.handoff.archived import Handover, HandoverError, read_handover
+from mailserver.store.sqlite.read_only import read_untouched
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
 from mailserver.units import size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024

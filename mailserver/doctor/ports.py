@@ -4,13 +4,13 @@ import errno
 import socket
 from ipaddress import ip_address
 
-from mailserver.client import connect
-from mailserver.config import Config, parse_address
-from mailserver.control import is_running
-from mailserver.datadir import read_enode
+from mailserver.app.config import Config, parse_address
+from mailserver.app.control import is_running
+from mailserver.app.server import CLIENT_ID
+from mailserver.client.mail_client import connect
+from mailserver.data_dir.folder import read_enode
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import MailserverError
-from mailserver.server import CLIENT_ID
 
 CONNECT_TIMEOUT_S = 3.0
 

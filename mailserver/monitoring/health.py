@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mailserver.metrics import Check, Metrics, count_of
+from mailserver.handoff.last_run import EXIT_DAMAGED
+from mailserver.metrics.registry import Check, Metrics, count_of
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import EXIT_DAMAGED
 from mailserver.units import size_text
 from mailserver.waku.acceptance import Verdict
 

@@ -3,7 +3,7 @@
 Minutes are those of a clock that never steps. Only when they are shown or saved do they get times of day, by the
 present wall clock: a stepped clock moves all of them, and neither tears a hole nor has two minutes meet. A minute in
 which nobody looked, as when the mailserver was down, is a gap: NaN in every column. Counts are what a minute added to
-the counters of `mailserver.metrics`; answer times are kept as counts by bucket, so any minutes can be taken together.
+the counters of `metrics.registry`; answer times are kept as counts by bucket, so any minutes can be taken together.
 """
 
 import json
@@ -18,7 +18,7 @@ from reprlib import repr as shown
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
 
-from mailserver.metrics import DELAYS_S, Direction, Metrics, NodeFigures, Outcome, count_of
+from mailserver.metrics.registry import DELAYS_S, Direction, Metrics, NodeFigures, Outcome, count_of
 
 MINUTE_S = 60
 MAX_MINUTES = 24 * 60

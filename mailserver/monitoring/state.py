@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client.registry import CollectorRegistry
 
 from mailserver.codec.keys import Enode
-from mailserver.metrics import Figures, FiguresCollector, Metrics, NodeFigures, SyncFigures
+from mailserver.metrics.registry import Figures, FiguresCollector, Metrics, NodeFigures, SyncFigures
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.history import History, encode_shown
 from mailserver.monitoring.history_file import HistoryFile

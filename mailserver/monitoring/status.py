@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from mailserver import __version__
-from mailserver.metrics import Direction, DiskFigures, NodeFigures, StoreFigures, SyncFigures
+from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
+from mailserver.metrics.registry import Direction, DiskFigures, NodeFigures, StoreFigures, SyncFigures
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.history import Minutes
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
-from mailserver.store.envelopes import ReceptionDay
-from mailserver.store.schema import SECONDS_PER_DAY
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.store.sqlite.store import ReceptionDay
 
 
 @dataclass(frozen=True, slots=True)

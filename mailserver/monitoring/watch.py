@@ -13,13 +13,13 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from mailserver.errors import MailserverError, StoreError
-from mailserver.metrics import CompactionFigures, DiskFigures, StoreFigures
+from mailserver.handoff.archived import read_handover
+from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
+from mailserver.handoff.last_upkeep import Task, look_at
+from mailserver.metrics.registry import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
-from mailserver.store.compaction import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
-from mailserver.store.envelopes import EnvelopeStore, ReceptionDay
-from mailserver.store.handover import read_handover
-from mailserver.store.upkeep import Task, look_at
-from mailserver.store.wal import wal_file
+from mailserver.store.sqlite.store import EnvelopeStore, ReceptionDay
+from mailserver.store.sqlite.wal import wal_file
 
 LOOK_INTERVAL_S = 15.0
 """From the end of one look to the start of the next: Prometheus asks as often, or less."""

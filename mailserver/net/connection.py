@@ -15,10 +15,10 @@ from functools import lru_cache
 from mailserver.codec.keys import NodeId
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
-from mailserver.net.memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
+from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Share, Turns
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
-from mailserver.net.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Share, Turns
 from mailserver.rlpx.events import (
     BaseMessageReceived,
     Closed,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
+from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.net.connection import Connection, Serve, run_guarded
-from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.waku.packets import StatusOptions

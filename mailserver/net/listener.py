@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
-from mailserver.net.admission import Admission
+from mailserver.limits.admission import Admission
+from mailserver.limits.frame_memory import ReceiveMemory
+from mailserver.limits.turns import Turns
 from mailserver.net.connection import Connection, Serve, run_guarded
-from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
-from mailserver.net.turns import Turns
 from mailserver.rlpx.session_config import Refuse
 from mailserver.waku.packets import StatusOptions
 

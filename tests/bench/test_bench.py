@@ -56,12 +56,12 @@ from bench.results import (
     percentile,
 )
 from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
-from mailserver import policy
+from mailserver.app import policy
+from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
-from mailserver.config import Config
-from mailserver.net.admission import groups_of
-from mailserver.services.rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
-from mailserver.store.schema import STORE_FILE
+from mailserver.limits.admission import groups_of
+from mailserver.limits.packet_rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.acceptance import Acceptance, Requirements, Verdict
 from mailserver.waku.envelope import decode_envelope, decode_envelopes, encode_envelopes
 from mailserver.waku.packets import PacketCode

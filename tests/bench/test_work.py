@@ -23,24 +23,24 @@ from bench.history import DAY_S, QUESTIONS, Question
 from bench.wire import connect
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
-from mailserver.metrics import Metrics
-from mailserver.net.admission import NOBODY_ALLOWED
-from mailserver.services.archive import Archive
-from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.feed import Feed
-from mailserver.services.quotas import RequestLimiter
-from mailserver.services.rates import RateLimiter, RateLimitSettings
-from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.history.delivery import Delivery, DeliverySettings
+from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
+from mailserver.limits.request_quotas import RequestLimiter
+from mailserver.live.feed import Feed
+from mailserver.live.intake import Archive
+from mailserver.metrics.registry import Metrics
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import decode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import MessagesReceived, WakuPeer
 from tests.faults.tracing import read_trace, traced_daemon
+from tests.history.answered import Client
 from tests.mailservers import NO_REQUEST_LIMITS, Clock
 from tests.pairs import private_key
-from tests.services.answered import Client
 
 NOW = Clock().now
 SEED = 7

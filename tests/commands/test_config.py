@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mailserver.cli import main
+from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
-from mailserver.config import Config
+from mailserver.commands.cli import main
 from tests.pairs import private_key
 
 SECRET = "hush-hush-hush-hush"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.cli import main
-from mailserver.store.schema import STORE_FILE
+from mailserver.commands.cli import main
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import change, contents_of, make_store
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.cli import main
 from mailserver.codec.keys import PrivateKey
+from mailserver.commands.cli import main
 from mailserver.errors import Rejection
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import Envelope, decode_envelope

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mailserver.cli import main
+from mailserver.commands.cli import main
 from mailserver.mail.request import Cursor
 from mailserver.waku.envelope import Envelope, EnvelopeHash
 from mailserver.waku.payload import key_from_password
+from tests.catchup.servers import Answer, Archive, Asked, Server, make_envelopes, place, serving
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope
-from tests.sync.servers import Answer, Archive, Asked, Server, make_envelopes, place, serving
 
 pytestmark = pytest.mark.integration
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from mailserver.cli import main
+from mailserver.api.caller import Call
+from mailserver.api.dispatch import Dispatcher, Method
+from mailserver.api.params import Fields, Json
+from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods
 from mailserver.commands import status as status_module
-from mailserver.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods
-from mailserver.metrics import DiskFigures
+from mailserver.commands.cli import main
+from mailserver.handoff.last_run import Compaction, write_compaction
+from mailserver.metrics.registry import DiskFigures
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
-from mailserver.rpc.caller import Call
-from mailserver.rpc.dispatch import Dispatcher, Method
-from mailserver.rpc.params import Fields, Json
-from mailserver.store.compaction import Compaction, write_compaction
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from tests.mailservers import NOW, fill, make_envelopes
 from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
 from tests.waiting import until

@@ -121,7 +121,7 @@ def test_nothing_is_drawn_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("module", ["mailserver.cli", "mailserver.commands.run", "mailserver.daemon"])
+@pytest.mark.parametrize("module", ["mailserver.commands.cli", "mailserver.commands.run", "mailserver.app.daemon"])
 def test_what_the_daemon_imports_is_without_rich(module: str) -> None:
     program = f"import sys, {module}; print(sorted(name for name in sys.modules if name.startswith('rich')))"
 

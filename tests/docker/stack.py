@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mailserver.client import connect
+from mailserver.client.mail_client import connect
 from mailserver.codec.keys import Enode
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.payload import key_from_password
@@ -31,8 +31,8 @@ SERVICES = ("mailserver", "compaction")
 PUT = """
 import asyncio, json, sys
 from pathlib import Path
-from mailserver.store.envelopes import open_store
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import decode_envelope
 
 async def put(rows):

@@ -13,11 +13,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from mailserver.client import connect, seal_envelope
+from mailserver.client.mail_client import connect, seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
-from mailserver.store.schema import SCHEMA_VERSION
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.schema import SCHEMA_VERSION
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelope
 from mailserver.waku.payload import key_from_password
 from mailserver.waku.topics import topic_of
@@ -243,7 +243,7 @@ def holding_the_lock(stack: Stack, script: str | None = None) -> Iterator[None]:
 HOLD_THE_LOCK = """
 import signal
 from pathlib import Path
-from mailserver.store.handover import compaction_lock
+from mailserver.handoff.archived import compaction_lock
 with compaction_lock(Path("/data/mailserver.db")):
     print("locked", flush=True)
     signal.pause()
@@ -252,8 +252,8 @@ with compaction_lock(Path("/data/mailserver.db")):
 HOLD_AS_A_FIRST_RUN = """
 import signal, time
 from pathlib import Path
-from mailserver.store.compaction import Compaction, write_compaction
-from mailserver.store.handover import compaction_lock
+from mailserver.handoff.last_run import Compaction, write_compaction
+from mailserver.handoff.archived import compaction_lock
 store = Path("/data/mailserver.db")
 with compaction_lock(store):
     write_compaction(store, Compaction(time.time()))
@@ -363,7 +363,7 @@ def log_of(container: str) -> str:
 
 MAKE_VERSION_1 = """
 import sqlite3
-from mailserver.store.schema import APPLICATION_ID, MIGRATIONS
+from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 connection = sqlite3.connect("/data/mailserver.db")
 for statement in MIGRATIONS[0]:
     connection.execute(statement)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.config import Config
-from mailserver.datadir import KEY_FILE, load_or_make_key
+from mailserver.app.config import Config
+from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
 from mailserver.doctor.disk import (
     MIN_FREE_BYTES,
     MIN_FREE_DAYS,
@@ -21,10 +21,10 @@ from mailserver.doctor.disk import (
     read_growth,
 )
 from mailserver.doctor.findings import Finding, Verdict
-from mailserver.store.handover import Handover, handover_file, write_handover
-from mailserver.store.schema import STORE_FILE
+from mailserver.handoff.archived import Handover, handover_file, write_handover
+from mailserver.store.sqlite.schema import STORE_FILE
+from tests.archive.archives import make_archive
 from tests.mailservers import NOW, make_envelope, stored
-from tests.store.archives import make_archive
 from tests.store.samples import change, contents_of, make_store, names_in
 
 DAY = 86_400

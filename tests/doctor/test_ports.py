@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.config import Config
+from mailserver.app.config import Config
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.doctor.ports import check_ports
 from tests.integration.daemons import running_daemon

@@ -7,8 +7,8 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from mailserver.cli import main
-from mailserver.store import connections
+from mailserver.commands.cli import main
+from mailserver.store.sqlite import connections
 
 _prepare = vars(connections)["_prepare"]
 

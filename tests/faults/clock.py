@@ -19,13 +19,13 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
-from mailserver.client import MailClient, connect
+from mailserver.client.mail_client import MailClient, connect
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.services.proven_time import LEAST_ENVELOPES, proven_time_file
-from mailserver.store.check import check_store
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.upkeep.proven_time import LEAST_ENVELOPES, proven_time_file
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32, Envelope, encode_envelope, mine

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mailserver.client import MailClient
-from mailserver.store.check import check_store
-from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, STORE_FILE
+from mailserver.client.mail_client import MailClient
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, STORE_FILE
 from tests.faults.disk_client import REFUSED_WITHIN_S, WATCHFUL, Client, connected, metrics_port, serves, until_ready
 from tests.faults.faulty_io import WRITING, Calls, FaultyIO, error_text, faulty_io
 from tests.faults.report import Figure, Report, Row

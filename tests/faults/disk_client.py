@@ -10,7 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
-from mailserver.client import MailClient, connect
+from mailserver.client.mail_client import MailClient, connect
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import MailserverError

@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mailserver.client import MailClient
+from mailserver.app.config import Config
+from mailserver.app.control import STATUS, call_daemon
+from mailserver.client.mail_client import MailClient
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
-from mailserver.config import Config
-from mailserver.control import STATUS, call_daemon
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.mail.request import Cursor, MailRequest, RequestId
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import DIAL_TIMEOUT_S
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope
 from mailserver.waku.packets import PeerSettings, StatusOptions

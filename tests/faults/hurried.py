@@ -7,10 +7,11 @@ that is done by the square of it more often. Only times change; at the factor 1,
 import sys
 from types import ModuleType
 
-from mailserver import cli, client
+from mailserver.catchup import absences, patience
+from mailserver.client import mail_client as client
+from mailserver.commands import cli
 from mailserver.net import dialer
 from mailserver.rlpx import liveness
-from mailserver.sync import absences, patience
 
 TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (liveness, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),

@@ -15,7 +15,7 @@ from bench.wire import Wire, connect
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Topic, encode_envelopes
 from mailserver.waku.packets import PacketCode, decode_batch_acknowledged
 from tests.faults.kills.wreck import rows_of

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.client import RequestFailed
+from mailserver.client.mail_client import RequestFailed
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.store.schema import PAGE_BYTES, STORE_FILE
+from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.waku.bloom import FULL_INTEREST
 from tests.faults import disk
 from tests.faults.disk_client import WATCHFUL, Client, connected, metrics_port, ready, serves

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.faults import kills
 from tests.faults.kills.moments import after, grown, killing, then, wait_for
 from tests.faults.kills.promises import Promises

@@ -114,7 +114,9 @@ def test_sync_that_the_archive_leaves_out_is_found(endings: list[str], folder: P
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 def test_mailserver_whose_commits_are_not_synced_is_found(synchronous: str, tmp_path: Path) -> None:
     """The whole harness, on a mailserver whose one fault is in its own code: the harness syncs nothing for it."""
-    root = plant(tmp_path, "store/connections.py", "PRAGMA synchronous = FULL", f"PRAGMA synchronous = {synchronous}")
+    root = plant(
+        tmp_path, "store/sqlite/connections.py", "PRAGMA synchronous = FULL", f"PRAGMA synchronous = {synchronous}"
+    )
 
     command = [sys.executable, "-m", "tests.faults", "--quick", "power", "--scenario", "ingest", "--seed", SEED]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

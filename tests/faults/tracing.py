@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.datadir import LOCK_FILE
+from mailserver.data_dir.folder import LOCK_FILE
 from tests.integration.daemons import Daemon, running_daemon
 
 STRACE = (

@@ -5,9 +5,9 @@ What a test waits for would else take 15 s, and a minute.
 
 import sys
 
-from mailserver.cli import main
+from mailserver.commands.cli import main
 from mailserver.monitoring import watch
-from mailserver.services import pruning
+from mailserver.upkeep import pruning
 
 watch.LOOK_INTERVAL_S = 0.2
 pruning.ROUND_INTERVAL_S = 0.2

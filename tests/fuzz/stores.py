@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from mailserver.store.envelopes import EnvelopeStore
-from mailserver.store.readers import OURSELVES, Payer
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.trouble import Trouble
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.reader_pool import OURSELVES, Payer
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.sqlite.trouble import Trouble
+from mailserver.store.sqlite.writer import NewEnvelope
 from tests.store.samples import make_store
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mailserver.codec.keys import Enode
-from mailserver.datadir import read_enode
+from mailserver.data_dir.folder import read_enode
 from tests.usage import waited_s
 
 PROGRAM = (sys.executable, "-m", "mailserver")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keys import Enode
-from mailserver.datadir import KEY_FILE
-from mailserver.store.schema import STORE_FILE
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.integration.daemons import Daemon, run_command, running_daemon
 from tests.store.samples import names_in
 

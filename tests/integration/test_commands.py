@@ -26,10 +26,10 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.cli import main
 from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.datadir import read_enode
-from mailserver.store.schema import APPLICATION_ID, SCHEMA_VERSION, STORE_FILE
+from mailserver.commands.cli import main
+from mailserver.data_dir.folder import read_enode
+from mailserver.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, STORE_FILE
 from mailserver.waku.envelope import decode_envelope
 from mailserver.waku.topics import topic_of
 from tests.integration.daemons import (
@@ -671,7 +671,7 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 AS_NOBODY = f"""
 import os, sys
-from mailserver.cli import main
+from mailserver.commands.cli import main
 if os.geteuid() == 0:
     os.setgid({NOBODY})
     os.setuid({NOBODY})

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.config import Config
-from mailserver.control import CONTROL_FILE, SYNC, CallFailed, call_daemon
+from mailserver.api.params import Json
+from mailserver.app.config import Config
+from mailserver.app.control import CONTROL_FILE, SYNC, CallFailed, call_daemon
 from mailserver.errors import StartupError
-from mailserver.rpc.params import Json
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku.payload import key_from_password
+from tests.catchup.servers import Asked, serving
 from tests.integration.daemons import Daemon, run_command, running_daemon
 from tests.mailservers import NEWS, SPORT, fill
 from tests.pairs import digest
-from tests.sync.servers import Asked, serving
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration

@@ -16,21 +16,21 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from mailserver.client import connect, seal_envelope
+from mailserver.client.mail_client import connect, seal_envelope
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import DisconnectReason
+from mailserver.handoff.archived import Handover, write_handover
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, decode_request
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
-from mailserver.services.proven_time import proven_time_file
-from mailserver.store.envelopes import open_store
-from mailserver.store.handover import Handover, write_handover
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.upkeep.proven_time import proven_time_file
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import MAX_PACKET_BYTES, MessageResponse, PacketCode, StatusOptions

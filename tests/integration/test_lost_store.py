@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.datadir import KEY_FILE
-from mailserver.store.schema import STORE_FILE
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.faults.disk_client import Client, connected, metrics_port, ready, serves
 from tests.integration.daemons import Daemon, run_command, running_daemon
 

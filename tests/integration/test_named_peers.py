@@ -15,7 +15,7 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx.framing import HEADER_BYTES
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import MAX_ENVELOPES_PER_LONG_PACKET, encode_envelope, encode_envelopes
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES, MAX_RECEIVED_PACKET_BYTES, PacketCode
 from tests.integration.daemons import Daemon, running_daemon

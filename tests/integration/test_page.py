@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from mailserver.files import write_atomically
+from mailserver.handoff.last_run import ArchivedDay, Compaction, write_compaction
 from mailserver.monitoring.history import MAX_MINUTES, MINUTE_S, encode_file
 from mailserver.monitoring.history_file import HISTORY_FILE
-from mailserver.store.compaction import ArchivedDay, Compaction, write_compaction
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.units import delay_text, size_text, span_text
 from tests.integration.browser import Browser, running_browser
 from tests.integration.daemons import Daemon, running_daemon

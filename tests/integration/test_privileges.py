@@ -13,13 +13,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from mailserver.client import seal_request
+from mailserver.app.control import CONTROL_FILE
+from mailserver.client.mail_client import seal_request
 from mailserver.codec import rlp
-from mailserver.control import CONTROL_FILE
-from mailserver.datadir import ENODE_FILE, KEY_FILE
+from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE
 from mailserver.files import OTHERS_MAY
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PacketCode, StatusOptions

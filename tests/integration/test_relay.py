@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import DisconnectReason
-from mailserver.services.relay import BUNDLE_INTERVAL_S
+from mailserver.live.relay import BUNDLE_INTERVAL_S
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, bloom_of
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes

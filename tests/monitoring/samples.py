@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.codec.keys import Enode
-from mailserver.metrics import (
+from mailserver.metrics.registry import (
     Check,
     ClientFamily,
     CompactionFigures,
@@ -27,8 +27,8 @@ from mailserver.monitoring.history_file import HistoryFile
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
-from mailserver.store.envelopes import EnvelopeStore
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore
 from tests.mailservers import NOW, Clock
 from tests.pairs import private_key
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mailserver.metrics import Check, CompactionFigures, Direction, DiskFigures, Metrics
+from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction
+from mailserver.metrics.registry import Check, CompactionFigures, Direction, DiskFigures, Metrics
 from mailserver.monitoring.health import (
     CLOCK_WINDOW_S,
     FULL_BYTES,
@@ -20,7 +21,6 @@ from mailserver.monitoring.health import (
     Problem,
 )
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import EXIT_DAMAGED, Compaction
 from mailserver.waku.acceptance import Verdict
 from tests.mailservers import NOW, Clock
 

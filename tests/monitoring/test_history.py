@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.metrics import ClientFamily, Direction, Metrics, NodeFigures, Outcome, RequestKind
+from mailserver.metrics.registry import ClientFamily, Direction, Metrics, NodeFigures, Outcome, RequestKind
 from mailserver.monitoring.history import (
     BUCKETS,
     MAX_MINUTES,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.files import write_atomically
-from mailserver.metrics import Metrics
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring import history_file as history_file_module
 from mailserver.monitoring.history import Column, History, Minutes
 from mailserver.monitoring.history_file import HISTORY_FILE, MAX_FILE_BYTES, HistoryFile

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from mailserver.metrics import DiskFigures
+from mailserver.metrics.registry import DiskFigures
 from mailserver.monitoring import http as http_module
 from mailserver.monitoring import state as state_module
 from mailserver.monitoring.history import Minutes, encode_shown
@@ -18,8 +18,8 @@ from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYT
 from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from tests.monitoring.samples import SYNC, monitoring
 from tests.raw_peer import close_stream
 from tests.waiting import DEADLINE_S, until

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mailserver.client import connect
+from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
+from mailserver.handoff.archived import Handover, write_handover
+from mailserver.handoff.last_run import Compaction, write_compaction
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.store.compaction import Compaction, write_compaction
-from mailserver.store.envelopes import open_store
-from mailserver.store.handover import Handover, write_handover
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode

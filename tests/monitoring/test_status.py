@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from mailserver.metrics import Check, CompactionFigures
+from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
+from mailserver.metrics.registry import Check, CompactionFigures
 from mailserver.monitoring.history import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CompactionStatus, DayStatus, LoggedError, SyncStatus, days_of
 from mailserver.monitoring.watch import Sight
-from mailserver.store.compaction import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
-from mailserver.store.envelopes import ReceptionDay, open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import ReceptionDay, open_store
 from tests.mailservers import NEWS, NOW, fill, make_envelopes
 from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
 from tests.waiting import until

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.metrics import Metrics
+from mailserver.handoff.archived import Handover, compaction_lock, handover_file, write_handover
+from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction, compaction_file, write_compaction
+from mailserver.handoff.last_upkeep import Task, Upkeep, write_upkeep
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
-from mailserver.store.compaction import EXIT_DAMAGED, Compaction, compaction_file, write_compaction
-from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.store.handover import Handover, compaction_lock, handover_file, write_handover
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.upkeep import Task, Upkeep, write_upkeep
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, open_store
 from tests.mailservers import NOW, fill, make_envelopes, stored
 from tests.waiting import until
 

@@ -1,10 +1,5 @@
-"""Everything about sockets is tested on both event loops: asyncio's, and uvloop's, which the daemon runs on."""
+"""Everything about sockets runs on both event loops."""
 
-import asyncio
-from collections.abc import Callable, Mapping
+from tests.loops import on_both_loops as pytest_asyncio_loop_factories
 
-import uvloop
-
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+__all__ = ["pytest_asyncio_loop_factories"]

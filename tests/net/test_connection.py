@@ -14,12 +14,12 @@ import pytest
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
+from mailserver.limits.frame_memory import ReceiveMemory
+from mailserver.limits.turns import Turns
 from mailserver.net import connection as connection_module
 from mailserver.net.connection import Connection, Throttle
-from mailserver.net.memory import ReceiveMemory
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import random_entropy, random_key, session_config
-from mailserver.net.turns import Turns
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module

@@ -11,9 +11,9 @@ import pytest
 from mailserver.codec.rlp import list_prefix
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import DisconnectReason
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
 from mailserver.net import connection
 from mailserver.net.connection import LONG_TURN_TIMEOUT_S, TURN_TIMEOUT_S
-from mailserver.net.memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
 from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived

@@ -12,9 +12,9 @@ import pytest
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
+from mailserver.limits.admission import Admission, AdmissionLimits, Refusal
 from mailserver.net import connection as connection_module
 from mailserver.net import listener as listener_module
-from mailserver.net.admission import Admission, AdmissionLimits, Refusal
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.rlpx import p2p

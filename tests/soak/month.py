@@ -20,7 +20,7 @@ import aiohttp
 from bench.daemon import usage
 from bench.data import Distribution, Topics
 from mailserver.errors import ConnectionLost
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import key_from_password
 from spark_export.days import day_of

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.logs import LogFormat
-from mailserver.store.compaction import CompactionState, look
-from mailserver.store.handover import read_handover
+from mailserver.app.logs import LogFormat
+from mailserver.handoff.archived import read_handover
+from mailserver.handoff.last_run import CompactionState, look
 from mailserver.units import size_text
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
@@ -31,7 +31,7 @@ BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import ma
 
 JVM_ERRORS = """
 import sys
-from mailserver.logs import LogFormat
+from mailserver.app.logs import LogFormat
 from spark_export.session import spark_session
 with spark_session("local[1]", {}, progress=False, log_format=LogFormat(sys.argv[1])) as spark:
     java = spark._jvm.java

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
 from mailserver.codec.keccak import keccak256
-from mailserver.store.backup import copy_store as copy_moment
-from mailserver.store.backup import snapshot
-from mailserver.store.handover import compaction_lock, handover_file, read_handover
-from mailserver.store.writer import NewEnvelope
+from mailserver.handoff.archived import compaction_lock, handover_file, read_handover
+from mailserver.store.sqlite.backup import copy_store as copy_moment
+from mailserver.store.sqlite.backup import snapshot
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
 from spark_export.archive import Archive

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.handover import read_handover
+from mailserver.handoff.archived import read_handover
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint
 from spark_export.handover import hand_over

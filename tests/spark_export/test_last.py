@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import compaction_lock
+from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
     ArchivedDay,
     ArchiveFigures,
@@ -17,8 +18,7 @@ from mailserver.store.compaction import (
     compaction_file,
     write_compaction,
 )
-from mailserver.store.handover import compaction_lock
-from mailserver.store.upkeep import Task, Upkeep, upkeep_file, write_upkeep
+from mailserver.handoff.last_upkeep import Task, Upkeep, upkeep_file, write_upkeep
 from spark_export.cli import main
 from spark_export.days import day_of, utc_text
 from spark_export.upkeep import recorded_upkeep

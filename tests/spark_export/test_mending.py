@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import read_handover
+from mailserver.handoff.last_run import (
     ArchivedDay,
     ArchiveFigures,
     Compaction,
@@ -22,8 +23,7 @@ from mailserver.store.compaction import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.handover import read_handover
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.writer import NewEnvelope
 from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.archive import Archive

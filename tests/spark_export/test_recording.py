@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import compaction_lock
+from mailserver.handoff.last_run import (
     MAX_ARCHIVED_DAYS,
     ArchivedDay,
     ArchiveFigures,
@@ -17,7 +18,6 @@ from mailserver.store.compaction import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.handover import compaction_lock
 from spark_export.days import month_of
 from spark_export.errors import ExportError, RunAtWork
 from spark_export.fingerprint import Fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mailserver.store.compaction import Compaction, compaction_file, write_compaction
+from mailserver.handoff.last_run import Compaction, compaction_file, write_compaction
 from spark_export import schedule as schedule_module
 from spark_export.schedule import Job, Run, run_by, run_once, waiting
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put

@@ -12,7 +12,8 @@ from typing import IO
 
 import pytest
 
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import compaction_lock
+from mailserver.handoff.last_run import (
     ArchivedDay,
     Compaction,
     CompactionState,
@@ -20,8 +21,7 @@ from mailserver.store.compaction import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.handover import compaction_lock
-from mailserver.store.upkeep import Task, Upkeep, look_at, write_upkeep
+from mailserver.handoff.last_upkeep import Task, Upkeep, look_at, write_upkeep
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
 from tests.spark_export.test_commands import FAST, run, said
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.schema import SCHEMA_VERSION
+from mailserver.store.sqlite.schema import SCHEMA_VERSION
 from spark_export.errors import ExportError
 from spark_export.store import StoreDay, connect, describe
 from tests.spark_export.samples import DAY, DAY_S, NOON, SPORT, envelope, envelopes, identity, prune, put

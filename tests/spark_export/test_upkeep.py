@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.compaction import MAX_ERROR_CHARS, CompactionState
-from mailserver.store.upkeep import (
+from mailserver.handoff.last_run import MAX_ERROR_CHARS, CompactionState
+from mailserver.handoff.last_upkeep import (
     Task,
     Upkeep,
     UpkeepRecordError,

@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis import Phase
 
-from mailserver.store.keys import Query
-from mailserver.store.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.keys import Query
+from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic
 

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mailserver.store.backup import copy_store, snapshot
-from mailserver.store.envelopes import EnvelopeStore, ReceptionDay, open_store
-from mailserver.store.keys import Query
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
-from mailserver.store.schema import HASH_PREFIX_BYTES, STORE_FILE
-from mailserver.store.writer import NewEnvelope
+from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.keys import Query
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, ReceptionDay, open_store
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Topic
 from tests.properties import settings

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from mailserver.codec.keccak import keccak256
-from mailserver.datadir import KEY_FILE
-from mailserver.store.schema import STORE_FILE
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.faults.kills.moments import Moment, after, at_packets, grown, killing, size_of, then
 from tests.faults.kills.subject import Subject
 from tests.faults.kills.wreck import rows_of

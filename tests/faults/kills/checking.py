@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from bench.data import Distribution, Topics, history
-from mailserver.store.envelopes import open_store
+from mailserver.store.sqlite.store import open_store
 from tests.faults.kills.moments import after, drawn, killing
 from tests.faults.kills.promises import Promises
 from tests.faults.kills.subject import Subject

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bench.data import envelope
 from bench.wire import Wire, connect
-from mailserver.client import connect as connect_client
+from mailserver.client.mail_client import connect as connect_client
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost

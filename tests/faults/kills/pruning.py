@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mailserver.codec.keccak import keccak256
-from mailserver.store.handover import Handover, compaction_lock, write_handover
-from mailserver.store.schema import SECONDS_PER_DAY
+from mailserver.handoff.archived import Handover, compaction_lock, write_handover
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from tests.faults.kills.moments import after, at_packets, killing, written
 from tests.faults.kills.subject import Subject
 from tests.faults.kills.wreck import Row, identity_of, rows_of

@@ -11,13 +11,13 @@ from typing import Any
 
 import uvloop
 
+from mailserver.app.control import STATUS, call_daemon
+from mailserver.catchup.ledger import open_ledger
+from mailserver.catchup.ranges import Range, merge
 from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.control import STATUS, call_daemon
-from mailserver.datadir import KEY_FILE
+from mailserver.data_dir.folder import KEY_FILE
 from mailserver.errors import MailserverError
-from mailserver.store.schema import STORE_FILE
-from mailserver.sync.ledger import open_ledger
-from mailserver.sync.ranges import Range, merge
+from mailserver.store.sqlite.schema import STORE_FILE
 from tests.faults.kills.flood import MAX_ENVELOPES, Flood, all_history
 from tests.faults.kills.moments import Moment, killing
 from tests.faults.kills.promises import Promises

@@ -16,8 +16,8 @@ from bench.history import DAY_S, PAGE_LIMIT, Asker
 from bench.wire import connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
+from mailserver.limits.admission import BURST_S, KNOWN_AFTER_S, AdmissionLimits
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.net.admission import BURST_S, KNOWN_AFTER_S, AdmissionLimits
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx.handshake import MAX_HANDSHAKE_PACKET_BYTES
 from mailserver.waku.bloom import Interest

@@ -27,8 +27,8 @@ from bench.helper import HelperFailed
 from bench.history import DAY_S
 from bench.results import percentile
 from mailserver.errors import ConnectionLost
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Topic
 from mailserver.waku.payload import key_from_password
 from tests.faults.peers.attacker import Attack, Target, attacking

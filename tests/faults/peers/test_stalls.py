@@ -54,7 +54,7 @@ def test_what_was_waited_for_a_processor_is_no_stall_and_told_all_the_same() -> 
 )
 def test_mailserver_whose_loop_is_held_up_for_80_ms_by_each_request_is_found(block: str, tmp_path: Path) -> None:
     """By the short form of an attack that asks for nothing: the honest client's own requests are enough."""
-    root = plant(tmp_path, "services/delivery.py", ASKED, f"{ASKED}        {block}\n")
+    root = plant(tmp_path, "history/delivery.py", ASKED, f"{ASKED}        {block}\n")
 
     command = [sys.executable, "-m", "tests.faults", "--quick", "peers", "--only", "packets of no use"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mailserver import cli
-from mailserver.commands import run
+from mailserver.commands import cli, run
 from tests.faults.peers.stalls import BEAT_S, NOTED_S, Beat
 from tests.usage import ThreadWaits
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from mailserver.store.handover import read_handover
-from mailserver.store.schema import SECONDS_PER_DAY, STORE_FILE
+from mailserver.handoff.archived import read_handover
+from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
 from spark_export.archive import Archive, directory_of, snapshot_of
 from spark_export.errors import ExportError
 from spark_export.records import PeriodRecord

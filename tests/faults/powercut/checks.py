@@ -5,17 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.datadir import ENODE_FILE, KEY_FILE, load_or_make_key, locked, read_enode
+from mailserver.catchup.ledger import open_ledger
+from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE, load_or_make_key, locked, read_enode
 from mailserver.errors import MailserverError
+from mailserver.handoff.archived import read_handover
+from mailserver.handoff.last_run import read_compaction
 from mailserver.monitoring.history import decode_file
 from mailserver.monitoring.history_file import HISTORY_FILE
-from mailserver.store.check import check_store
-from mailserver.store.compaction import read_compaction
-from mailserver.store.envelopes import EnvelopeStore, open_store
-from mailserver.store.handover import read_handover
-from mailserver.store.keys import Query
-from mailserver.store.schema import STORE_FILE
-from mailserver.sync.ledger import open_ledger
+from mailserver.store.sqlite.keys import Query
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, open_store
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32
 from tests.store.samples import EVERY_BYTE

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.datadir import KEY_FILE
-from mailserver.store.envelopes import open_store
-from mailserver.store.schema import STORE_FILE
-from mailserver.store.writer import NewEnvelope
-from mailserver.sync.catchup import Catchup
-from mailserver.sync.ledger import open_ledger
-from mailserver.sync.source import SyncSettings
+from mailserver.catchup.catchup import Catchup
+from mailserver.catchup.ledger import open_ledger
+from mailserver.catchup.source import SyncSettings
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import Envelope

@@ -5,10 +5,10 @@ Only limits are others. Connections are the mailserver's own: what SQLite is tol
 
 import sys
 
-from mailserver.cli import main
-from mailserver.services import pruning
-from mailserver.store import connections, deletion, writer
-from mailserver.store.schema import PAGE_BYTES
+from mailserver.commands.cli import main
+from mailserver.store.sqlite import connections, deletion, writer
+from mailserver.store.sqlite.schema import PAGE_BYTES
+from mailserver.upkeep import pruning
 
 CHECKPOINT_BYTES = 48 * PAGE_BYTES
 """SQLite begins a checkpoint when its WAL has 768 kB; 64 MB in the mailserver."""

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mailserver.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, load_config
+from mailserver.app.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, load_config
+from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, SyncError, open_ledger
+from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
-from mailserver.monitoring.history import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
-from mailserver.store.compaction import (
+from mailserver.handoff.archived import Handover, HandoverError, handover_file, read_handover, write_handover
+from mailserver.handoff.last_run import (
     MAX_ERROR_CHARS,
     ArchivedDay,
     Compaction,
@@ -18,11 +20,9 @@ from mailserver.store.compaction import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.handover import Handover, HandoverError, handover_file, read_handover, write_handover
-from mailserver.store.rows import decode_and_compare
-from mailserver.store.schema import HASH_PREFIX_BYTES
-from mailserver.sync.ledger import MAX_ACCOUNTS, PROGRESS_FILE, SyncError, open_ledger
-from mailserver.sync.ranges import MAX_RANGES
+from mailserver.monitoring.history import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
+from mailserver.store.sqlite.rows import decode_and_compare
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import MAX_U32, decode_envelope, encode_envelope
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target

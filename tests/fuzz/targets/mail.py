@@ -6,6 +6,9 @@ from functools import cache
 
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError, Rejection, RequestRejected
+from mailserver.history.delivery import Delivery, DeliverySettings
+from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.pages import cut
 from mailserver.mail.request import (
@@ -20,11 +23,8 @@ from mailserver.mail.request import (
     decode_request,
     encode_fields,
 )
-from mailserver.metrics import Metrics
-from mailserver.net.admission import NOBODY_ALLOWED
-from mailserver.services.delivery import Delivery, DeliverySettings
-from mailserver.services.quotas import RequestLimiter
-from mailserver.store.keys import Query
+from mailserver.metrics.registry import Metrics
+from mailserver.store.sqlite.keys import Query
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import (
     HASH_BYTES,
@@ -41,6 +41,7 @@ from tests.data import load
 from tests.fuzz.choices import Choices
 from tests.fuzz.stores import image_of, store_in_memory
 from tests.fuzz.target import Target
+from tests.history.answered import Client
 from tests.mailservers import (
     NEWS,
     NO_REQUEST_LIMITS,
@@ -54,7 +55,6 @@ from tests.mailservers import (
     stored,
 )
 from tests.pairs import digest, private_key
-from tests.services.answered import Client
 from tests.store.samples import answer
 
 REQUEST_ID = RequestId(bytes(range(32)))

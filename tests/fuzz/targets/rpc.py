@@ -7,21 +7,21 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+from mailserver.api import waku_messages
+from mailserver.api.caller import Call, Caller
+from mailserver.api.dispatch import MAX_RESPONSE_CHARS, Dispatcher
+from mailserver.api.errors import ErrorCode
+from mailserver.api.filters import Filters
+from mailserver.api.keys import KeyStore
+from mailserver.api.methods import KNOWN_ERRORS, all_methods
+from mailserver.api.waku import Dialect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
+from mailserver.history.delivery import DeliverySettings
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers
-from mailserver.rpc import waku_messages
-from mailserver.rpc.caller import Call, Caller
-from mailserver.rpc.dispatch import MAX_RESPONSE_CHARS, Dispatcher
-from mailserver.rpc.errors import ErrorCode
-from mailserver.rpc.methods import KNOWN_ERRORS, all_methods
-from mailserver.rpc.waku import Dialect
-from mailserver.services.delivery import DeliverySettings
-from mailserver.services.filters import Filters
-from mailserver.services.keys import KeyStore
-from mailserver.services.node import Node
-from mailserver.services.peers import Peers
+from mailserver.peers.connected import Peers
+from mailserver.peers.node import Node
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.envelope import MAX_U32
 from tests.fuzz.choices import Choices

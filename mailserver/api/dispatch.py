@@ -1,0 +1,267 @@
+"""JSON-RPC 2.0 over any transport: one text in, one text out, or none.
+
+Spec: https://www.jsonrpc.org/specification. Where it leaves things open:
+
+- An id is a string, a finite number or null.
+- A batch is worked off in its order, one call after the other.
+- Parameters go by position or by name.
+- Parse errors are: NaN, Infinity, fractions that no double holds, numbers longer than MAX_NUMBER_CHARS, and names that
+  stand twice in an object.
+"""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mailserver.api.caller import Call
+from mailserver.api.errors import ErrorCode, Known, RpcError
+from mailserver.api.params import Fields, Json, shown
+from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
+
+log = logging.getLogger(__name__)
+
+MAX_TEXT_BYTES = 2 * MAX_ENVELOPE_BYTES + 4096
+"""Longest text that a transport takes: the longest envelope's payload in hex, and what stands around it."""
+
+MAX_BATCH = 100
+MAX_RESPONSE_CHARS = 4 * 1024 * 1024
+"""When a batch's answers are longer, what follows in it is not called: a hundred full filters would be half a GB. One
+alone takes 4 MB."""
+
+MAX_CONTAINERS = 512
+"""Most `[` and `{` of a text, counted before it is parsed; a batch of MAX_BATCH has four for each call. It bounds the
+depth, so that the parser, which recurses, stays far from Python's 1,000 frames, and the memory: 2 MB of `[],` are
+700,000 lists."""
+
+MAX_VALUES = 16_384
+"""Most `,` of a text, counted like these: 2 MB of `1e5,` take 140 ms to parse, so many of them 5."""
+
+MAX_NUMBER_CHARS = 512
+"""Longest number. The largest float has 309 digits; Python's time for an integer grows with their square."""
+
+MAX_REQUEST_ID_CHARS = 256
+"""Longest id of a request, as JSON: the answer repeats it. A UUID has 38."""
+
+CALL_TIMEOUT_S = 90.0
+"""How long a call may take that does not say otherwise: longer than any proof of work may be sought, and its turn
+waited for."""
+
+BATCH_TIMEOUT_S = 90.0
+"""No call of a batch is begun later: a hundred proofs of work would keep one of a few places for hours."""
+
+ENCODED_TOGETHER_CHARS = 128 * 1024
+"""So much of a result is encoded before others have their turn: it takes some 2 ms."""
+
+Run = Callable[[Fields, Call], Awaitable[Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What is called: the names of its parameters in their order, and the time that it may take (None: any)."""
+
+    run: Run
+    params: tuple[str, ...] = ()
+    timeout_s: float | None = CALL_TIMEOUT_S
+
+
+class Dispatcher:
+    """Calls methods by name. Knows no transport."""
+
+    def __init__(self, methods: Mapping[str, Method], known: Known) -> None:
+        self._methods = methods
+        self._known = known
+
+    async def answer(self, text: str | bytes, call: Call) -> str | None:
+        """Make the calls that a text asks for.
+
+        Args:
+            text: at most MAX_TEXT_BYTES, as the transport has seen to.
+        Returns:
+            What to send back, ASCII in one line; None if the text asks for no answer.
+        """
+        try:
+            parsed = _parse(text)
+            await asyncio.sleep(0)  # 2 MB have taken 5 ms, and the call may take as long before it waits for anything
+            if isinstance(parsed, list):
+                return await self._answer_batch(parsed, call)
+        except RpcError as error:
+            return _failure("null", error)
+        return await self._answer_one(parsed, call)
+
+    async def _answer_batch(self, requests: list[Json], call: Call) -> str | None:
+        if not requests:
+            raise RpcError(ErrorCode.INVALID_REQUEST, "a batch of no requests")
+        if len(requests) > MAX_BATCH:
+            raise RpcError(ErrorCode.INVALID_REQUEST, f"a batch of {len(requests)} requests, at most {MAX_BATCH}")
+        answers: list[str] = []
+        length = 0
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BATCH_TIMEOUT_S
+        for request in requests:
+            refusal = None
+            if length > MAX_RESPONSE_CHARS:
+                refusal = RpcError(ErrorCode.RESPONSE_TOO_LARGE, "the response is full; call again")
+            elif loop.time() > deadline:
+                refusal = RpcError(ErrorCode.TIMED_OUT, f"the batch has taken {BATCH_TIMEOUT_S:g} s; call again")
+            answer = await self._answer_one(request, call, refusal=refusal)
+            if answer is not None:
+                answers.append(answer)
+                length += len(answer)
+            await asyncio.sleep(0)  # most calls wait for nothing, and 100 of them take a while
+        return f"[{','.join(answers)}]" if answers else None
+
+    async def _answer_one(self, request: Json, call: Call, *, refusal: RpcError | None = None) -> str | None:
+        """Make one call.
+
+        Args:
+            refusal: do not; this is why.
+        """
+        try:
+            fields, request_id = _identified(request)
+        except RpcError as error:
+            return _failure("null", error)
+        try:
+            name, params = _checked(fields)
+            method = self._methods.get(name)
+            if method is None:
+                raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"no method {shown(name)}")
+            if refusal is not None:
+                raise refusal
+            answer = _success(request_id, await self._run(name, method, params, call))
+        except RpcError as error:
+            answer = _failure(request_id, error)
+            if error.code is ErrorCode.INVALID_REQUEST:
+                return answer  # with or without an id: what is no request is no notification, either
+        return answer if "id" in fields else None
+
+    async def _run(self, name: str, method: Method, params: list[Json] | dict[str, Json], call: Call) -> str:
+        """Make a call; return its result, encoded."""
+        fields = _named(method, params)
+        limit = asyncio.timeout(method.timeout_s)
+        try:
+            async with limit:
+                return await _encode(await method.run(fields, call))
+        except RpcError:
+            raise
+        except Exception as error:
+            # Whatever it is, the caller is answered, and a fault of ours ends neither its connection nor the service.
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise RpcError(ErrorCode.TIMED_OUT, f"not done within {method.timeout_s:g} s") from error
+            for kind, code in self._known.items():
+                if isinstance(error, kind):
+                    raise RpcError(code, str(error)) from error
+            log.exception("internal error method=%s", name)
+            raise RpcError(ErrorCode.INTERNAL_ERROR, "internal error") from error
+
+
+def _parse(text: str | bytes) -> Json:
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        if text.count("[") + text.count("{") > MAX_CONTAINERS:
+            raise RpcError(ErrorCode.INVALID_REQUEST, f"more than {MAX_CONTAINERS} arrays and objects")
+        if text.count(",") > MAX_VALUES:
+            raise RpcError(ErrorCode.INVALID_REQUEST, f"more than {MAX_VALUES} values")
+        parsed: Json = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_float=_finite_float,
+            parse_int=_short_int,
+            parse_constant=_refuse_constant,
+        )
+    except ValueError as error:  # not UTF-8, not JSON, or refused below
+        raise RpcError(ErrorCode.PARSE_ERROR, f"not JSON: {error}") from error
+    return parsed
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("an object has a name twice")
+    return values
+
+
+def _finite_float(digits: str) -> float:
+    _check_length(digits)
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _short_int(digits: str) -> int:
+    _check_length(digits)
+    return int(digits)
+
+
+def _check_length(digits: str) -> None:
+    if len(digits) > MAX_NUMBER_CHARS:
+        raise ValueError(f"a number has more than {MAX_NUMBER_CHARS} characters")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _identified(request: Json) -> tuple[dict[str, Json], str]:
+    """The members of a request, and its id as it goes into the answer; null where it has none."""
+    if not isinstance(request, dict):
+        raise RpcError(ErrorCode.INVALID_REQUEST, "a request is an object")
+    value = request.get("id")
+    if isinstance(value, bool | list | dict):
+        raise RpcError(ErrorCode.INVALID_REQUEST, "id is neither a string nor a number")
+    # ASCII, so that even half of a surrogate pair can be sent back.
+    request_id = json.dumps(value)
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise RpcError(ErrorCode.INVALID_REQUEST, f"id is longer than {MAX_REQUEST_ID_CHARS} characters")
+    return request, request_id
+
+
+def _checked(request: Mapping[str, Json]) -> tuple[str, list[Json] | dict[str, Json]]:
+    """The method's name and the parameters of a request."""
+    if request.get("jsonrpc") != "2.0":
+        raise RpcError(ErrorCode.INVALID_REQUEST, 'jsonrpc is not "2.0"')
+    name, params = request.get("method"), request.get("params")
+    if not isinstance(name, str):
+        raise RpcError(ErrorCode.INVALID_REQUEST, "method is not a string")
+    if params is None:
+        return name, []
+    if not isinstance(params, list | dict):
+        raise RpcError(ErrorCode.INVALID_REQUEST, "params is neither an array nor an object")
+    return name, params
+
+
+def _named(method: Method, params: list[Json] | dict[str, Json]) -> Fields:
+    """Give parameters their names, if they came by position."""
+    if isinstance(params, dict):
+        return Fields(params, method.params)
+    if len(params) > len(method.params):
+        raise RpcError(ErrorCode.INVALID_PARAMS, f"{len(params)} parameters, at most {len(method.params)}")
+    return Fields(dict(zip(method.params, params, strict=False)), method.params)
+
+
+async def _encode(result: Json) -> str:
+    """A result as JSON; an array in parts between which others have their turn: a full filter takes 4 MB."""
+    if not isinstance(result, list):
+        return json.dumps(result, allow_nan=False)
+    parts: list[str] = []
+    chars = 0
+    for item in result:
+        parts.append(json.dumps(item, allow_nan=False))
+        chars += len(parts[-1])
+        if chars >= ENCODED_TOGETHER_CHARS:
+            chars = 0
+            await asyncio.sleep(0)
+    return f"[{', '.join(parts)}]"
+
+
+def _success(request_id: str, result: str) -> str:
+    return f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {result}}}'
+
+
+def _failure(request_id: str, error: RpcError) -> str:
+    told = json.dumps({"code": error.code, "message": error.message})
+    return f'{{"jsonrpc": "2.0", "id": {request_id}, "error": {told}}}'

@@ -1,0 +1,50 @@
+"""All methods in one table, and the code of every error of ours that they let through."""
+
+from mailserver.api.admin import AdminMethods
+from mailserver.api.dispatch import Method
+from mailserver.api.errors import ErrorCode, Known
+from mailserver.api.filters import FilterNotFound, Filters, TooManyFilters
+from mailserver.api.keys import KeyNotFound, KeyStore, TooManyKeys
+from mailserver.api.waku import Dialect, KeyMethods, NodeMethods
+from mailserver.api.waku_ext import HistoryMethods
+from mailserver.api.waku_messages import FilterMethods, PostMethods
+from mailserver.api.work import Works
+from mailserver.client.mail_client import TooMuchWork
+from mailserver.errors import ConnectionLost, StoreError
+from mailserver.live.intake import Clock, EnvelopeRefused
+from mailserver.peers.completions import TooManyRequests
+from mailserver.peers.connected import PeerNotConnected, PeerNotTrusted
+from mailserver.peers.node import Node
+
+KNOWN_ERRORS: Known = {
+    EnvelopeRefused: ErrorCode.REFUSED,
+    KeyNotFound: ErrorCode.NOT_FOUND,
+    FilterNotFound: ErrorCode.NOT_FOUND,
+    TooManyKeys: ErrorCode.TOO_MANY,
+    TooManyFilters: ErrorCode.TOO_MANY,
+    TooManyRequests: ErrorCode.TOO_MANY,
+    TooMuchWork: ErrorCode.TOO_MUCH_WORK,
+    PeerNotConnected: ErrorCode.PEER_UNAVAILABLE,
+    PeerNotTrusted: ErrorCode.PEER_UNAVAILABLE,
+    ConnectionLost: ErrorCode.PEER_UNAVAILABLE,
+    StoreError: ErrorCode.STORE_UNAVAILABLE,
+}
+
+
+def all_methods(
+    node: Node, keys: KeyStore, filters: Filters, *, dialect: Dialect, clock: Clock, request_pow: float = 0.0
+) -> dict[str, Method]:
+    """Every method of the interface, by name.
+
+    Args:
+        request_pow: least proof of work of the history requests that are made.
+    """
+    works = Works()
+    return {
+        **NodeMethods(node).table(),
+        **KeyMethods(keys).table(),
+        **PostMethods(node, keys, works, dialect=dialect, clock=clock).table(),
+        **FilterMethods(keys, filters).table(),
+        **HistoryMethods(node, keys, works, clock=clock, request_pow=request_pow).table(),
+        **AdminMethods(node).table(),
+    }

@@ -1,0 +1,171 @@
+"""Asking a mailserver for history (10/WAKU-USAGE "wakuext_requestMessages").
+
+The mailserver must be a trusted peer. The call does not wait for the answer: it returns the request's id. What comes
+goes through the filters that allow peer-to-peer messages; how the request ended is a notification to whoever has
+subscribed, with the members of the deployed node's signal `mailserver.request.completed`. A bound of 0 is an absent
+one, as in deployed nodes, and so is a `timeout` of 0; `force`, which deployed clients send, is checked and has no
+effect.
+"""
+
+import secrets
+from functools import partial
+
+from mailserver.api.caller import Call
+from mailserver.api.dispatch import Method
+from mailserver.api.errors import ErrorCode, RpcError
+from mailserver.api.keys import KeyStore
+from mailserver.api.params import (
+    MAX_FLOAT,
+    Fields,
+    Json,
+    encode_hex,
+    enode,
+    flag,
+    hex_bytes,
+    identifier,
+    list_of,
+    number,
+    text,
+    topic,
+    whole,
+)
+from mailserver.api.sending import SendingMethods
+from mailserver.api.work import Works
+from mailserver.client.mail_client import seal_request
+from mailserver.codec.keys import NodeId
+from mailserver.live.intake import Clock
+from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
+from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, Cursor, MailRequest, RequestId
+from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Follower
+from mailserver.peers.connected import PeerInfo
+from mailserver.peers.node import Node
+from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import MAX_U32, Topic
+
+DEFAULT_RANGE_S = 24 * 3600
+"""How far back a request goes that names no lower bound."""
+
+COMPLETIONS = "completions"
+"""The one thing that can be subscribed to."""
+
+SUBSCRIPTION_ID_BYTES = 32
+"""An id is so many random bytes, as hex digits in lower case."""
+
+_REQUEST = (
+    "mailServerPeer",
+    "from",
+    "to",
+    "limit",
+    "cursor",
+    "topic",
+    "topics",
+    "symKeyID",
+    "timeout",
+    "force",
+)
+_ID_OF_ENVELOPE = RequestId(bytes(32))
+
+
+class HistoryMethods(SendingMethods):
+    """Requests to other mailservers."""
+
+    def __init__(self, node: Node, keys: KeyStore, works: Works, *, clock: Clock, request_pow: float) -> None:
+        """As of SendingMethods; `request_pow` is the least proof of work of a request."""
+        super().__init__(node, keys, works, clock=clock)
+        self._request_pow = request_pow
+
+    def table(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {
+            "wakuext_requestMessages": Method(self._request_messages, ("request",)),
+            "wakuext_subscribe": Method(self._subscribe, ("name",)),
+            "wakuext_unsubscribe": Method(self._unsubscribe, ("id",)),
+        }
+
+    async def _request_messages(self, params: Fields, call: Call) -> Json:
+        fields = params.object("request", _REQUEST)
+        node_id = fields.required("mailServerPeer", enode).node_id
+        key_id = fields.required("symKeyID", identifier)
+        timeout_s = fields.optional("timeout", number(0, MAX_FLOAT), 0.0) or ANSWER_TIMEOUT_S
+        now = int(self._clock())
+        request = _request(fields, now)
+        peer, key = self._mailserver(node_id), self._keys.symmetric(key_id)
+        min_pow = max(peer.settings.pow_requirement, self._request_pow)
+        with self._works.place() as turn:
+            envelope = await seal_request(request, key, min_pow=min_pow, now=now, turn=turn)
+        asker = Asker(call.caller, call.answered)
+        await self._node.request_history(peer.node_id, envelope, asker=asker, timeout_s=timeout_s)
+        return encode_hex(envelope.hash())
+
+    async def _subscribe(self, params: Fields, call: Call) -> Json:
+        if params.required("name", text(len(COMPLETIONS))) != COMPLETIONS:
+            raise params.wrong("name", f"not {COMPLETIONS!r}, the only one there is")
+        call.caller.check_room()
+        subscription = secrets.token_hex(SUBSCRIPTION_ID_BYTES)
+        completions = self._node.completions
+        follower = completions.follow()
+        call.caller.follow(subscription, _notify(follower, subscription, call), lambda: completions.unfollow(follower))
+        return subscription
+
+    async def _unsubscribe(self, params: Fields, call: Call) -> Json:
+        return call.caller.cancel(params.required("id", identifier))
+
+    def _mailserver(self, node_id: NodeId) -> PeerInfo:
+        peer = next((peer for peer in self._node.peers() if peer.node_id == node_id), None)
+        if peer is None:
+            raise RpcError(ErrorCode.PEER_UNAVAILABLE, "the mailserver is not connected")
+        if not peer.is_trusted:
+            raise RpcError(ErrorCode.PEER_UNAVAILABLE, "the mailserver is not trusted: call waku_markTrustedPeer")
+        return peer
+
+
+async def _notify(follower: Follower, subscription: str, call: Call) -> None:
+    """Notify a subscriber of how requests end, as fast as it reads, until it is cancelled."""
+    await call.answered.wait()
+    while True:
+        ended = await follower.next()
+        if ended.asker.who is call.caller:  # a notification must not overtake the answer that names the request
+            await ended.asker.told.wait()
+        await call.caller.notify("wakuext_subscription", partial(_notification, subscription, ended.outcome))
+
+
+def _notification(subscription: str, outcome: Completion | Failure) -> Json:
+    if isinstance(outcome, Failure):
+        last, cursor, message = NO_ENVELOPE, "", outcome.message
+        if outcome.is_pow_too_low:
+            message += "; this node gives more by its setting request_pow"
+    else:
+        last, cursor, message = outcome.last_envelope_hash, outcome.cursor.encode().hex() if outcome.cursor else "", ""
+    result = {
+        "requestID": encode_hex(outcome.request_id),
+        "lastEnvelopeHash": encode_hex(last),
+        "cursor": cursor,
+        "errorMessage": message,
+    }
+    return {"subscription": subscription, "result": result}
+
+
+def _request(fields: Fields, now: int) -> MailRequest:
+    upper = fields.optional("to", whole(0, MAX_U32), 0) or now
+    lower = fields.optional("from", whole(0, MAX_U32), 0) or max(upper - DEFAULT_RANGE_S, 0)
+    if lower > upper:
+        raise fields.wrong("from", "later than to")
+    cursor = fields.maybe("cursor", hex_bytes(CURSOR_BYTES, CURSOR_BYTES, bare=True))  # deployed ones have no 0x
+    fields.maybe("force", flag)
+    return MailRequest(
+        _ID_OF_ENVELOPE,
+        lower=lower,
+        upper=upper,
+        interest=Interest(topics=frozenset(_topics(fields))),
+        limit=fields.optional("limit", whole(0, MAX_U32), 0),
+        cursor=None if cursor is None else Cursor.decode(cursor),
+    )
+
+
+def _topics(fields: Fields) -> list[Topic]:
+    """`topics`, or, as older clients have it, the one `topic`."""
+    topics = fields.maybe("topics", list_of(topic, MAX_REQUEST_TOPICS)) or []
+    single = fields.maybe("topic", topic)
+    if not topics and single is None:
+        raise fields.wrong("topics", "missing")
+    return topics or [single] if single is not None else topics

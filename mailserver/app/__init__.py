@@ -1,0 +1,1 @@
+"""The daemon: settings, wiring, start and stop, logs, the control socket."""

@@ -1,0 +1,247 @@
+"""The daemon's control socket: JSON-RPC for the commands of whoever owns the data directory, one text a line.
+
+It is a Unix socket in the data directory, for its owner only (mode 0600): no port, no token. Methods that take a while
+send notifications before they answer.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mailserver.api.caller import Call, Caller
+from mailserver.api.dispatch import Dispatcher, Method
+from mailserver.api.errors import ErrorCode, Known
+from mailserver.api.params import Fields, Json, enode, list_of, whole
+from mailserver.catchup.catchup import MAX_SOURCES, Catchup
+from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
+from mailserver.catchup.ledger import SyncError
+from mailserver.catchup.progress import Progress, State
+from mailserver.codec.keys import Enode
+from mailserver.errors import ConnectionLost, MailserverError, StartupError
+from mailserver.monitoring.state import Monitoring
+from mailserver.waku.envelope import MAX_U32
+
+log = logging.getLogger(__name__)
+
+CONTROL_FILE = "control"
+
+MAX_CONNECTIONS = 16
+"""Commands that may talk to the daemon at once."""
+
+MAX_LINE_BYTES = 1024 * 1024
+"""Longest text of either side."""
+
+SYNC = "mailserver_sync"
+SYNC_PROGRESS = "mailserver_syncProgress"
+STATUS = "mailserver_status"
+
+OnNotification = Callable[[Json], None]
+"""Takes the params of a notification."""
+
+
+class CallFailed(MailserverError):
+    """The daemon answered a call with an error."""
+
+
+class StatusMethods:
+    """How the daemon is."""
+
+    def __init__(self, monitoring: Monitoring) -> None:
+        self._monitoring = monitoring
+
+    def table(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {STATUS: Method(self._status)}
+
+    async def _status(self, params: Fields, call: Call) -> Json:
+        """What /status.json says."""
+        status: Json = json.loads(json.dumps(self._monitoring.status().as_json()))
+        return status
+
+
+class SyncMethods:
+    """Catching up, as a command asks the daemon for it."""
+
+    def __init__(self, catchup: Catchup) -> None:
+        self._catchup = catchup
+
+    def table(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {SYNC: Method(self._sync, ("sources", "since", "until"), timeout_s=None)}
+
+    async def _sync(self, params: Fields, call: Call) -> Json:
+        """Have sources asked for a range; notify of the progress until it is all there; return how it ended.
+
+        It goes on when the caller goes away, or has waited for so long as a command by itself tries a source.
+        """
+        sources = params.required("sources", list_of(enode, MAX_SOURCES))
+        since, until = (params.required(name, whole(0, MAX_U32)) for name in ("since", "until"))
+        try:
+            before = await self._catchup.add(since, until, sources)
+        except ValueError as error:
+            raise params.wrong("since", str(error)) from error
+        settled = asyncio.create_task(self._catchup.settled(sources))
+        try:
+            waiting = True
+            while waiting:
+                await call.caller.notify(SYNC_PROGRESS, lambda: self._shown(before))
+                await asyncio.wait([settled], timeout=SHOW_INTERVAL_S)
+                waiting = not settled.done() and any(map(_is_at_it, self._catchup.snapshot(sources)))
+        finally:
+            settled.cancel()
+        return self._shown(before)
+
+    def _shown(self, before: Mapping[Enode, Progress]) -> Json:
+        """What this call has done, source by source."""
+        now = ((was, self._catchup.snapshot([source])) for source, was in before.items())
+        return [progress.since(was).as_json() for was, progresses in now for progress in progresses]
+
+
+def _is_at_it(source: Progress) -> bool:
+    """Whether there is something to wait for."""
+    if source.state is State.WAITING:
+        return source.failures < ATTEMPTS and not source.is_hopeless
+    return source.state is State.FETCHING
+
+
+CONTROL_ERRORS: Known = {
+    SyncError: ErrorCode.STORE_UNAVAILABLE,
+    ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away: nobody hears it
+}
+
+
+class ControlSocket:
+    """Answers commands, as long as it is open."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, data_dir: Path) -> None:
+        """Listen in the data directory, whose lock we hold: what a killed daemon has left there goes.
+
+        Raises:
+            StartupError: there can be no socket.
+        """
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            (data_dir / CONTROL_FILE).unlink(missing_ok=True)
+            os.fchmod(listening.fileno(), 0o600)  # before it has a name: then nobody else ever could connect
+            with _short(data_dir) as path:
+                listening.bind(path)
+            self._server = await asyncio.start_unix_server(self._on_connected, sock=listening, limit=MAX_LINE_BYTES)
+        except OSError as error:
+            listening.close()
+            raise StartupError(f"cannot make {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
+
+    async def stop(self) -> None:
+        """Stop listening and end what is under way."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _on_connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send(text: str) -> None:
+            try:
+                if writer.is_closing():  # uvloop does not let one write into the void
+                    raise BrokenPipeError
+                writer.write(f"{text}\n".encode())
+                await writer.drain()
+            except ConnectionError as error:
+                raise ConnectionLost(None, "the command is gone") from error
+
+        caller = Caller(send)
+        try:
+            while line := await _read_line(reader):
+                call = Call(caller)
+                answer = await self._dispatcher.answer(line, call)
+                if answer is not None:
+                    await send(answer)
+                call.answered.set()
+        except ConnectionLost:
+            pass  # a command was interrupted
+        finally:
+            await caller.end()
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], on_notification: OnNotification) -> Any:
+    """Make one call to the daemon that uses a data directory; return its result.
+
+    Raises:
+        StartupError: no daemon listens there.
+        CallFailed: it answered with an error.
+        ConnectionLost: it stopped first.
+    """
+    try:
+        with _short(data_dir) as path:
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
+    except OSError as error:
+        raise StartupError(f"no mailserver answers at {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
+    try:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        writer.write(f"{json.dumps(request)}\n".encode())
+        while line := await _read_line(reader):
+            answer = json.loads(line)
+            if "method" in answer:
+                on_notification(answer["params"])
+            elif "error" in answer:
+                raise CallFailed(str(answer["error"]["message"]))
+            else:
+                return answer["result"]
+        raise ConnectionLost(None, "the mailserver stopped")
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def is_running(data_dir: Path) -> bool:
+    """Whether a daemon uses a data directory: it listens there, for us or for another user."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            with _short(data_dir) as path:
+                asking.connect(path)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """Read a line; nothing at the end, or when the other side breaks off or says too much."""
+    try:
+        return await reader.readuntil(b"\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+        return b""
+
+
+@contextlib.contextmanager
+def _short(data_dir: Path) -> Iterator[str]:
+    """A name of the socket that fits: the kernel takes 107 bytes, and folders may lie deep."""
+    descriptor = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{CONTROL_FILE}"
+    finally:
+        os.close(descriptor)

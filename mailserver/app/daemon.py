@@ -1,0 +1,363 @@
+"""The daemon: what is wired to what, in which order it starts and stops, and signals."""
+
+import asyncio
+import contextlib
+import logging
+import platform
+import resource
+import signal
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from mailserver import __version__
+from mailserver.api.dispatch import Dispatcher
+from mailserver.api.filters import Filters
+from mailserver.api.keys import KeyStore
+from mailserver.api.methods import KNOWN_ERRORS, all_methods
+from mailserver.api.waku import Dialect
+from mailserver.app import policy
+from mailserver.app.config import Config, parse_address
+from mailserver.app.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
+from mailserver.app.logs import RecentError, RecentErrors, recent_errors
+from mailserver.app.server import CLIENT_ID, Reload, Server
+from mailserver.catchup.catchup import Catchup
+from mailserver.catchup.pages import Wrong
+from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.source import SyncSettings
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
+from mailserver.data_dir.own_store import open_own_store
+from mailserver.errors import StartupError
+from mailserver.metrics.registry import Metrics, SyncFigures
+from mailserver.monitoring.health import Health
+from mailserver.monitoring.history import History
+from mailserver.monitoring.history_file import HistoryFile
+from mailserver.monitoring.state import Monitoring
+from mailserver.monitoring.status import LoggedError
+from mailserver.monitoring.watch import Watch
+from mailserver.net.dialer import StaticPeers
+from mailserver.peers.node import Node
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.upkeep.proven_time import ProvenTime
+from mailserver.upkeep.pruning import Pruning
+from mailserver.waku.acceptance import Acceptance, Requirements
+from mailserver.waku.payload import key_from_password
+
+log = logging.getLogger(__name__)
+
+ENODE_INTERVAL_S = 5.0
+"""How often to try again to write the enode file."""
+
+STOP_TIMEOUT_S = 2.0
+"""How long peers have to take their confirmations and our Disconnect, before their connections are cut."""
+
+
+async def run_daemon(config: Config, reload: Reload) -> None:
+    """Run until SIGTERM or SIGINT; put changed settings in force at SIGHUP.
+
+    Raises:
+        StartupError: the data directory, the key or the port is not as it must be.
+        StoreError: the store cannot be opened.
+    """
+    _raise_file_limit()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with recent_errors() as recent, locked(config.data_dir):
+        key = load_or_make_key(config.data_dir)
+        named, config = config, policy.without_ourselves(config, key.public_key)
+        settings, metrics = sync_settings(config), Metrics()
+        async with (
+            open_own_store(config.data_dir) as store,
+            _prove_time(config, store, metrics, failed=stop.set) as proven_time,
+            _prune(config, store, proven_time, metrics) as pruning,
+            _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
+            _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
+            _monitor(
+                config, store, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
+            ) as monitoring,
+            _take_commands(config, catchup, monitoring),
+            _serve_rpc(config, server.node, failed=stop.set),
+        ):
+            loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
+            if config != named:
+                server.node.say_ourselves()
+            async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
+                log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
+                await stop.wait()
+                log.info("stopping")
+    log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _serve(
+    config: Config,
+    key: PrivateKey,
+    store: EnvelopeStore,
+    acceptance: Acceptance,
+    catchup: Catchup,
+    metrics: Metrics,
+    failed: Callable[[], None],
+) -> AsyncIterator[Server]:
+    """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
+    log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
+    server = Server(config, key, store, acceptance, catchup, metrics)
+    catchup.watch(server.contacts)
+    port = await _listen(server.listener.start, "listen", config.listen)
+    static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
+    server.node.listening(
+        (config.listen_address[0], port), Enode(key.public_key, config.advertised_host, port), static_peers
+    )
+    async with _background(server.relay.run(), failed=failed):
+        static_peers.follow(config.static_enodes)
+        try:
+            yield server
+        finally:
+            server.listener.stop()
+            static_peers.stop()
+            await _say_goodbye(server)
+            await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _catch_up(
+    config: Config, settings: SyncSettings, store: EnvelopeStore, failed: Callable[[], None]
+) -> AsyncIterator[Catchup]:
+    """Fetch what was missed, and what is asked for, as long as the context is entered."""
+    catchup = Catchup(store, config.data_dir, settings, time.time)
+    await catchup.add_missed(config.sync_days)
+    async with _background(catchup.run(), stop=catchup.stop, failed=failed):
+        yield catchup
+
+
+@contextlib.asynccontextmanager
+async def _show_enode(data_dir: Path, enode: Enode, failed: Callable[[], None]) -> AsyncIterator[None]:
+    """Write the enode file; on a full disk, as soon as there is room: commands read it, and peers do not need it."""
+    try:
+        write_enode(data_dir, enode)
+    except StartupError as error:
+        log.error("enode not written error=%r", str(error))
+        async with _background(_write_enode_later(data_dir, enode), failed=failed):
+            yield
+        return
+    yield
+
+
+async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
+    while True:
+        await asyncio.sleep(ENODE_INTERVAL_S)
+        with contextlib.suppress(StartupError):
+            await asyncio.to_thread(write_enode, data_dir, enode)
+            log.info("enode written enode=%s", enode)
+            return
+
+
+@contextlib.asynccontextmanager
+async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitoring) -> AsyncIterator[None]:
+    """Answer the commands of whoever owns the data directory as long as the context is entered."""
+    methods = {**SyncMethods(catchup).table(), **StatusMethods(monitoring).table()}
+    control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
+    await control.start(config.data_dir)
+    try:
+        yield
+    finally:
+        await control.stop()
+
+
+@contextlib.asynccontextmanager
+async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> AsyncIterator[None]:
+    """Serve JSON-RPC, if it is asked for, as long as the context is entered."""
+    if not config.rpc:
+        yield
+        return
+    from mailserver.api.server import RpcServer  # noqa: PLC0415 - its HTTP library takes 11 MB, and 0.2 s of the start
+
+    filters = Filters(node.feed)
+    methods = all_methods(
+        node,
+        KeyStore(),
+        filters,
+        dialect=Dialect(config.rpc_dialect),
+        request_pow=config.request_pow,
+        clock=time.time,
+    )
+    token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
+    server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
+    port = await _listen(server.start, "rpc", config.rpc)
+    log.info("serving JSON-RPC port=%d token=%s", port, "no" if token is None else "yes")
+    try:
+        async with _background(filters.run(), failed=failed):
+            yield
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _monitor(
+    config: Config,
+    store: EnvelopeStore,
+    server: Server,
+    catchup: Catchup,
+    proven_time: ProvenTime,
+    pruning: Pruning,
+    metrics: Metrics,
+    recent: RecentErrors,
+    failed: Callable[[], None],
+) -> AsyncIterator[Monitoring]:
+    """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
+    health = Health(
+        metrics,
+        lambda: len(server.peers.connected()),
+        expects_compaction=bool(config.archive),
+        clock=time.time,
+        ahead=lambda: proven_time.ahead_s,
+        archive_problem=lambda: pruning.archive_problem,
+    )
+    history = History(metrics, time.time)
+    history_file = HistoryFile(config.data_dir, history)
+    history_file.load()
+    monitoring = Monitoring(
+        metrics,
+        Watch(store, config.data_dir / STORE_FILE, metrics.loop_lag),
+        health,
+        history,
+        history_file,
+        enode=server.node.enode,
+        node=server.figures,
+        sync=lambda: map(_sync_figures, catchup.snapshot()),
+        errors=lambda: map(_logged_error, recent.snapshot()),
+        clock=time.time,
+    )
+    async with _background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
+        yield monitoring
+
+
+@contextlib.asynccontextmanager
+async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterator[None]:
+    """Serve metrics and health, if they are asked for, as long as the context is entered."""
+    if not config.metrics:
+        yield
+        return
+    from mailserver.monitoring.http import Monitor  # noqa: PLC0415 - as above
+
+    monitor = Monitor(monitoring)
+    log.info("serving metrics port=%d", await _listen(monitor.start, "metrics", config.metrics))
+    try:
+        yield
+    finally:
+        await monitor.stop()
+
+
+def _sync_figures(progress: Progress) -> SyncFigures:
+    return SyncFigures(
+        source=progress.source,
+        left_s=progress.left_s,
+        pages=progress.pages,
+        fetched=progress.fetched,
+        stored=progress.stored,
+        wrong={wrong.name.lower(): progress.wrong.get(wrong, 0) for wrong in Wrong},
+        is_set_aside=progress.state is State.SET_ASIDE,
+    )
+
+
+def _logged_error(error: RecentError) -> LoggedError:
+    return LoggedError(error.time, error.level, error.text, error.count)
+
+
+async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, address: str) -> int:
+    """Have something listen at the address that a setting names; return the port."""
+    host, port = parse_address(name, address)
+    try:
+        return await start(host, port)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error
+    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+        raise StartupError(f"cannot listen on {address}: not a host name") from error
+
+
+@contextlib.asynccontextmanager
+async def _background(
+    work: Coroutine[Any, Any, None], *, stop: Callable[[], None] | None = None, failed: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Run some work as long as the context is entered.
+
+    Args:
+        stop: has it end by itself; without, it is cancelled.
+        failed: called when it fails, by a fault of ours: the daemon must not go on without it. What was raised is
+            raised again at the end.
+    """
+    task = asyncio.create_task(work)
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("internal error task=%r", task.get_coro(), exc_info=task.exception())
+            failed()
+
+    task.add_done_callback(on_done)
+    try:
+        yield
+    finally:
+        (stop or task.cancel)()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+@contextlib.asynccontextmanager
+async def _prove_time(
+    config: Config, store: EnvelopeStore, metrics: Metrics, failed: Callable[[], None]
+) -> AsyncIterator[ProvenTime]:
+    """Follow how much time has passed for sure as long as the context is entered."""
+    proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
+    await proven_time.begin(store)
+    async with _background(proven_time.run(), failed=failed):
+        yield proven_time
+
+
+@contextlib.asynccontextmanager
+async def _prune(
+    config: Config, store: EnvelopeStore, proven_time: ProvenTime, metrics: Metrics
+) -> AsyncIterator[Pruning]:
+    """Keep the store within its limits as long as the context is entered."""
+    settings = policy.pruning(config)
+    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)
+    running = asyncio.create_task(pruning.run(), name="pruning")
+    try:
+        yield pruning
+    finally:
+        pruning.stop()
+        await running
+
+
+def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> SyncSettings:
+    """How to catch up: from these sources, or the trusted peers."""
+    return SyncSettings(
+        sources=config.trusted_enodes if sources is None else sources,
+        password_key=key_from_password(config.password),
+        client_id=CLIENT_ID,
+        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
+        request_pow=config.request_pow,
+    )
+
+
+async def _say_goodbye(server: Server) -> None:
+    """Let every peer's packets be confirmed, say goodbye, and cut who does not leave in time."""
+    served, listener = list(server.peers), server.listener
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await asyncio.gather(*(peer.stop() for peer in served))
+            await listener.join()
+    for peer in served:
+        peer.cut()
+    await listener.join()
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: each peer takes one, and 1,024 is a common default."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,119 @@
+"""Settings -> the limits that the services apply.
+
+Limits of one kind (connections, rates, history requests) that all have their defaults leave out this machine: a
+proxy, a monitor, a second mailserver beside this one. Where the operator has set any of them, all of that kind hold
+for everybody but those who are allowed by name.
+"""
+
+import contextlib
+from dataclasses import replace
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import NamedTuple
+
+from mailserver.app.config import Config
+from mailserver.codec.keys import NodeId
+from mailserver.limits.admission import AdmissionLimits, Allowed
+from mailserver.limits.packet_rates import RateLimitSettings
+from mailserver.limits.request_quotas import RequestLimits
+from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
+from mailserver.upkeep.pruning import PruningSettings
+from mailserver.waku.packets import RateLimits
+
+LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+
+_ADMISSION = (
+    "max_peers_per_address",
+    "max_peers_per_subnet",
+    "connections_per_second",
+    "connections_per_second_per_address",
+    "max_handshake_failures",
+)
+_RATES = ("packet_rate_limits", "byte_rate_limits")
+_REQUESTS = ("peer_request_limits", "address_request_limits")
+
+
+class RequestPolicy(NamedTuple):
+    """Limits of history requests, of one peer and of one address."""
+
+    peer: RequestLimits
+    address: RequestLimits
+    allowed: Allowed
+
+
+def admission(config: Config) -> tuple[AdmissionLimits, Allowed]:
+    """Who may connect."""
+    limits = AdmissionLimits(
+        max_per_address=config.max_peers_per_address,
+        max_per_subnet=config.max_peers_per_subnet,
+        per_second=config.connections_per_second,
+        per_second_per_address=config.connections_per_second_per_address,
+        max_failures=config.max_handshake_failures,
+    )
+    allowed = _allowed(config, _ADMISSION)
+    return limits, replace(allowed, networks=allowed.networks + _addresses_relied_on(config))
+
+
+def rate_limits(config: Config) -> RateLimitSettings:
+    """What a peer may send."""
+    return RateLimitSettings(
+        packets=RateLimits(*config.packet_rate_limits),
+        bytes=RateLimits(*config.byte_rate_limits),
+        tolerance_s=config.rate_limit_tolerance_s,
+        allowed=_allowed(config, _RATES),
+    )
+
+
+def pruning(config: Config) -> PruningSettings:
+    """What stays in the store."""
+    limits: list[Retention] = []
+    if config.retention_days:
+        limits.append(TimeRetention(config.retention_days))
+    if config.retention_envelopes:
+        limits.append(CapacityRetention(config.retention_envelopes))
+    if config.retention_bytes:
+        limits.append(SizeRetention(config.retention_bytes))
+    return PruningSettings(
+        tuple(limits),
+        archive_before_prune=config.archive_before_prune,
+        archive=config.archive,
+        archive_max_age_s=config.archive_max_age_hours * 3600,
+    )
+
+
+def request_limits(config: Config) -> RequestPolicy:
+    """What a peer may ask for."""
+    return RequestPolicy(
+        RequestLimits(*config.peer_request_limits),
+        RequestLimits(*config.address_request_limits),
+        _allowed(config, _REQUESTS),
+    )
+
+
+def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Where those peers are, if their enode URLs say it by address: who it is shows only after the handshake."""
+    networks = []
+    for enode in (*config.static_enodes, *config.trusted_enodes):
+        with contextlib.suppress(ValueError):
+            networks.append(ip_network(enode.host))
+    return tuple(networks)
+
+
+def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
+    """Who is never limited by these settings: also the peers that the operator has us connect to or fetch from."""
+    networks = config.allowed_networks
+    if config.is_default(*names):
+        networks += LOOPBACK
+    named = {enode.node_id for enode in (*config.static_enodes, *config.trusted_enodes)}
+    return Allowed(networks, config.allowed_node_ids | named)
+
+
+def without_ourselves(config: Config, own: NodeId) -> Config:
+    """The settings without our own enode among the peers: one file of settings may serve a whole fleet."""
+    static, trusted = (
+        tuple(text for text, enode in zip(texts, enodes, strict=True) if enode.node_id != own)
+        for texts, enodes in (
+            (config.static_peers, config.static_enodes),
+            (config.trusted_peers, config.trusted_enodes),
+        )
+    )
+    return replace(config, static_peers=static, trusted_peers=trusted)

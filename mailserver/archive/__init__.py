@@ -1,0 +1,1 @@
+"""The Parquet archive as those see it who have no Spark."""

@@ -1,0 +1,219 @@
+"""What this store misses and what each source still owes us, in a file that survives a kill at any moment.
+
+The file, `sync.json` in the data folder, is written as a whole and only ever lags behind: a range leaves it after its
+envelopes are on disk. What it lists once too often is asked for again, and found to be there.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from reprlib import repr as shown
+from typing import Any
+
+from mailserver.catchup.ranges import MAX_RANGES, Range, cut_window, merge, not_yet_asked, unite
+from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId
+from mailserver.errors import DecodeError, MailserverError
+from mailserver.files import write_atomically
+from mailserver.mail.request import Cursor
+from mailserver.waku.envelope import MAX_U32
+
+PROGRESS_FILE = "sync.json"
+
+MAX_ACCOUNTS = 64
+"""Most sources that are remembered, also those that are not asked any more. Beyond, the longest unused is forgotten."""
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+"""More than MAX_ACCOUNTS with all their ranges take."""
+
+_VERSION = 1
+
+
+class SyncError(MailserverError):
+    """The progress file cannot be read or written. `str()` is one line for the operator, and names it."""
+
+
+class Account:
+    """What one source owes us. `asked` is everything asked for since it last owed nothing, without cursors."""
+
+    def __init__(self, asked: list[Range] | None = None, pending: list[Range] | None = None) -> None:
+        self.asked = merge(asked or [])[:MAX_RANGES]
+        self._waiting = unite(pending or [])
+        self._current: Range | None = None
+
+    @property
+    def pending(self) -> list[Range]:
+        """What is still to be asked for, what is being asked for first."""
+        return ([] if self._current is None else [self._current]) + self._waiting
+
+    def add(self, wanted: Range) -> None:
+        """Owe a range, too; what of it has already been asked for is not owed anew."""
+        self._waiting = unite([*self._waiting, *not_yet_asked(wanted, self.asked)])
+        self.asked = merge([*self.asked, wanted])[:MAX_RANGES]
+
+    def window(self) -> Range | None:
+        """What to ask for now: the window that was begun, else the newest; None if nothing is owed."""
+        if self._current is None and self._waiting:
+            self._current, rest = cut_window(self._waiting.pop(0))
+            if rest is not None:
+                self._waiting.insert(0, rest)
+        return self._current
+
+    def advance(self, cursor: Cursor | None) -> None:
+        """The current window has been asked for up to this cursor; None: begin it again."""
+        assert self._current is not None
+        self._current = Range(self._current.lower, self._current.upper, cursor)
+
+    def postpone(self) -> None:
+        """Ask for the current window last, and then from its beginning."""
+        assert self._current is not None
+        self._waiting.append(Range(self._current.lower, self._current.upper))
+        self._current = None
+        if len(self._waiting) > MAX_RANGES:
+            self._waiting = unite(self._waiting)
+
+    def finish(self) -> None:
+        """The current window is paid."""
+        self._current = None
+        if not self._waiting:
+            self.asked = []  # whoever asks for the same again means it
+
+
+class Ledger:
+    """The accounts of all sources, and their file. Made by `open_ledger`.
+
+    `missed`: the creation times at which this store received nothing, and of which no source has given all yet,
+    whoever is asked now. At most MAX_RANGES, without cursors.
+    """
+
+    def __init__(self, path: Path, accounts: dict[NodeId, Account], missed: list[Range]) -> None:
+        self.missed = missed
+        self._path = path
+        self._accounts = accounts
+        self._turn = asyncio.Lock()
+        self._changed = False
+
+    def account(self, source: NodeId) -> Account:
+        """The account of a source; a new one, that owes nothing, if there is none."""
+        account = self._accounts.pop(source, None) or Account()
+        self._accounts[source] = account  # the last one now
+        if len(self._accounts) > MAX_ACCOUNTS:
+            del self._accounts[next(iter(self._accounts))]
+        return account
+
+    def forget(self, source: NodeId) -> None:
+        """Drop the account of a source that owes nothing and is not asked any more."""
+        self._accounts.pop(source, None)
+
+    def note_missed(self, missed: Range) -> None:
+        """These creation times are missed, too."""
+        self.missed = unite([*self.missed, missed])
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Something has changed: the next `save` writes."""
+        self._changed = True
+
+    async def save(self) -> None:
+        """Write what is owed now, if that has changed. A write that has begun is finished, also when cancelled.
+
+        Raises:
+            SyncError: it cannot be written; what was there is still there.
+        """
+        async with self._turn:  # two writers at once would share a temporary file
+            if not self._changed:
+                return
+            self._changed = False
+            writing = asyncio.ensure_future(asyncio.to_thread(write_atomically, self._path, self._encode()))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])
+                self._changed = writing.exception() is not None
+                raise
+            except OSError as error:
+                self._changed = True
+                raise SyncError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def _encode(self) -> str:
+        sources = {
+            source.hex(): {"asked": [_encode(part) for part in account.asked], "pending": [*map(_encode, pending)]}
+            for source, account in self._accounts.items()
+            if (pending := account.pending)
+        }
+        record = {"version": _VERSION, "missed": [*map(_encode, self.missed)], "sources": sources}
+        return json.dumps(record, indent=1) + "\n"
+
+
+def open_ledger(folder: Path) -> Ledger:
+    """Read the progress file in a folder; without one nothing is owed.
+
+    Raises:
+        SyncError: it cannot be read, is damaged, or is of a later version.
+    """
+    path = folder / PROGRESS_FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return Ledger(path, {}, [])
+    except OSError as error:
+        raise SyncError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        return Ledger(path, *_decode(json.loads(data)))
+    except (ValueError, RecursionError, DecodeError) as error:
+        advice = "delete it, and fetch what may be missing here with waku-mailserver sync --since"
+        raise SyncError(f"{path} is damaged: {error}; {advice}") from error
+
+
+def _encode(part: Range) -> dict[str, int | str]:
+    fields: dict[str, int | str] = {"lower": part.lower, "upper": part.upper}
+    return fields if part.cursor is None else {**fields, "cursor": part.cursor.encode().hex()}
+
+
+def _decode(record: Any) -> tuple[dict[NodeId, Account], list[Range]]:
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    version = record.get("version")
+    if version != _VERSION:
+        raise ValueError(f"version {shown(version)}, this program knows {_VERSION}")
+    sources = record.get("sources")
+    if not isinstance(sources, dict) or len(sources) > MAX_ACCOUNTS:
+        raise ValueError("sources are not what they should be")
+    accounts = {_decode_source(text): _decode_account(account) for text, account in sources.items()}
+    return accounts, merge(_decode_ranges(record.get("missed")))
+
+
+def _decode_source(text: str) -> NodeId:
+    source = bytes.fromhex(text)
+    if len(source) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"{shown(text)} is no node id")
+    return NodeId(source)
+
+
+def _decode_account(account: object) -> Account:
+    if not isinstance(account, dict):
+        raise ValueError(f"{shown(account)} says nothing of a source")
+    return Account(_decode_ranges(account.get("asked")), _decode_ranges(account.get("pending")))
+
+
+def _decode_ranges(parts: object) -> list[Range]:
+    if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1:  # and the current one
+        raise ValueError(f"{shown(parts)} is no list of ranges")
+    return [_decode_range(part) for part in parts]
+
+
+def _decode_range(part: object) -> Range:
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{shown(part)} is no range")
+    lower, upper, cursor = part.get("lower"), part.get("upper"), part.get("cursor")
+    # bool is an int, but no time.
+    if type(lower) is not int or type(upper) is not int or not 0 <= lower <= upper <= MAX_U32:
+        raise ValueError(f"{shown(part)} is no range")
+    if cursor is None:
+        return Range(lower, upper)
+    if type(cursor) is not str:
+        raise ValueError(f"{shown(part)} has no cursor")
+    return Range(lower, upper, Cursor.decode(bytes.fromhex(cursor)))

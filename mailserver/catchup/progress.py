@@ -1,0 +1,100 @@
+"""How far catching up from a source is, as the log, the metrics and commands show it."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from mailserver.catchup.pages import Wrong
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """What is going on with a source."""
+
+    FETCHING = "fetching"
+    WAITING = "waiting"
+    SET_ASIDE = "left alone"
+    DONE = "done"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far catching up from one source is.
+
+    `ranges` and `left_s`: how many ranges of creation times are to be asked for, and how many seconds they span.
+    `fetched`: envelopes that came; `stored`: those that were missing here; `wrong`: those that were dropped.
+    `seconds`: how long the source was connected, or dialled. `problem`: what went wrong last, if it is not over;
+    `failures`: how often in a row; `is_hopeless`: to ask again soon is of no use, it would fail in the same way.
+    """
+
+    source: str
+    state: State
+    ranges: int
+    left_s: int
+    pages: int
+    fetched: int
+    stored: int
+    wrong: Mapping[Wrong, int]
+    seconds: float
+    problem: str
+    failures: int
+    is_hopeless: bool = False
+
+    def since(self, before: "Progress") -> "Progress":
+        """The same, but counted from then on."""
+        wrong = Counter(self.wrong) - Counter(before.wrong)
+        return replace(
+            self,
+            pages=self.pages - before.pages,
+            fetched=self.fetched - before.fetched,
+            stored=self.stored - before.stored,
+            wrong=dict(wrong),
+            seconds=self.seconds - before.seconds,
+        )
+
+    def log_state(self) -> None:
+        """Say how far it is."""
+        log.info(
+            "catching up source=%s left_s=%d pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
+            self.source,
+            self.left_s,
+            self.pages,
+            self.fetched,
+            self.stored,
+            sum(self.wrong.values()),
+            self.seconds,
+        )
+
+    def log_end(self) -> None:
+        """Say that the source has given all."""
+        log.info(
+            "caught up source=%s pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
+            self.source,
+            self.pages,
+            self.fetched,
+            self.stored,
+            sum(self.wrong.values()),
+            self.seconds,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object of JSON."""
+        return asdict(self) | {
+            "state": self.state.value,
+            "wrong": {wrong.name.lower(): count for wrong, count in self.wrong.items()},
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Progress":
+        """Read what `as_json` made.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is something else.
+        """
+        wrong = {Wrong[name.upper()]: count for name, count in fields["wrong"].items()}
+        return cls(**{**fields, "state": State(fields["state"]), "wrong": wrong})

@@ -1,0 +1,411 @@
+"""A mail client on the same core: asks any mailserver for history, and posts envelopes to any Waku v1 node.
+
+Here, too, is what every envelope of ours is made with, JSON-RPC's as well: randomness for its seal, and proof of work.
+"""
+
+import asyncio
+import contextlib
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mailserver.codec.aes import GCM_NONCE_BYTES
+from mailserver.codec.ecies import IV_BYTES
+from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
+from mailserver.limits.pace import Pace
+from mailserver.mail.answer import AnswerCheck
+from mailserver.mail.completion import Completion, Failure, decode_completion
+from mailserver.mail.request import MailRequest, RequestId, encode_fields
+from mailserver.net.connection import Connection
+from mailserver.net.dialer import dial
+from mailserver.net.sessions import random_key, session_config
+from mailserver.units import number_text
+from mailserver.waku.bloom import EMPTY_BLOOM
+from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes, find_nonce
+from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
+from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric, seal_symmetric
+from mailserver.waku.peer import (
+    BatchAcknowledged,
+    Event,
+    MessageResponseReceived,
+    P2PMessagesReceived,
+    P2PRequestCompleted,
+)
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long to wait for the next packet of an answer, or for a confirmation; deployed clients wait 10 to 30 s."""
+
+REQUEST_TTL_S = 50
+"""The ttl of request envelopes, as deployed clients set it."""
+
+REQUEST_TOPIC = Topic(bytes(4))
+
+MAX_PAGES = 100_000
+"""Most pages whose cursors are followed: a hundred million envelopes."""
+
+_ATTEMPTS = 1000  # nonces that are tried together: 2 ms
+
+OnEnvelopes = Callable[[Sequence[Envelope]], None]
+
+
+class RequestFailed(MailserverError):
+    """The mailserver answered with an error; `failure` says which."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return self.failure.message
+
+
+class RequestPowTooLow(RequestFailed):
+    """The mailserver asks for more proof of work than `pow`, which the request was sealed with."""
+
+    def __init__(self, failure: Failure, pow_: float) -> None:
+        super().__init__(failure)
+        self.pow = pow_
+
+    def __str__(self) -> str:
+        return f"{self.failure.message} (it was sealed with {number_text(self.pow)})"
+
+
+class NoAnswer(MailserverError):
+    """The node is connected but did not answer within ANSWER_TIMEOUT_S."""
+
+
+class TooMuchWork(MailserverError):
+    """The proof of work of an envelope was not found within `seconds`: its ttl, or the time that was given."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"no proof of work within {self.seconds:g} s: ask for a lower one, or give more time (no more than the ttl)"
+        )
+
+
+def seal_to_key(
+    payload: bytes, key: bytes, *, padding: bytes | None = None, signing_key: PrivateKey | None = None
+) -> bytes:
+    """Seal a payload with a symmetric key, for the data of an envelope.
+
+    Args:
+        padding: used as it is; None for as much randomness as fills a block.
+    """
+    return seal_symmetric(
+        payload,
+        key,
+        nonce=secrets.token_bytes(GCM_NONCE_BYTES),
+        padding=secrets.token_bytes(MAX_PADDING_BYTES) if padding is None else padding,
+        exact_padding=padding is not None,
+        signing_key=signing_key,
+    )
+
+
+def seal_to_node(
+    payload: bytes, public_key: NodeId, *, padding: bytes | None = None, signing_key: PrivateKey | None = None
+) -> bytes:
+    """Seal a payload to a public key; otherwise as `seal_to_key`."""
+    return seal_asymmetric(
+        payload,
+        public_key,
+        ephemeral_key=random_key(),
+        iv=secrets.token_bytes(IV_BYTES),
+        padding=secrets.token_bytes(MAX_PADDING_BYTES) if padding is None else padding,
+        exact_padding=padding is not None,
+        signing_key=signing_key,
+    )
+
+
+async def mine_envelope(
+    data: bytes,
+    topic: Topic,
+    *,
+    ttl: int,
+    min_pow: float,
+    now: int,
+    limit_s: float = math.inf,
+    turn: asyncio.Lock | None = None,
+) -> Envelope:
+    """Make an envelope around sealed data, created now, and find its proof of work.
+
+    Takes about size * ttl * min_pow / 500,000 seconds. Others have their turn every 2 ms.
+
+    Args:
+        limit_s: how long to seek; never longer than `ttl`, as a node would drop the envelope without a word.
+        turn: shared by those who work at the same time, so that all together take the 2 ms, and in turn.
+    Raises:
+        TooMuchWork: it takes longer.
+    """
+    deadline = time.monotonic() + min(ttl, limit_s)
+    expiry, at = now + ttl, 0
+    while True:
+        async with turn or contextlib.nullcontext():
+            nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
+            # Pings are answered meanwhile; and who shares the turn gets it after that, not at once.
+            await asyncio.sleep(0)
+        if nonce is not None:
+            return encode_envelope(expiry, ttl, topic, data, nonce)
+        if time.monotonic() > deadline:
+            raise TooMuchWork(min(ttl, limit_s))
+        at += _ATTEMPTS
+
+
+async def seal_envelope(
+    payload: bytes,
+    key: bytes,
+    topic: Topic,
+    *,
+    ttl: int,
+    min_pow: float,
+    now: int,
+    signing_key: PrivateKey | None = None,
+    turn: asyncio.Lock | None = None,
+) -> Envelope:
+    """Seal a payload, and make an envelope around it with `mine_envelope`.
+
+    Args:
+        key: a symmetric key, 32 bytes, or a public key, 64.
+    Raises:
+        TooMuchWork: it takes longer than `ttl`.
+    """
+    if len(key) == PUBLIC_KEY_BYTES:
+        data = seal_to_node(payload, NodeId(key), signing_key=signing_key)
+    else:
+        data = seal_to_key(payload, key, signing_key=signing_key)
+    return await mine_envelope(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
+
+
+async def seal_request(
+    request: MailRequest, key: bytes, *, min_pow: float, now: int, turn: asyncio.Lock | None = None
+) -> Envelope:
+    """Seal a history request in the deployed form.
+
+    Args:
+        request: its `request_id` is ignored: it is the hash of the envelope that is made here.
+        key: the mailserver's symmetric key, 32 bytes, or its public key, 64.
+        min_pow: what the mailserver asks for.
+        turn: as of `mine_envelope`.
+    Raises:
+        TooMuchWork: it takes longer than REQUEST_TTL_S.
+    """
+    # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
+    return await seal_envelope(
+        encode_fields(request),
+        key,
+        REQUEST_TOPIC,
+        ttl=REQUEST_TTL_S,
+        min_pow=min_pow,
+        now=now,
+        signing_key=random_key(),
+        turn=turn,
+    )
+
+
+@dataclass
+class _Answer:
+    """A request under way."""
+
+    request_id: RequestId
+    on_envelopes: OnEnvelopes
+    check: AnswerCheck | None
+    progressed: asyncio.Event
+    completion: Completion | Failure | None = None
+
+
+class MailClient:
+    """One connection to a node. Made by `connect`. Requests and posts may be made from several tasks."""
+
+    def __init__(self, connection: Connection, settings: PeerSettings) -> None:
+        self._connection = connection
+        self.settings = settings
+        self._answer: _Answer | None = None
+        self._pace = Pace()
+        self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
+        self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
+        self._responses: dict[bytes, MessageResponse] = {}
+
+    async def post(self, envelopes: Sequence[Envelope]) -> MessageResponse:
+        """Send live envelopes in one packet; return the node's confirmation, with the errors it reports.
+
+        Raises:
+            ConnectionLost: the connection ended first.
+            NoAnswer: no confirmation came within ANSWER_TIMEOUT_S.
+        """
+        payload = encode_envelopes([envelope.raw for envelope in envelopes])
+        batch_hash = keccak256(payload)
+        future = self._confirmations.get(batch_hash)
+        if future is None:
+            future = self._confirmations[batch_hash] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(PacketCode.MESSAGES, payload)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await asyncio.shield(future)
+        except TimeoutError as error:
+            raise NoAnswer(f"no confirmation within {ANSWER_TIMEOUT_S:g} s") from error
+        finally:
+            self._confirmations.pop(batch_hash, None)
+
+    async def request(
+        self,
+        request: MailRequest,
+        key: bytes,
+        on_envelopes: OnEnvelopes,
+        *,
+        min_pow: float | None = None,
+        check: AnswerCheck | None = None,
+    ) -> Completion:
+        """Ask for one page of history, in the deployed form.
+
+        Args:
+            request, key: as of `seal_request`.
+            on_envelopes: called with each packet's envelopes as they arrive.
+            min_pow: the request's proof of work; None for as much as the node asks for.
+            check: is told of all envelopes, and leaves `on_envelopes` those that were asked for.
+        Raises:
+            RequestFailed: the mailserver refused it. RequestPowTooLow: for its proof of work.
+            ConnectionLost: the connection ended first.
+            NoAnswer: nothing came for ANSWER_TIMEOUT_S.
+            TooMuchWork: the proof of work takes longer than REQUEST_TTL_S.
+        """
+        if min_pow is None:
+            min_pow = self.settings.pow_requirement
+        envelope = await seal_request(request, key, min_pow=min_pow, now=int(time.time()))
+        if check is not None:
+            check.begin(request)
+        async with self._turn:
+            answer = _Answer(RequestId(envelope.hash()), on_envelopes, check, asyncio.Event())
+            self._answer = answer
+            try:
+                await self._send(PacketCode.P2P_REQUEST, envelope.raw)
+                while answer.completion is None:
+                    answer.progressed.clear()
+                    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                        await answer.progressed.wait()
+                    if answer.completion is None:  # else it came, if only just
+                        self._check_open()
+            except TimeoutError as error:
+                raise NoAnswer(f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
+            finally:
+                self._answer = None
+        if isinstance(answer.completion, Failure):
+            if answer.completion.is_pow_too_low:
+                raise RequestPowTooLow(answer.completion, min_pow)
+            raise RequestFailed(answer.completion)
+        return answer.completion
+
+    async def request_all(
+        self,
+        request: MailRequest,
+        key: bytes,
+        on_envelopes: OnEnvelopes,
+        *,
+        min_pow: float | None = None,
+        check: AnswerCheck | None = None,
+    ) -> Completion:
+        """Ask page after page, following the cursors, also of short and empty pages; return the last completion.
+
+        Raises:
+            RequestFailed: as `request`, or the cursors go in circles, or do not end within MAX_PAGES.
+            ConnectionLost, NoAnswer, TooMuchWork: as `request`.
+        """
+        seen = {request.cursor}
+        while True:
+            completion = await self.request(request, key, on_envelopes, min_pow=min_pow, check=check)
+            if completion.cursor is None:
+                return completion
+            if completion.cursor in seen:
+                raise RequestFailed(Failure(completion.request_id, "the mailserver's cursor does not advance"))
+            if len(seen) >= MAX_PAGES:
+                raise RequestFailed(Failure(completion.request_id, f"the answer does not end within {MAX_PAGES} pages"))
+            seen.add(completion.cursor)
+            request = replace(request, cursor=completion.cursor)
+
+    async def _send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet, no faster than the node has said that it takes them.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+            TimeoutError: it may not be sent, or could not be, within ANSWER_TIMEOUT_S.
+        """
+        self._pace.follow(self._connection.settings)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await self._pace.take(len(payload))
+            self._connection.send(code, payload)
+            await self._connection.drain()
+
+    def _check_open(self) -> None:
+        closed = self._connection.closed
+        if closed is not None:
+            raise ConnectionLost(closed.reason, closed.cause)
+
+    async def on_event(self, event: Event) -> None:
+        """Take what the node sends."""
+        match event:
+            case P2PMessagesReceived(envelopes=envelopes) if self._answer is not None:
+                check = self._answer.check
+                self._answer.on_envelopes(envelopes if check is None else check.right(envelopes))
+                self._answer.progressed.set()
+            case P2PRequestCompleted(payload=payload) if self._answer is not None:
+                self._on_completion(self._answer, payload)
+            case MessageResponseReceived(response=response) if response.batch_hash in self._confirmations:
+                self._responses[response.batch_hash] = response
+            case BatchAcknowledged(batch_hash=batch_hash):
+                response = self._responses.pop(batch_hash, MessageResponse(batch_hash))
+                future = self._confirmations.get(batch_hash)
+                if future is not None and not future.done():
+                    future.set_result(response)
+            case _:
+                pass
+
+    def on_lost(self) -> None:
+        """The connection has ended: nobody waits any longer."""
+        closed = self._connection.closed
+        for future in self._confirmations.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(closed.reason if closed else None, closed.cause if closed else ""))
+        if self._answer is not None:
+            self._answer.progressed.set()
+
+    def _on_completion(self, answer: _Answer, payload: bytes) -> None:
+        try:
+            completion = decode_completion(payload)
+        except DecodeError as error:
+            self._connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"completion: {error}")
+            return
+        if completion.request_id == answer.request_id:  # else of a request that we gave up on
+            answer.completion = completion
+            answer.progressed.set()
+
+
+@contextlib.asynccontextmanager
+async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -> AsyncIterator[MailClient]:
+    """Connect to a node, as a light node that wants no live envelopes; disconnect at the end.
+
+    Args:
+        key: our node key; a new one if not given.
+    Raises:
+        ConnectionLost: nobody answers there, the handshake fails, or no Status comes.
+    """
+    status = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
+    connection = await dial(enode, session_config(key or random_key(), client_id), status)
+    client = MailClient(connection, PeerSettings())
+    running = asyncio.create_task(connection.run(client.on_event))
+    running.add_done_callback(lambda _: client.on_lost())
+    try:
+        try:
+            client.settings = await connection.ready()
+        except ConnectionLost as error:
+            cause = f"cannot connect to {enode.host}:{enode.port}: {error.cause}"
+            raise ConnectionLost(error.reason, cause) from error
+        yield client
+    finally:
+        connection.disconnect(DisconnectReason.CLIENT_QUITTING, "done")
+        await running

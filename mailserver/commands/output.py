@@ -1,0 +1,132 @@
+"""How `waku-mailserver request` shows envelopes: a table for people, JSON lines or raw RLP for programs."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+
+from mailserver.app.logs import log_failure
+from mailserver.codec.keys import PrivateKey
+from mailserver.errors import DecodeError
+from mailserver.mail.completion import Completion
+from mailserver.waku.envelope import Envelope
+from mailserver.waku.payload import Opened, open_asymmetric, open_symmetric
+
+FORMATS = ("table", "json", "raw")
+
+_TABLE_ROW = "{created:<20} {topic:<10} {size:>7} {hash:<18} {payload}"
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def printable(text: str) -> str:
+    """Text of others as one line that cannot command the terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def counted(count: int, thing: str) -> str:
+    """So many of a thing, in words."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def complain(text: str) -> None:
+    """Say on stderr, in one line, what went wrong."""
+    if not log_failure(text):
+        print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
+
+
+class Printer:
+    """Prints envelopes as they arrive; on a terminal, shows meanwhile on stderr how many there are."""
+
+    def __init__(self, form: str, opening_key: bytes | PrivateKey | None) -> None:
+        """Take how to print, and what opens payloads: a symmetric key, a private one, or nothing."""
+        self._form = form
+        self._key = opening_key
+        self._count = 0
+        self._begun = False
+        # Where the table itself goes to the terminal, it shows the progress.
+        self._progress = sys.stderr.isatty() and not sys.stdout.isatty()
+
+    def __enter__(self) -> "Printer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._progress:
+            sys.stderr.write(_CLEAR_LINE)
+        sys.stdout.flush()
+
+    def show(self, envelopes: Sequence[Envelope]) -> None:
+        """Print some envelopes."""
+        self._begin()
+        for envelope in envelopes:
+            print(self._line(envelope))
+        self._count += len(envelopes)
+        if self._progress:
+            sys.stderr.write(f"{_CLEAR_LINE}{self._counted}")
+            sys.stderr.flush()
+
+    def finish(self, completion: Completion) -> None:
+        """Say on stderr how many there were, and where to go on."""
+        self._begin()
+        if self._progress:
+            sys.stderr.write(_CLEAR_LINE)
+        rest = f", more with --cursor {completion.cursor.encode().hex()}" if completion.cursor else ""
+        print(f"{self._counted}{rest}", file=sys.stderr)
+
+    @property
+    def _counted(self) -> str:
+        return counted(self._count, "envelope")
+
+    def _begin(self) -> None:
+        """Print the heading, once there is an answer."""
+        if self._form == "table" and not self._begun:
+            print(
+                _TABLE_ROW.format(created="CREATED (UTC)", topic="TOPIC", size="BYTES", hash="HASH", payload="PAYLOAD")
+            )
+        self._begun = True
+
+    def _line(self, envelope: Envelope) -> str:
+        if self._form == "raw":
+            return envelope.raw.hex()
+        opened = self._open(envelope)
+        if self._form == "json":
+            return json.dumps(_as_json(envelope, opened))
+        return _TABLE_ROW.format(
+            created=_utc(envelope.created),
+            topic="0x" + envelope.topic.hex(),
+            size=len(envelope.raw),
+            hash=envelope.hash().hex()[:16] + "..",
+            payload="-" if opened is None else printable(opened.payload.decode("utf-8", "backslashreplace")),
+        ).rstrip()
+
+    def _open(self, envelope: Envelope) -> Opened | None:
+        if self._key is None:
+            return None
+        try:
+            if isinstance(self._key, PrivateKey):
+                return open_asymmetric(envelope.data, self._key)
+            return open_symmetric(envelope.data, self._key)
+        except DecodeError:  # sealed with another key
+            return None
+
+
+def _as_json(envelope: Envelope, opened: Opened | None) -> dict[str, object]:
+    return {
+        "hash": envelope.hash().hex(),
+        "topic": "0x" + envelope.topic.hex(),
+        "created": envelope.created,
+        "expiry": envelope.expiry,
+        "ttl": envelope.ttl,
+        "pow": envelope.pow(),
+        "size": len(envelope.raw),
+        "raw": envelope.raw.hex(),
+        "payload": None if opened is None else opened.payload.decode("utf-8", "backslashreplace"),
+        "payload_hex": None if opened is None else opened.payload.hex(),
+        "signer": None if opened is None or opened.signer is None else opened.signer.hex(),
+    }
+
+
+def _utc(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,141 @@
+"""A backup of a data directory: a folder that is one itself.
+
+The store, the node key, what is still to be fetched from whom, and the records of the compaction, all of one moment:
+what a crash would have left then. The folder is made beside under another name, and renamed when all of it is on disk:
+it is complete, or not there.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.errors import MailserverError
+from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
+from mailserver.store.sqlite.backup import OnStep, copy_store, snapshot
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.units import size_text
+
+MOMENT_ATTEMPTS = 100
+"""How often to look for a moment at which none of the small files changes. They do once a second at most, and each
+attempt takes a millisecond."""
+
+MIN_SPARE_BYTES = 64 * 1024 * 1024
+"""What must stay free on the disk of the backup: it may be the daemon's, too."""
+
+_RECORDS = f"{STORE_FILE}-*.json"
+"""What the compaction leaves beside a store."""
+
+
+class BackupError(MailserverError):
+    """There can be no backup. `str()` is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that was made: its folder, the names in it, and what is in its store. Bytes are of the file."""
+
+    folder: Path
+    files: tuple[str, ...]
+    envelopes: int
+    bytes: int
+
+
+def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
+    """Make a backup; the daemon may run or not.
+
+    Raises:
+        BackupError: `destination` is there already, or cannot be written.
+        StoreError: there is no store, it cannot be read, or is damaged.
+    """
+    check_destination(destination)
+    try:
+        with new_folder(destination) as folder:
+            with _moment(data_dir) as (small, connection):
+                _check_space(connection, destination)
+                envelopes = copy_store(connection, folder / STORE_FILE, on_step)
+            for name, content in small.items():
+                write_new(folder / name, content)
+            size = (folder / STORE_FILE).stat().st_size
+            sync_folder(folder)
+            folder.rename(destination)  # takes the place of an empty folder, and of nothing else
+        sync_folder(destination.parent)
+    except OSError as error:
+        raise BackupError(f"cannot write the backup {destination}: {error.strerror or error}") from error
+    return Backup(destination, (STORE_FILE, *small), envelopes, size)
+
+
+@contextlib.contextmanager
+def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], sqlite3.Connection]]:
+    """The small files and the store as they were at one moment.
+
+    A range of time leaves the progress file when its envelopes are stored, so a store that is older than its progress
+    file would have gaps; one that is younger might think that it was never away.
+    """
+    for _ in range(MOMENT_ATTEMPTS):
+        before = _small_files(data_dir)
+        with snapshot(data_dir / STORE_FILE) as connection:
+            if _small_files(data_dir) == before:
+                yield before, connection
+                return
+    raise BackupError(f"the files in {data_dir} change faster than they can be read")
+
+
+def _small_files(data_dir: Path) -> dict[str, bytes]:
+    names = [KEY_FILE, PROGRESS_FILE, *sorted(path.name for path in data_dir.glob(_RECORDS))]
+    contents = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
+            contents[name] = file.read(MAX_FILE_BYTES + 1)
+            if len(contents[name]) > MAX_FILE_BYTES:
+                raise BackupError(f"{data_dir / name} is longer than it can be: {size_text(MAX_FILE_BYTES)}")
+    return contents
+
+
+def check_destination(destination: Path) -> None:
+    """See that a folder can be made there.
+
+    Raises:
+        BackupError: something is there already.
+    """
+    try:
+        if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
+            raise BackupError(f"{destination} is there, and no folder: nothing is overwritten")
+        if destination.is_dir() and any(destination.iterdir()):
+            raise BackupError(f"{destination} is not empty: nothing is overwritten")
+        if destination.is_mount():
+            raise BackupError(f"{destination} is a mount point: name a folder in it, that is not there yet")
+    except OSError as error:
+        raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
+
+
+def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
+    ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    free = shutil.disk_usage(destination.parent).free
+    if free < size + MIN_SPARE_BYTES:
+        raise BackupError(f"the disk of {destination} has {size_text(free)} free, the backup takes {size_text(size)}")
+
+
+@contextlib.contextmanager
+def new_folder(destination: Path) -> Iterator[Path]:
+    """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
+    folder = destination.with_name(f".{destination.name}.partial")
+    make_folder(destination.parent)
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise BackupError(f"{folder} is there, and belongs to another user: delete it, or choose another folder")
+        os.fchmod(descriptor, PRIVATE_FOLDER)
+        if not try_lock(descriptor):
+            raise BackupError(f"another command is making {destination}")
+        for left in folder.iterdir():
+            left.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,224 @@
+"""The data folder: its lock, the node key and the enode file.
+
+It is its owner's alone, and so is each file in it: whoever may only read the index of the store's log (`-shm`) can hold
+a lock on it, and stop every commit.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.errors import DecodeError, StartupError
+from mailserver.files import (
+    OTHERS_MAY,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    make_folder,
+    open_descriptor,
+    read_holder,
+    try_lock,
+    write_atomically,
+    write_holder,
+)
+from mailserver.net.sessions import random_key
+from mailserver.store.sqlite.schema import STORE_FILE
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = "lock"
+KEY_FILE = "nodekey"
+ENODE_FILE = "enode"
+
+_MADE_PRIVATE = (f"{STORE_FILE}*", LOCK_FILE, ENODE_FILE, "sync.json", "history.json", "set-aside.jsonl")
+"""Files that versions before this one made readable for others. A node key or a token that others can read is not among
+them: it is refused, for somebody may have read it."""
+
+MIN_TOKEN_CHARS = 16
+MAX_TOKEN_CHARS = 512
+_TOKEN = re.compile("[A-Za-z0-9._~+/=-]+")  # RFC 6750, "b64token"
+
+
+class DataDirInUse(StartupError):
+    """Another daemon has the data directory."""
+
+
+@contextlib.contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Make the data folder if need be and hold its lock: one daemon per folder. The kernel drops it with the process.
+
+    It is its owner's alone then.
+
+    Raises:
+        StartupError: another daemon has it, or the folder cannot be written, or is open to others and not ours.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            make_folder(data_dir, PRIVATE_FOLDER)
+            _close_to_others(data_dir)
+            descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise StartupError(f"cannot write the data directory {data_dir}: {error.strerror}") from error
+        _lock(descriptor, data_dir)
+        yield
+
+
+def _lock(descriptor: int, data_dir: Path) -> None:
+    try:
+        if try_lock(descriptor):
+            write_holder(descriptor)
+            return
+        holder = read_holder(descriptor)
+    except OSError as error:  # no flock on this file system, or no space
+        raise StartupError(f"cannot lock the data directory {data_dir}: {error.strerror}") from error
+    raise DataDirInUse(f"another mailserver (pid {holder}) uses the data directory {data_dir}")
+
+
+def _close_to_others(data_dir: Path) -> None:
+    """Take all permissions on the folder, and on our files in it, from others.
+
+    A folder that may be somebody's else is left as it is: `--data-dir /srv` by mistake must not lock everybody out.
+
+    Raises:
+        StartupError: that is for the operator to do.
+        OSError: it cannot be looked at.
+    """
+    status = data_dir.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & OTHERS_MAY:
+        if mode & stat.S_ISVTX or (not (data_dir / LOCK_FILE).exists() and _has_others_files(data_dir)):
+            raise StartupError(
+                f"{data_dir} is open to others (mode {mode:04o}), and not only a mailserver's: name a folder of its "
+                f"own, or run: chmod 700 {data_dir}"
+            )
+        try:
+            data_dir.chmod(PRIVATE_FOLDER)
+        except PermissionError as error:
+            raise StartupError(
+                f"{data_dir} is open to others (mode {mode:04o}) and belongs to uid {status.st_uid}; run: "
+                f"chown {os.geteuid()} {data_dir}"
+            ) from error
+        log.warning("data directory was open to others, is closed to them now mode=%s", f"{mode:04o}")
+    # Nobody else can put links here now. Of another user's files none is ours to change, and the folder is closed.
+    for path in (path for pattern in _MADE_PRIVATE for path in data_dir.glob(pattern)):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_mode & OTHERS_MAY and status.st_uid == os.geteuid():
+            path.chmod(PRIVATE_FILE)
+
+
+def _has_others_files(data_dir: Path) -> bool:
+    """Whether there is anything, and nothing of a mailserver."""
+    names = {path.name for path in data_dir.iterdir()}
+    return bool(names) and not names & {KEY_FILE, STORE_FILE}
+
+
+def load_or_make_key(data_dir: Path) -> PrivateKey:
+    """Read the node key, 64 hex digits; make one at the first start, readable by its owner only.
+
+    Raises:
+        StartupError: others may read the file, or it holds no key.
+    """
+    path = data_dir / KEY_FILE
+    try:
+        text = _read_secret(path)
+    except FileNotFoundError:
+        key = random_key()
+        _write(path, f"{key.secret.hex()}\n")
+        return key
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}") from error
+    return _private_key(path, text, "node key")
+
+
+def read_private_key(path: Path) -> PrivateKey:
+    """Read a private key, 64 hex digits.
+
+    Raises:
+        StartupError: others may read the file, or it holds no key.
+    """
+    try:
+        text = _read_secret(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise StartupError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    return _private_key(path, text, "private key")
+
+
+def _private_key(path: Path, text: bytes, what: str) -> PrivateKey:
+    try:
+        return PrivateKey(bytes.fromhex(text.decode("ascii").strip()))
+    except (ValueError, DecodeError) as error:
+        raise StartupError(f"{path} holds no {what} (64 hex digits of a secp256k1 private key)") from error
+
+
+def read_token(path: Path) -> str:
+    """Read the token that JSON-RPC asks for: the file's first line, MIN_TOKEN_CHARS and more of what a header can hold.
+
+    Raises:
+        StartupError: others may read the file, or it holds no such line.
+    """
+    try:
+        lines = _read_secret(path).splitlines()
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}") from error
+    token = lines[0].decode("ascii", "replace").strip() if lines else ""
+    if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS or _TOKEN.fullmatch(token) is None:
+        what = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} letters, digits or -._~+/="
+        raise StartupError(f"{path} holds no token in its first line: {what}")
+    return token
+
+
+def _read_secret(path: Path) -> bytes:
+    """Read a file that nobody else may read, its first 1,024 bytes. Root may read whatever there is, and so may own it.
+
+    Raises:
+        StartupError: others may.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (os.geteuid(), 0):
+            raise StartupError(
+                f"{path} belongs to another user (uid {status.st_uid}); run: chown {os.geteuid()} {path}"
+            )
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077:
+            raise StartupError(f"{path} is readable by others (mode {mode:04o}); run: chmod 600 {path}")
+        return file.read(1024)
+
+
+def write_enode(data_dir: Path, enode: Enode) -> None:
+    """Write the enode file: complete, or as it was. One that says the same is left: it takes no room then.
+
+    Raises:
+        StartupError: it cannot be written.
+    """
+    with contextlib.suppress(StartupError):
+        if read_enode(data_dir) == enode:
+            return
+    _write(data_dir / ENODE_FILE, f"{enode}\n")
+
+
+def read_enode(data_dir: Path) -> Enode:
+    """Read the enode file that a daemon has written.
+
+    Raises:
+        StartupError: there is none, or it holds no enode URL.
+    """
+    path = data_dir / ENODE_FILE
+    try:
+        return Enode.parse(path.read_text(encoding="ascii"))
+    except FileNotFoundError as error:
+        raise StartupError(f"no enode at {path}: no mailserver has been started with this data directory") from error
+    except (OSError, ValueError, DecodeError) as error:
+        raise StartupError(f"cannot read {path}: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise StartupError(f"cannot write {path}: {error.strerror}") from error

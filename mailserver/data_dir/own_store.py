@@ -1,0 +1,82 @@
+"""The store of a data directory: opened where there is one, and made where there never was one.
+
+`store.json` says that there was one, and which. A store that has gone is not replaced by an empty one without a word:
+the disk may not be mounted, or somebody has deleted it.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from mailserver.data_dir.folder import ENODE_FILE
+from mailserver.errors import StartupError
+from mailserver.files import write_atomically
+from mailserver.handoff.records import field_of, read_record
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.wal import has_content, wal_file
+
+log = logging.getLogger(__name__)
+
+RECORD_FILE = "store.json"
+
+_VERSION = 1
+
+
+@contextlib.asynccontextmanager
+async def open_own_store(data_dir: Path) -> AsyncIterator[EnvelopeStore]:
+    """Open the store of a data directory whose lock we hold.
+
+    Raises:
+        StartupError: there was a store, and is none.
+        StoreError: it cannot be opened.
+    """
+    _check_it_is_left(data_dir)
+    async with open_store(data_dir / STORE_FILE) as store:
+        _note(data_dir, await store.identity())
+        yield store
+
+
+def _check_it_is_left(data_dir: Path) -> None:
+    """A store without a byte is what a first start leaves that was killed at once; later, somebody has emptied it.
+
+    Raises:
+        StartupError: it is empty or not there, and was.
+    """
+    store = data_dir / STORE_FILE
+    is_there = store.is_file()
+    if (is_there and store.stat().st_size) or has_content(wal_file(store)):
+        return  # a log without its file is refused by whoever opens it
+    # Versions before this one have not written the record; but the enode, whenever they had started.
+    signs = [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
+    if signs:
+        raise StartupError(
+            f"{store} is {'empty' if is_there else 'not there'}, and was before: mount its disk or restore a backup; "
+            f"to begin with an empty one, delete {' and '.join(signs)}"
+        )
+
+
+def _note(data_dir: Path, identity: str) -> None:
+    """Write down that there is a store, and which; say so if it is another one than before."""
+    path = data_dir / RECORD_FILE
+    try:
+        before = read_record(
+            path,
+            lambda record: field_of(record, "identity", str),
+            version=_VERSION,
+            what="record of the store",
+            error=StartupError,
+        )
+    except StartupError as error:
+        before = None
+        log.warning("record of the store begun anew cause=%r", str(error))
+    if before == identity:  # then it takes no room on a full disk
+        return
+    if before is not None:
+        log.warning("store is another than before was=%s is=%s", before, identity)
+    try:
+        write_atomically(path, json.dumps({"version": _VERSION, "identity": identity}) + "\n")
+    except OSError as error:
+        log.error("record of the store not written error=%r", error.strerror or str(error))

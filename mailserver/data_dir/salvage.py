@@ -1,0 +1,54 @@
+"""Saving what is left of a data directory whose store is damaged: into a new one, that is there when it is whole."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
+from mailserver.data_dir.backup import BackupError, check_destination, new_folder
+from mailserver.data_dir.folder import KEY_FILE, LOCK_FILE
+from mailserver.errors import StartupError
+from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock, write_new
+from mailserver.store.sqlite.repair.salvage import Salvage, Show, salvage
+from mailserver.store.sqlite.schema import STORE_FILE
+
+ASIDE_FILE = "set-aside.jsonl"
+"""What is not fit for the new store: an object a line, with the bytes that are left, and why."""
+
+
+async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Salvage:
+    """Make a data directory of what is left of another, which is only read.
+
+    Raises:
+        BackupError: `destination` is there already, or cannot be written.
+        StartupError: a mailserver uses the data directory.
+        StoreError: there is no store, it is foreign, or nothing is left of it.
+    """
+    check_destination(destination)
+    try:
+        with _unused(data_dir), new_folder(destination) as folder:
+            for name in (KEY_FILE, PROGRESS_FILE):
+                with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
+                    write_new(folder / name, file.read(MAX_FILE_BYTES))
+            found = await salvage(data_dir / STORE_FILE, folder / STORE_FILE, folder / ASIDE_FILE, show)
+            sync_folder(folder)
+            folder.rename(destination)
+        sync_folder(destination.parent)
+    except OSError as error:
+        raise BackupError(f"cannot save {data_dir} to {destination}: {error.strerror or error}") from error
+    return found
+
+
+@contextlib.contextmanager
+def _unused(data_dir: Path) -> Iterator[None]:
+    """Keep a mailserver from starting on a data directory; nothing is written there."""
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDONLY))
+        except FileNotFoundError:  # a copy, perhaps
+            yield
+            return
+        if not try_lock(descriptor):
+            raise StartupError(f"the mailserver (pid {read_holder(descriptor)}) uses {data_dir}: stop it first")
+        yield

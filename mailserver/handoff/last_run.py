@@ -1,0 +1,253 @@
+"""What the runs of the compaction leave beside a store: how the last one went, and what is in the archive.
+
+JSON, named after the store file. A run writes it when it has the store's lock, and again at its end; one that was
+killed leaves "started, not finished" and no lock, and `look` tells that from one that is at work. It decides nothing:
+what may be pruned stands in `mailserver.handoff.archived`. Standard library only: the compaction imports this module.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from reprlib import repr as shown
+from types import MappingProxyType
+from typing import Any
+
+from mailserver.errors import MailserverError
+from mailserver.files import write_atomically
+from mailserver.handoff.archived import compaction_running
+from mailserver.handoff.records import (
+    MAX_RECORD_BYTES,
+    Record,
+    count_of,
+    day_of,
+    day_text,
+    field_of,
+    number_of,
+    number_or_none,
+    read_record,
+)
+
+_VERSION = 1
+
+MAX_ARCHIVED_DAYS = 62
+"""Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
+
+MAX_ARCHIVED_MONTHS = 240
+"""Of so many months, the latest ones, it says how many rows of them are in the archive: to miss what is gone."""
+
+MAX_ERROR_CHARS = 1000
+
+EXIT_DAMAGED = 3
+"""Exit code of a run that has done its work, and has found the archive damaged, or rows of it lost."""
+
+
+class CompactionRecordError(MailserverError):
+    """The record cannot be read or understood. `str()` is one line for the operator."""
+
+
+class CompactionState(Enum):
+    """How the last run stands. The value is for programs."""
+
+    NEVER = "never"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    DAMAGED = "damaged"
+    """It has done its work; files of the archive are missing or damaged, or rows that were in it are lost."""
+    FAILED = "failed"
+    DIED = "died"
+    """It was killed, or the machine went down: it began, did not finish, and holds no lock."""
+
+
+ENDS = {0: CompactionState.SUCCEEDED, EXIT_DAMAGED: CompactionState.DAMAGED}
+"""How a run stands that came to its end, by its exit code; any other is FAILED."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedDay:
+    """What the archive holds of one day of reception: rows, and bytes of their envelopes."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFigures:
+    """What is wrong with the archive, as the last run that came to its end found it.
+
+    Args:
+        faults: files that it found missing or damaged; what could be mended, is.
+        lost_rows: rows that were archived and are not there any more, and no operator has acknowledged it.
+        quarantined_rows: rows that were no envelopes any more and were set aside, and nobody has acknowledged it.
+        miscounted_rows: how far the days of the store are from what it has counted.
+    """
+
+    faults: int = 0
+    lost_rows: int = 0
+    quarantined_rows: int = 0
+    miscounted_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One run of the compaction, the last that had this store's lock. Times are Unix seconds.
+
+    Args:
+        finished_at: None while it is at work, and for ever if it was killed; `exit_code`, too.
+        error: why it failed, or what is wrong with the archive, one line; "" if all is well.
+        rows: envelopes that it put into the archive, of all its stores; 0 if it failed, as the next two.
+        bytes: of the files that it wrote.
+        days: of reception, that it wrote.
+        report: the run's report, as `spark-export compact` prints it, but for long lists; empty if it failed.
+        succeeded_at: the end of the last run that did its work, this one or an earlier one, damaged or not.
+        archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive, as the last successful
+            run found it; whatever stores they are from.
+        archived_months: by month of reception, "2026-11", how many rows it had; the last MAX_ARCHIVED_MONTHS.
+        archived_in: the URL of that archive; "" where earlier versions wrote the record.
+        archive: what is wrong with it, in numbers.
+        damage: files of it that are missing or damaged and rows that are lost, one line, as the last run that did its
+            work found it; "" if there are none.
+    """
+
+    started_at: float
+    finished_at: float | None = None
+    exit_code: int | None = None
+    error: str = ""
+    rows: int = 0
+    bytes: int = 0
+    days: int = 0
+    seconds: float = 0.0
+    report: Mapping[str, Any] = field(default_factory=dict)
+    succeeded_at: float | None = None
+    archived: Mapping[int, ArchivedDay] = field(default_factory=dict)
+    archived_months: Mapping[str, int] = field(default_factory=dict)
+    archived_in: str = ""
+    archive: ArchiveFigures = ArchiveFigures()
+    damage: str = ""
+
+
+def compaction_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-compaction.json")
+
+
+def read_compaction(store: Path) -> Compaction | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        CompactionRecordError: it cannot be read, is not whole, or is of a later version.
+    """
+    return read_record(
+        compaction_file(store),
+        _decode,
+        version=_VERSION,
+        what="record of the compaction's runs",
+        error=CompactionRecordError,
+    )
+
+
+def write_compaction(store: Path, compaction: Compaction) -> None:
+    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: it would have more than MAX_RECORD_BYTES.
+    """
+    record = {
+        "version": _VERSION,
+        "started_at": compaction.started_at,
+        "finished_at": compaction.finished_at,
+        "exit_code": compaction.exit_code,
+        "error": compaction.error[:MAX_ERROR_CHARS],
+        "rows": compaction.rows,
+        "bytes": compaction.bytes,
+        "days": compaction.days,
+        "seconds": compaction.seconds,
+        "succeeded_at": compaction.succeeded_at,
+        "archived": {
+            day_text(day): [archived.rows, archived.bytes]
+            for day, archived in sorted(compaction.archived.items())[-MAX_ARCHIVED_DAYS:]
+        },
+        "archived_months": dict(sorted(compaction.archived_months.items())[-MAX_ARCHIVED_MONTHS:]),
+        "archived_in": compaction.archived_in,
+        "archive": asdict(compaction.archive),
+        "damage": compaction.damage[:MAX_ERROR_CHARS],
+        "report": dict(compaction.report),
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    if len(text) > MAX_RECORD_BYTES:
+        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
+    write_atomically(compaction_file(store), text)
+
+
+def look(store: Path) -> tuple[CompactionState, Compaction | None]:
+    """How the last run of the compaction stands, and its record; None if there has been none.
+
+    Raises:
+        CompactionRecordError: the record cannot be read.
+        OSError: the lock file cannot be read.
+    """
+    while True:
+        compaction = read_compaction(store)
+        if compaction is None:
+            return CompactionState.NEVER, None
+        if compaction.finished_at is not None:
+            return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
+        if compaction_running(store):
+            return CompactionState.RUNNING, compaction
+        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
+        # record is another one now.
+        if read_compaction(store) == compaction:
+            return CompactionState.DIED, compaction
+
+
+def _decode(record: Record) -> Compaction:
+    archived = field_of(record, "archived", dict)
+    if len(archived) > MAX_ARCHIVED_DAYS:
+        raise ValueError(f"archived has {len(archived)} days, more than {MAX_ARCHIVED_DAYS}")
+    exit_code = record.get("exit_code")
+    finished_at = number_or_none(record, "finished_at")
+    if (exit_code is None) != (finished_at is None):
+        raise ValueError("finished_at and exit_code do not go together")
+    error = field_of(record, "error", str)
+    return Compaction(
+        started_at=number_of("started_at", record.get("started_at")),
+        finished_at=finished_at,
+        exit_code=None if exit_code is None else count_of("exit_code", exit_code),
+        error=error,
+        rows=count_of("rows", record.get("rows")),
+        bytes=count_of("bytes", record.get("bytes")),
+        days=count_of("days", record.get("days")),
+        seconds=number_of("seconds", record.get("seconds")),
+        report=MappingProxyType(field_of(record, "report", dict)),
+        succeeded_at=number_or_none(record, "succeeded_at"),
+        archived=MappingProxyType({day_of(text): _archived_day(text, value) for text, value in archived.items()}),
+        archived_months=_months(record),
+        archived_in=field_of(record, "archived_in", str) if "archived_in" in record else "",
+        archive=_figures(record),
+        # Earlier versions had one line for both.
+        damage=field_of(record, "damage", str) if "damage" in record else error if exit_code == EXIT_DAMAGED else "",
+    )
+
+
+def _months(record: Record) -> Mapping[str, int]:
+    if "archived_months" not in record:  # written before there were any
+        return MappingProxyType({})
+    months = field_of(record, "archived_months", dict)
+    if len(months) > MAX_ARCHIVED_MONTHS:
+        raise ValueError(f"archived_months has {len(months)} months, more than {MAX_ARCHIVED_MONTHS}")
+    return MappingProxyType({day_text(day_of(f"{month}-01"))[:7]: count_of(month, n) for month, n in months.items()})
+
+
+def _figures(record: Record) -> ArchiveFigures:
+    if "archive" not in record:  # written before there were any
+        return ArchiveFigures()
+    said = field_of(record, "archive", dict)
+    return ArchiveFigures(**{one.name: count_of(one.name, said.get(one.name)) for one in fields(ArchiveFigures)})
+
+
+def _archived_day(day: str, value: object) -> ArchivedDay:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{day} is {shown(value)}")
+    return ArchivedDay(*(count_of(day, number) for number in value))

@@ -1,0 +1,1 @@
+"""History requests: opened, answered from the store, page by page."""

@@ -1,0 +1,328 @@
+"""P2P Request -> P2P Messages -> P2P Request Complete: the history side of a mailserver (8/WAKU-MAIL).
+
+Every request ends in a completion or, whatever went wrong, an error completion: a client that hears nothing
+waits for minutes.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mailserver.codec.keccak import keccak256
+from mailserver.codec.keys import NodeId, PrivateKey
+from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
+from mailserver.history.requests import RequestRecord
+from mailserver.limits.request_quotas import Bill, Requester
+from mailserver.live.intake import Clock
+from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
+from mailserver.mail.pages import TARGET_PACKET_BYTES, max_body_bytes
+from mailserver.mail.request import (
+    ClearRequest,
+    Cursor,
+    MailRequest,
+    RequestId,
+    SealedRequest,
+    decode_clear,
+    decode_fields,
+    decode_request,
+    fallback_request_id,
+)
+from mailserver.metrics.registry import Metrics, Outcome
+from mailserver.store.sqlite.keys import Page, Place, Query
+from mailserver.store.sqlite.reader_pool import Payer
+from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, encode_body, packet_bytes
+from mailserver.waku.packets import PacketCode
+from mailserver.waku.payload import open_asymmetric, open_symmetric
+
+MAX_REQUEST_BYTES = 16 * 1024
+"""Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
+
+PAGE_WORK = 500_000
+"""After so much work of the store (`store.sqlite.work`), a sixth of a second of one processor, a page by bloom
+filter ends with what it has found. Where it takes strangers' envelopes of a day one by one, these are some 100,000."""
+
+PAGE_TIME_S = 4.0
+"""So does one after so long, where many wait for the store: clients give up on a request after 10 to 30 s."""
+
+FIND_TIMEOUT_S = 10.0
+"""How long the store may look for one page at all."""
+
+MAX_REMEMBERED_REQUESTS = 8192
+"""Requests to our public key of which we remember whose they were; 250 bytes an entry."""
+
+_LIKELY_BYTES = 512
+"""How long envelopes are taken to be before any of an answer was read."""
+
+_MAX_ROWS = 256
+"""Most envelopes that are looked at for a packet: so many sealed ones, of 256 bytes and more, fill it. Of tiny ones
+with long ones between, it would be the rest of the page again and again."""
+
+
+class Client(Protocol):
+    """Where an answer goes."""
+
+    async def turn(self, size: int) -> None:
+        """Wait until a packet of about so many bytes may be sent: while the client has not read enough of the ones
+        before.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        """Send a packet whose turn it is.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """How requests are read and answered.
+
+    `symmetric_key` opens requests sealed with the shared password, `key` those sealed to our public key.
+    `max_limit` bounds the envelopes per request; `min_request_pow` is asked of sealed requests only.
+    """
+
+    symmetric_key: bytes
+    key: PrivateKey
+    max_limit: int = 1000
+    min_request_pow: float = 0.0
+    allow_clear: bool = True
+    completion_format: CompletionFormat = CompletionFormat.BYTES
+
+
+class Delivery:
+    """Answers history requests from the store."""
+
+    def __init__(self, store: EnvelopeStore, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._askers: OrderedDict[RequestId, NodeId] = OrderedDict()
+
+    async def answer(
+        self,
+        payload: bytes,
+        client: Client,
+        requester: Requester,
+        *,
+        max_packet_bytes: int = TARGET_PACKET_BYTES,
+    ) -> Completion | Failure:
+        """Answer one P2P Request; return how it ended.
+
+        Args:
+            requester: who asks, and what it may still ask for.
+            max_packet_bytes: longest packet that is made of more than one envelope.
+        Raises:
+            ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
+        """
+        record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
+        try:
+            outcome, ending = await self._answer(payload, client, requester, max_packet_bytes, record)
+            await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
+            record.outcome = ending
+        finally:  # also when the client goes away, and this is cancelled
+            record.end(self._metrics, _now())
+        return outcome
+
+    async def _answer(
+        self,
+        payload: bytes,
+        client: Client,
+        requester: Requester,
+        max_packet_bytes: int,
+        record: RequestRecord,
+    ) -> tuple[Completion | Failure, Outcome]:
+        try:
+            try:
+                sealed = _decode(payload)
+                record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
+                request = self._read(sealed, requester.node_id)
+            except RequestRejected:
+                _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
+                raise
+            _admit(requester, request.cursor)
+            return await self._deliver(request, client, requester, max_packet_bytes, record), Outcome.DELIVERED
+        except RequestRejected as error:
+            record.refused(error.rejection, str(error))
+            return Failure(record.request_id, error.message), Outcome.REJECTED
+        except StoreError as error:
+            record.refused(Rejection.STORE_UNAVAILABLE, str(error))
+            return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
+
+    async def refuse(self, payload: bytes, rejected: RequestRejected, client: Client, peer: NodeId) -> None:
+        """Answer a request that is not even looked at, and counts against no limit, with an error.
+
+        Raises:
+            ConnectionLost: the client is gone.
+        """
+        record = RequestRecord(peer, _now(), fallback_request_id(payload), is_counted=False)
+        record.refused(rejected.rejection, str(rejected))
+        try:
+            with contextlib.suppress(RequestRejected):
+                record.request_id = _decode(payload).request_id
+            failure = Failure(record.request_id, rejected.message)
+            await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, failure.encode())
+            record.outcome = Outcome.REJECTED
+        finally:
+            record.end(self._metrics, _now())
+
+    def _encode(self, outcome: Completion | Failure) -> bytes:
+        if isinstance(outcome, Failure):
+            return outcome.encode()
+        return outcome.encode(self._settings.completion_format)
+
+    def _read(self, request: SealedRequest | ClearRequest, asker: NodeId) -> MailRequest:
+        settings = self._settings
+        if isinstance(request, ClearRequest):
+            if not settings.allow_clear:
+                raise RequestRejected(Rejection.CLEAR_REFUSED)
+            return decode_clear(request)
+        if request.envelope.pow() < settings.min_request_pow:
+            raise RequestRejected(Rejection.POW_TOO_LOW)
+        return decode_fields(request.request_id, self._open(request, asker))
+
+    def _open(self, request: SealedRequest, asker: NodeId) -> bytes:
+        data = request.envelope.data
+        try:
+            return open_symmetric(data, self._settings.symmetric_key).payload
+        except DecodeError:
+            pass  # not the password: then perhaps our public key
+        try:
+            opened = open_asymmetric(data, self._settings.key).payload
+        except DecodeError as error:
+            raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
+        self._check_asker(request, asker)
+        return opened
+
+    def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
+        """Refuse a request to our public key that another peer has made before.
+
+        Who has it from elsewhere and cannot read it would learn from the answer what it asks for. A request sealed with
+        the password needs no such care: whoever knows that can read it, and ask by itself. What is old is answered, as
+        by deployed mailservers: clocks of phones are wrong.
+        """
+        if self._askers.setdefault(request.request_id, asker) != asker:
+            raise RequestRejected(Rejection.REPLAYED)
+        if len(self._askers) > MAX_REMEMBERED_REQUESTS:
+            self._askers.popitem(last=False)
+
+    async def _deliver(
+        self,
+        request: MailRequest,
+        client: Client,
+        requester: Requester,
+        max_packet_bytes: int,
+        record: RequestRecord,
+    ) -> Completion:
+        lower, upper = request.bounds(int(self._clock()))
+        limit = min(request.limit or self._settings.max_limit, self._settings.max_limit)
+        record.asks(request, lower=lower, upper=upper, limit=limit)
+        bill = requester.bill(_now())
+
+        def charge(work: int) -> None:
+            record.work += work
+            bill.charge_work(work, _now())
+
+        payer = Payer(requester.address, requester.node_id, charge)
+        page = await self._find(Query(lower, upper, request.interest, request.cursor), limit, payer)
+        record.found_at = _now()
+        record.is_early = page.reached is not None
+        seqs, end = page.keys.seqs, page.end
+        del page  # whoever does not read its answer has us keep what is left of it
+        last = await self._send_all(seqs, request, client, max_packet_bytes, record, bill, payer)
+        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
+        last_hash = NO_ENVELOPE if last is None else EnvelopeHash(keccak256(last))
+        cursor = None if end is None else _cursor(end, last_hash)
+        if cursor is not None:
+            requester.give(cursor, _now())
+        return Completion(request.request_id, last_hash, cursor)
+
+    async def _find(self, query: Query, limit: int, payer: Payer) -> Page:
+        began = _now()
+
+        def goes_on(work: int) -> bool:
+            return work < PAGE_WORK and _now() - began < PAGE_TIME_S
+
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                return await self._store.find(query, limit, payer=payer, goes_on=goes_on)
+        except TimeoutError as error:
+            raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
+
+    async def _send_all(
+        self,
+        seqs: Sequence[int],
+        request: MailRequest,
+        client: Client,
+        max_packet_bytes: int,
+        record: RequestRecord,
+        bill: Bill,
+        payer: Payer,
+    ) -> bytes | None:
+        """Send what was found, packet by packet; return the last envelope, None if there was none."""
+        last = None
+        max_bytes = max_body_bytes(max_packet_bytes)
+        at, mean = 0, _LIKELY_BYTES
+        while at < len(seqs):
+            # As many as will fit, if they are as long as those of the packet before.
+            rows = seqs[at : at + (1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS))]
+            # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
+            await client.turn(min(packet_bytes(len(rows) * mean), max_packet_bytes))
+            raws = await self._store.read(rows, max_bytes, payer=payer)
+            at += len(raws.sizes)
+            bill.charge_envelopes(len(raws.sizes), _now())
+            if raws.body:
+                last, payload = raws.last, encode_body(raws.body)
+                client.send(PacketCode.P2P_MESSAGE, payload)
+                count = len(raws.sizes) - raws.sizes.count(0)
+                mean = len(raws.body) // count
+                record.sent(count, len(payload), _now())
+                self._metrics.batch_size.observe(len(payload))
+            del raws
+        return last
+
+
+def _decode(payload: bytes) -> SealedRequest | ClearRequest:
+    if len(payload) > MAX_REQUEST_BYTES:
+        raise RequestRejected(Rejection.MALFORMED, f"{len(payload)} bytes")
+    try:
+        return decode_request(payload)
+    except DecodeError as error:
+        raise RequestRejected(Rejection.MALFORMED, str(error)) from error
+
+
+def _admit(requester: Requester, cursor: Cursor | None) -> None:
+    seconds = requester.admit(cursor, _now())
+    if seconds > 0:
+        raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
+
+
+async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None:
+    """Send a packet when it may be sent.
+
+    Raises:
+        ConnectionLost: the client is gone.
+    """
+    await client.turn(len(payload))
+    client.send(code, payload)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _cursor(end: Place, last_hash: EnvelopeHash) -> Cursor:
+    """Where the next page goes on: behind the last envelope found, also if that was deleted since, or further down."""
+    created, prefix = end
+    if prefix and last_hash.startswith(prefix):
+        return Cursor(created, last_hash)
+    return Cursor(created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\x00")))

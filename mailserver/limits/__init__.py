@@ -1,0 +1,1 @@
+"""Who may do how much: rates, quotas, admission, turns, memory. What every service applies, in one place."""

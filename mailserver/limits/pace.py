@@ -1,0 +1,109 @@
+"""How fast we send to one peer: no faster than the rate limits that it has announced (6/WAKU1 "Rate Limits Field").
+
+Every packet counts. Confirmations go at once, and what can wait goes the later: live envelopes, history, requests.
+Limits of topics hold for live envelopes only: who asks for the history of a topic wants all of it.
+"""
+
+import asyncio
+
+from mailserver.limits.buckets import Buckets, TokenBucket, take_all
+from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
+
+MAX_TOPICS = 100
+"""Topics of one peer whose use is remembered, those that are at less than BURST_S ago: 40 kB, which any peer can make
+us keep."""
+
+SHARE = 0.8
+"""How much of a limit is used. The peer's clock is another, and deployed nodes fill their buckets ten times a second by
+whole tokens: at a limit of 24 packets that makes 20 a second."""
+
+BURST_S = 0.5
+"""So many seconds' worth goes at once: the deployed node's buckets hold one second's, and packets that left apart may
+arrive together."""
+
+MAX_DEBT_S = 1.0
+"""How far confirmations may put off what can wait: a peer that sends more packets than it takes gets the rest, too."""
+
+
+class Pace:
+    """The limits of one peer, and what of them is used."""
+
+    def __init__(self) -> None:
+        self._limits = (NO_RATE_LIMITS, NO_RATE_LIMITS)
+        self._packets: TokenBucket | None = None
+        self._bytes: TokenBucket | None = None
+        self._topic_packets: Buckets[bytes] | None = None
+        self._topic_bytes: Buckets[bytes] | None = None
+        self._changed = asyncio.Event()
+        self.max_packet_bytes = MAX_PACKET_BYTES
+
+    def follow(self, settings: PeerSettings) -> None:
+        """Take what the peer has announced. Who waits because of other limits begins anew."""
+        limits = settings.packet_rate_limits, settings.byte_rate_limits
+        if limits == self._limits:
+            return
+        self._limits = limits
+        packets, sizes = limits
+        now = asyncio.get_running_loop().time()
+        packet_rate, byte_rate = _lower(packets) * SHARE, _lower(sizes) * SHARE
+        self._packets = TokenBucket(packet_rate, _burst(packet_rate), now) if packet_rate else None
+        self._bytes = TokenBucket(byte_rate, _burst(byte_rate), now) if byte_rate else None
+        self._topic_packets = _by_topic(packets.topic)
+        self._topic_bytes = _by_topic(sizes.topic)
+        self.max_packet_bytes = int(min(MAX_PACKET_BYTES, _burst(byte_rate))) if byte_rate else MAX_PACKET_BYTES
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    @property
+    def limits_topics(self) -> bool:
+        """Whether it limits topics."""
+        return self._topic_packets is not None or self._topic_bytes is not None
+
+    def take_topic(self, topic: bytes, size: int) -> bool:
+        """Count an envelope of so many bytes against its topic's limits, unless that is too much now."""
+        now = asyncio.get_running_loop().time()
+        return take_all(topic, ((self._topic_packets, 1), (self._topic_bytes, size)), now)
+
+    async def take(self, size: int) -> None:
+        """Wait until a packet of so many bytes may be sent, and count it."""
+        while (seconds := self._owe(size)) > 0:  # in debt: whoever comes meanwhile waits for longer, so the order stays
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def count(self, size: int) -> None:
+        """Count a packet of so many bytes that goes at once."""
+        now = asyncio.get_running_loop().time()
+        for bucket, cost in ((self._packets, 1), (self._bytes, size)):
+            if bucket is not None and bucket.wait(0, now) < MAX_DEBT_S:
+                bucket.take(cost, now)
+
+    def correct(self, more: int) -> None:
+        """Count so many bytes more, or fewer, of a packet that was taken for another length."""
+        if self._bytes is not None:
+            self._bytes.take(more, asyncio.get_running_loop().time())
+
+    def _owe(self, size: int) -> float:
+        now = asyncio.get_running_loop().time()
+        seconds = 0.0
+        if self._packets is not None:
+            seconds = self._packets.take(1, now)
+        if self._bytes is not None:
+            seconds = max(seconds, self._bytes.take(size, now))
+        return seconds
+
+
+def _lower(limits: RateLimits) -> int:
+    """What holds for us: to the peer we are one address and one peer. 0 is no limit."""
+    return min(limits.ip or limits.peer, limits.peer or limits.ip)
+
+
+def _burst(rate: float) -> float:
+    return max(rate * BURST_S, 1)
+
+
+def _by_topic(limit: int) -> Buckets[bytes] | None:
+    rate = limit * SHARE
+    return Buckets(rate, _burst(rate), max_keys=MAX_TOPICS) if limit else None

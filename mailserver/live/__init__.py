@@ -1,0 +1,1 @@
+"""Live envelopes: judged, stored, relayed to peers, handed to whoever listens."""

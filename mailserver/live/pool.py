@@ -1,0 +1,154 @@
+"""Live envelopes in bundles, kept for peers that are slow or come later.
+
+A bundle stays until all of it has expired. If there are too many, the subnet that most of what is there came from loses
+the oldest of it: who floods the pool drives out nothing of those that have less in it, however many connections it has.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+from mailserver.live.feed import LiveEnvelope
+from mailserver.mail.pages import cut
+from mailserver.waku.bloom import FULL_INTEREST, mask_of
+from mailserver.waku.envelope import Topic
+from mailserver.waku.packets import PeerSettings
+
+MAX_BUNDLE_BYTES = 64 * 1024
+"""A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
+
+POOL_BYTES = 16 * 1024 * 1024
+"""Memory for all bundles."""
+
+ENVELOPE_OVERHEAD_BYTES = 600
+"""What Python takes for an envelope beside its bytes. It counts, or the tiniest would take 30 times as much memory."""
+
+
+class Bundle:
+    """Envelopes, at least one, that go out together.
+
+    `bytes` is how long they are, `memory` what those of each source take.
+    """
+
+    __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
+
+    def __init__(self, envelopes: Sequence[LiveEnvelope], number: int = 0) -> None:
+        self.number = number
+        self.envelopes = tuple(envelopes)
+        self.bytes = sum(len(live.envelope.raw) for live in envelopes)
+        self.last_expiry = max(live.envelope.expiry for live in envelopes)
+        self.memory: Counter[bytes | None] = Counter()
+        for live in envelopes:
+            self.memory[live.source] += memory_of(live)
+        self._masks: dict[Topic, int] | None = None
+
+    def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
+        """What a peer wants of it and does not have.
+
+        Args:
+            peer: the number of its connection: an envelope never goes back to where it came from.
+            now: Unix seconds; nothing expired is relayed.
+        """
+        interest, min_pow = settings.interest, settings.pow_requirement
+        envelopes: Iterable[LiveEnvelope] = self.envelopes
+        if interest != FULL_INTEREST:
+            wanted = interest.wanted(self._masks_of_topics())
+            if not wanted:
+                return []
+            envelopes = (live for live in envelopes if live.envelope.topic in wanted)
+        return [
+            live
+            for live in envelopes
+            if peer not in live.sighting.peers and live.envelope.expiry >= now and (not min_pow or live.pow >= min_pow)
+        ]
+
+    def without(self, sources: Container[bytes | None]) -> "Bundle | None":
+        """The same, less what these have brought; None if that is all."""
+        left = [live for live in self.envelopes if live.source not in sources]
+        return Bundle(left, self.number) if left else None
+
+    def _masks_of_topics(self) -> dict[Topic, int]:
+        """What bloom filters are held against: made for the first peer that wants less than all, and once."""
+        if self._masks is None:
+            self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in self.envelopes}}
+        return self._masks
+
+
+class Pool:
+    """The bundles. They are numbered from the first one made."""
+
+    def __init__(self, max_bytes: int = POOL_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bundles: list[Bundle] = []  # in the order of their numbers, some of which are missing
+        self.end = 0
+        """The number of the next bundle."""
+
+    def __len__(self) -> int:
+        """How many bundles there are."""
+        return len(self._bundles)
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """How many envelopes float here, and their bytes."""
+        bundles = self._bundles
+        return sum(len(bundle.envelopes) for bundle in bundles), sum(bundle.bytes for bundle in bundles)
+
+    def first(self, position: int) -> Bundle | None:
+        """The first bundle from this number on."""
+        at = bisect_left(self._bundles, position, key=lambda bundle: bundle.number)
+        return self._bundles[at] if at < len(self._bundles) else None
+
+    def add(self, envelopes: Sequence[LiveEnvelope], now: float) -> None:
+        """Put envelopes into bundles; drop what is too much then, and what has expired (`now`: Unix seconds)."""
+        for part in cut_envelopes(envelopes, MAX_BUNDLE_BYTES):
+            self._bundles.append(Bundle(part, self.end))
+            self.end += 1
+        self.purge(now)
+
+    def purge(self, now: float) -> None:
+        """Drop what has expired, whatever is still good before it, and what is too much."""
+        self._bundles = [bundle for bundle in self._bundles if bundle.last_expiry >= now]
+        memory: Counter[bytes | None] = Counter()
+        for bundle in self._bundles:
+            memory.update(bundle.memory)
+        excess = memory.total() - self._max_bytes
+        if excess > 0:
+            self._shed(_fair_losses(memory, excess))
+
+    def _shed(self, losses: dict[bytes | None, int]) -> None:
+        """Drop the oldest of what these sources have brought, of each at least so many bytes."""
+        kept: list[Bundle] = []
+        for bundle in self._bundles:
+            losing = losses.keys() & bundle.memory.keys()
+            for source in losing:
+                losses[source] -= bundle.memory[source]
+                if losses[source] <= 0:
+                    del losses[source]
+            left = bundle.without(losing) if losing else bundle
+            if left is not None:
+                kept.append(left)
+        self._bundles = kept
+
+
+def memory_of(live: LiveEnvelope) -> int:
+    """What an envelope takes of our memory, in bytes."""
+    return len(live.envelope.raw) + ENVELOPE_OVERHEAD_BYTES
+
+
+def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
+    """Cut envelopes into packets of at most so many bytes; one that is longer goes alone."""
+    for packet in cut([len(live.envelope.raw) for live in envelopes], max_bytes):
+        yield envelopes[packet.start : packet.stop]
+
+
+def _fair_losses(memory: Counter[bytes | None], excess: int) -> dict[bytes | None, int]:
+    """What each source has to lose for all to lose `excess` bytes, and none that has less than another that loses."""
+    largest = memory.most_common()
+    rest = excess  # how much the `count` largest lose, were they all brought down to the next one
+    for count, (_, size) in enumerate(largest, start=1):
+        following = largest[count][1] if count < len(largest) else 0
+        if rest <= count * (size - following):
+            level = size - -(-rest // count)
+            return {source: size - level for source, size in largest[:count] if size > level}
+        rest -= count * (size - following)
+    return dict(largest)

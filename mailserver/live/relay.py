@@ -1,0 +1,305 @@
+"""Live envelopes -> the peers that want them (6/WAKU1 "Gossip based routing").
+
+What the feed brings is put into bundles. Each peer goes through the bundles at its own pace and gets of each what it
+wants and does not have; peers that want the same of a bundle share the encoded packet. Who is too slow misses what has
+left the pool by then.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from mailserver.errors import ConnectionLost
+from mailserver.limits.admission import groups_of
+from mailserver.limits.buckets import Buckets
+from mailserver.limits.pace import Pace
+from mailserver.limits.turns import Turns
+from mailserver.live.feed import Feed, LiveEnvelope
+from mailserver.live.intake import Clock
+from mailserver.live.pool import (
+    ENVELOPE_OVERHEAD_BYTES,
+    MAX_BUNDLE_BYTES,
+    POOL_BYTES,
+    Bundle,
+    Pool,
+    cut_envelopes,
+    memory_of,
+)
+from mailserver.metrics.registry import Metrics
+from mailserver.net.connection import Connection
+from mailserver.rlpx.shared_payload import SharedPayload
+from mailserver.waku.envelope import encode_envelopes, packet_bytes
+from mailserver.waku.packets import PacketCode, PeerSettings
+
+log = logging.getLogger(__name__)
+
+BUNDLE_INTERVAL_S = 0.3
+"""How long envelopes are collected after a bundle, as by deployed nodes. The first after a pause goes at once."""
+
+COLLECT_INTERVAL_S = 0.03
+"""How often to look into the feed meanwhile: at full speed it brings 1,000 envelopes in that time, and holds 16,000."""
+
+PURGE_INTERVAL_S = 10.0
+"""How often to look for expired envelopes while none come in."""
+
+BACKLOG_BYTES_PER_MINUTE = POOL_BYTES
+BACKLOG_BURST_BYTES = 2 * POOL_BYTES
+"""What the connections of one address (of IPv6: a /64) are sent of what was there before them; beyond it, they get only
+what is new. Phones behind one address take what little they want of it."""
+
+LOOKED_AT_BYTES = 32
+"""What it counts to look whether a connection wants an envelope: in that time, so much is encrypted."""
+
+MAX_BACKLOG_ADDRESSES = 16_384
+"""Most addresses whose use of that is remembered; 200 bytes an entry. In two minutes all is forgiven."""
+
+MAX_SHARED_BYTES = 8 * 1024 * 1024
+"""Memory for encoded packets that are kept for peers that want the same, which is within moments of each other."""
+
+BUNDLED_AT_ONCE = 1000
+"""Envelopes that become bundles in one turn of the event loop: 1 ms. A flood brings 25,000 at a time: 22 ms."""
+
+WOKEN_AT_ONCE = 64
+"""So many peers are told at a time that there is a bundle, before others have their turn: to look at it takes each some
+25 us, and 2,000 at once kept a request waiting for 60 ms."""
+
+MAX_HELD_BYTES = 64 * 1024
+"""Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
+pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
+
+
+class Relay:
+    """Makes bundles of what the feed brings, and has them ready for every peer."""
+
+    def __init__(
+        self, feed: Feed, clock: Clock, *, metrics: Metrics, light_node: bool = False, pool_bytes: int = POOL_BYTES
+    ) -> None:
+        """Start with an empty pool.
+
+        Args:
+            light_node: relay what was made here only (6/WAKU1 "Light Node Field").
+        """
+        self.metrics = metrics
+        self._reader = feed.reader()
+        self._clock = clock
+        self._light_node = light_node
+        self._pool = Pool(pool_bytes)
+        self._waiting: dict[asyncio.Future[None], None] = {}  # for the next bundle
+        self._shared: OrderedDict[tuple[LiveEnvelope, ...], SharedPayload] = OrderedDict()
+        self._shared_bytes = 0
+        self._missed = 0
+        self._backlogs: Buckets[bytes] = Buckets(
+            BACKLOG_BYTES_PER_MINUTE / 60, BACKLOG_BURST_BYTES, max_keys=MAX_BACKLOG_ADDRESSES
+        )
+        self._turns = Turns()
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """How many envelopes float here, and their bytes."""
+        return self._pool.usage
+
+    async def run(self) -> None:
+        """Make bundles of what the feed brings, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(PURGE_INTERVAL_S):
+                    envelopes = await self._reader.read()
+            except TimeoutError:
+                self._purge()
+                continue
+            await self._bundle(envelopes)
+            while collected := await self._collect():
+                await self._bundle(collected)
+
+    async def _collect(self) -> list[LiveEnvelope]:
+        """Take what the feed brings in the time between two bundles, often enough that its ring does not run over."""
+        envelopes: list[LiveEnvelope] = []
+        loop = asyncio.get_running_loop()
+        due = loop.time() + BUNDLE_INTERVAL_S
+        while (left := due - loop.time()) > 0:
+            await asyncio.sleep(min(left, COLLECT_INTERVAL_S))
+            envelopes += self._reader.read_nowait()
+        if self._reader.missed > self._missed:
+            log.warning("relay missed envelopes count=%d", self._reader.missed - self._missed)
+            self.metrics.relay_missed.inc(self._reader.missed - self._missed)
+            self._missed = self._reader.missed
+        return envelopes
+
+    async def next(self, position: int) -> tuple[Bundle, int]:
+        """Wait for the first bundle from `position` on; return it and the position behind it."""
+        while True:
+            bundle = self._pool.first(position)
+            if bundle is not None:
+                return bundle, bundle.number + 1
+            bundled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[bundled] = None
+            try:
+                await bundled
+            finally:
+                self._waiting.pop(bundled, None)
+
+    @property
+    def end(self) -> int:
+        """The number of the next bundle."""
+        return self._pool.end
+
+    async def turn(self) -> None:
+        """Wait for one's turn at what takes long: those who come together do it one by one."""
+        await self._turns.wait()
+
+    def may_have_backlog(self, address: str) -> bool:
+        """Whether the connections of an address may have more of what was there before them."""
+        now = asyncio.get_running_loop().time()
+        return self._backlogs.of(groups_of(address).address, now).wait(1, now) == 0.0
+
+    def count_backlog(self, address: str, size: int) -> None:
+        """Count what a connection of this address is sent of that."""
+        now = asyncio.get_running_loop().time()
+        self._backlogs.of(groups_of(address).address, now).take(size, now)
+
+    def share(self, envelopes: Sequence[LiveEnvelope]) -> SharedPayload:
+        """The payload of Messages with these envelopes: encoded once for all who want the same within a while."""
+        key = tuple(envelopes)
+        payload = self._shared.get(key)
+        if payload is None:
+            payload = SharedPayload(encode_envelopes([live.envelope.raw for live in envelopes]))
+            self._shared[key] = payload
+            self._shared_bytes += _shared_memory(key, payload)
+            while self._shared_bytes > MAX_SHARED_BYTES and len(self._shared) > 1:
+                self._shared_bytes -= _shared_memory(*self._shared.popitem(last=False))
+        return payload
+
+    async def _bundle(self, envelopes: Sequence[LiveEnvelope]) -> None:
+        now = self._clock()
+        due = [
+            live
+            for live in envelopes
+            if live.envelope.expiry >= now and not live.is_p2p and (live.is_own or not self._light_node)
+        ]
+        for at in range(0, len(due), BUNDLED_AT_ONCE):
+            if at:
+                await asyncio.sleep(0)  # let others have their turn
+            self._pool.add(due[at : at + BUNDLED_AT_ONCE], now)
+        waiting, self._waiting = self._waiting, {}
+        for number, bundled in enumerate(waiting, start=1):
+            if not bundled.done():  # whoever waited may be gone
+                bundled.set_result(None)
+            if not number % WOKEN_AT_ONCE:
+                await asyncio.sleep(0)  # others' turn
+
+    def _purge(self) -> None:
+        """Forget what has expired while nothing came."""
+        self._pool.purge(self._clock())
+        if not len(self._pool):
+            self._shared.clear()
+            self._shared_bytes = 0
+
+
+class PeerRelay:
+    """What one peer gets of the pool."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        connection: Connection,
+        number: int,
+        pace: Pace,
+        clock: Clock,
+        turn: Callable[[int], Awaitable[None]],
+        *,
+        is_limited: bool = True,
+    ) -> None:
+        """Describe the peer; `run` does the rest.
+
+        Args:
+            number: of the connection.
+            pace: follows what the peer announces.
+            turn: waits until a packet of so many bytes may be sent.
+            is_limited: whether there is a limit to how much of what was there before it is sent.
+        """
+        self._relay = relay
+        self._connection = connection
+        self._number = number
+        self._pace = pace
+        self._clock = clock
+        self._turn = turn
+        self._is_limited = is_limited
+        self._joined_at = relay.end
+        self._position = 0
+        self._held: deque[LiveEnvelope] = deque()
+        self._held_bytes = 0
+
+    async def run(self) -> None:
+        """Send what is due until the connection ends."""
+        with contextlib.suppress(ConnectionLost):  # whoever serves the peer knows
+            while True:
+                await self._connection.drain()
+                if self._position < self._joined_at:  # a peer that comes late finds the whole pool at once
+                    await self._relay.turn()
+                else:
+                    await asyncio.sleep(0)  # others' turn
+                envelopes = await self._next()
+                for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._pace.max_packet_bytes)):
+                    await self._send(packet)
+
+    async def _next(self) -> list[LiveEnvelope]:
+        """Wait for a bundle, or until something held back may go; return what is to be sent."""
+        bundle = None
+        if not self._held:
+            bundle, self._position = await self._relay.next(self._position)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BUNDLE_INTERVAL_S):
+                    bundle, self._position = await self._relay.next(self._position)
+        if self._pace.limits_topics:  # to look at each takes ten times as long
+            await self._relay.turn()
+        now, settings = self._clock(), self._connection.settings
+        due = Bundle(self._held).select(self._number, settings, now) if self._held else []
+        self._held.clear()
+        self._held_bytes = 0
+        if bundle is not None:
+            due += self._select(bundle, settings, now)
+        if not self._pace.limits_topics:
+            return due
+        allowed = []
+        for live in due:
+            if self._pace.take_topic(live.envelope.topic, len(live.envelope.raw)):
+                allowed.append(live)
+            else:
+                self._hold(live)
+        return allowed
+
+    def _select(self, bundle: Bundle, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
+        """What the peer wants of a bundle; nothing of one from before it, if its address has had enough of those."""
+        if bundle.number >= self._joined_at or not self._is_limited:
+            return bundle.select(self._number, settings, now)
+        address = self._connection.host
+        if not self._relay.may_have_backlog(address):
+            self._position = self._joined_at
+            return []
+        selected = bundle.select(self._number, settings, now)
+        size = sum(len(live.envelope.raw) for live in selected)
+        self._relay.count_backlog(address, size + LOOKED_AT_BYTES * len(bundle.envelopes))
+        return selected
+
+    def _hold(self, live: LiveEnvelope) -> None:
+        self._held.append(live)
+        self._held_bytes += memory_of(live)
+        while self._held_bytes > MAX_HELD_BYTES and len(self._held) > 1:
+            self._held_bytes -= memory_of(self._held.popleft())
+
+    async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
+        size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
+        await self._turn(size)
+        now = self._clock()  # it may have taken a while
+        due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
+        if due:
+            self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
+            self._relay.metrics.relayed.inc(len(due))
+
+
+def _shared_memory(envelopes: Sequence[LiveEnvelope], payload: SharedPayload) -> int:
+    # As it is and compressed: what is sealed gets no shorter by that. The envelopes may have left the pool.
+    return 2 * len(payload.raw) + ENVELOPE_OVERHEAD_BYTES * len(envelopes)

@@ -1,0 +1,1 @@
+"""The peers that are connected, and what each connection is served."""

@@ -1,1 +1,0 @@
-"""What the mailserver does for its peers: it archives live envelopes and delivers history."""

@@ -1,0 +1,1 @@
+"""The store in SQLite: one writer, many readers, one file."""

@@ -1,0 +1,103 @@
+"""A copy of a store as it was at one moment, beside a daemon that goes on writing, or without one.
+
+SQLite's backup begins anew whenever another process has written between two of its steps, for ever beside a busy
+daemon. Not so here: the source is read in one transaction, so each step sees the same moment. The daemon is never kept
+from writing; its log (`-wal`) cannot be cut back meanwhile.
+
+The copy has no identity. What uses it next gives it one (`store.sqlite.connections`): rows received after the
+backup have numbers in the archive's records, and the copy will give those numbers to other rows.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from mailserver.errors import StoreError
+from mailserver.files import write_new
+from mailserver.store.sqlite.read_only import BUSY_TIMEOUT_S, check_header, check_ours
+from mailserver.store.sqlite.schema import PAGE_BYTES
+
+STEP_BYTES = 4 * 1024 * 1024
+"""So much is copied between two words of progress."""
+
+SYNC_BYTES = 16 * 1024 * 1024
+"""So much may wait to be written to the disk: more at once would hold up the daemon's own writes."""
+
+_IDENTITY_SINCE = 2
+"""The schema version that brought the identity."""
+
+OnStep = Callable[[int, int], None]
+"""Takes how many bytes are copied, and how many there are."""
+
+
+@contextlib.contextmanager
+def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """Hold the store at `path` as it is now: whatever is read in the context is of this moment.
+
+    Raises:
+        StoreError: there is none, it is foreign or of a later version, or cannot be read.
+    """
+    check_header(path)
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        with contextlib.closing(connection):
+            check_ours(connection, path)
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a read fixes the moment
+            yield connection
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the store {path}: {error}") from error
+
+
+def copy_store(source: sqlite3.Connection, target: Path, on_step: OnStep) -> int:
+    """Copy what a `snapshot` holds into a new file, check the copy, and have it on disk; return its envelopes.
+
+    Raises:
+        StoreError: it cannot be written, or is damaged: then the store is, too.
+        OSError: it cannot be synced.
+    """
+    ((page_bytes,),) = source.execute("PRAGMA page_size")
+    try:
+        _copy_pages(source, target, page_bytes or PAGE_BYTES, on_step)
+        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            copy.execute("PRAGMA synchronous = OFF")  # synced as a whole, below
+            if check_ours(copy, target) >= _IDENTITY_SINCE:
+                copy.execute("DELETE FROM identity")
+            damage = [text for (text,) in copy.execute("PRAGMA quick_check(1)") if text != "ok"]
+            ((envelopes,),) = copy.execute("SELECT coalesce(sum(envelopes), 0) FROM days")
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot make the copy {target}: {error}") from error
+    if damage:
+        raise StoreError(f"the copy is damaged, and so is the store: run waku-mailserver check ({damage[0]})")
+    _sync(target)
+    return int(envelopes)
+
+
+def _copy_pages(source: sqlite3.Connection, target: Path, page_bytes: int, on_step: OnStep) -> None:
+    synced = 0
+
+    def on_progress(status: int, remaining: int, pages: int) -> None:
+        nonlocal synced
+        done = (pages - remaining) * page_bytes
+        if done - synced >= SYNC_BYTES:
+            _sync(target)
+            synced = done
+        on_step(done, pages * page_bytes)
+
+    write_new(target, b"")  # for its owner only: SQLite would make it as the umask has it
+    with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+        copy.execute("PRAGMA journal_mode = OFF")  # who is killed leaves a copy that nobody takes for one
+        copy.execute("PRAGMA synchronous = OFF")
+        source.backup(copy, pages=max(1, STEP_BYTES // page_bytes), progress=on_progress)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""What a search of the store is asked, and what it finds; and how rows come out of SQLite: packed.
+
+Each statement packs all its rows into one. To fetch a row takes Python's lock, for which a thread waits up to 5 ms
+while the event loop is busy: a page of 1,000 rows would wait for seconds. Numbers are packed as text, with commas
+between them; bytes one after the other. (SQLite puts them together as they are, though it takes them for text.) What is
+packed keeps the order of a subquery that has a LIMIT; -1 is none.
+"""
+
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.waku.bloom import Interest
+
+SLOTS = (1, 8, 64, 256)
+"""How many things a statement looks up at once. Few sizes, so that few statements are prepared."""
+
+Place = tuple[int, bytes]
+"""Where something stands in the order of answers: (created, hash), the latter as long as it is known."""
+
+
+class Key(NamedTuple):
+    """Where an envelope stands in the order (created, hash), and its row. `hash` is the stored prefix."""
+
+    created: int
+    hash: bytes
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Envelopes created from `lower` to `upper` (Unix seconds, inclusive) that `interest` wants.
+
+    `below`: only what is strictly below this place (created, whole hash) in the order.
+    """
+
+    lower: int
+    upper: int
+    interest: Interest
+    below: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys in order, in columns: a thousand of them as tuples would take 200 kB, and a millisecond to make."""
+
+    created: "array[int]" = field(default_factory=lambda: array("q"))
+    hashes: bytes = b""
+    seqs: "array[int]" = field(default_factory=lambda: array("q"))
+
+    @classmethod
+    def of(cls, keys: Sequence[Key]) -> "Keys":
+        """The same in columns."""
+        created, seqs = array("q", [key.created for key in keys]), array("q", [key.seq for key in keys])
+        return cls(created, b"".join(key.hash for key in keys), seqs)
+
+    @classmethod
+    def unpacked(cls, created: str | None, hashes: bytes | None, seqs: str | None) -> "Keys":
+        """Of packed columns."""
+        return cls(array("q", numbers(created)), hashes or b"", array("q", numbers(seqs)))
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def __iter__(self) -> Iterator[Key]:
+        return map(Key, self.created, pieces(self.hashes, HASH_PREFIX_BYTES), self.seqs)
+
+    def __add__(self, others: "Keys") -> "Keys":
+        return Keys(self.created + others.created, self.hashes + others.hashes, self.seqs + others.seqs)
+
+    @property
+    def last(self) -> Key:
+        """The last of them; there is one."""
+        return Key(self.created[-1], self.hashes[-HASH_PREFIX_BYTES:], self.seqs[-1])
+
+    def first(self, count: int) -> "Keys":
+        """The first `count` of them, or all."""
+        return Keys(self.created[:count], self.hashes[: count * HASH_PREFIX_BYTES], self.seqs[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The first `limit` matches, newest first, and whether there may be more.
+
+    `reached`: of a page that has ended early, the place that it has come to: all that remains to be looked at is
+    strictly below. It is strictly below that of the query, too, whether anything was found or not.
+    """
+
+    keys: Keys
+    more: bool
+    reached: Place | None = None
+
+    @property
+    def end(self) -> Place | None:
+        """Where the next page goes on, the hash by its stored prefix; None if there is none."""
+        if not self.more:
+            return None
+        return self.reached or self.keys.last[:2]
+
+
+def packed_numbers(column: str) -> str:
+    """SQL that packs a column of numbers."""
+    return f"group_concat({column})"
+
+
+def packed_bytes(column: str) -> str:
+    """SQL that packs a column of bytes."""
+    return f"CAST(group_concat({column}, '') AS BLOB)"
+
+
+def numbers(packed: str | None) -> list[int]:
+    """Unpack a column of numbers."""
+    unpacked: list[int] = [] if packed is None else json.loads(f"[{packed}]")
+    return unpacked
+
+
+def pieces(packed: bytes | None, size: int) -> list[bytes]:
+    """Unpack a column of bytes, each value of this size."""
+    return [] if packed is None else [packed[at : at + size] for at in range(0, len(packed), size)]
+
+
+def slots_for(count: int) -> int:
+    """The smallest of SLOTS that holds `count`, which is at most SLOTS[-1]."""
+    return next(slots for slots in SLOTS if slots >= count)

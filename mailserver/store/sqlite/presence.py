@@ -1,0 +1,67 @@
+"""Whether the files that SQLite has open are still those that have the store's names.
+
+SQLite writes on into files that were removed or replaced, and says that all is stored; nobody ever finds it there. So
+their names are compared with what is open before anything is confirmed. That takes some microseconds, and only looks at
+the names: `mailserver.store.sqlite.connections` says why nothing may be opened here.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+from mailserver.errors import StoreError
+from mailserver.store.sqlite.wal import index_file, wal_file
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+class StoreLost(StoreError):
+    """What is open is no longer the store at its path. It stays so until the program is started again."""
+
+
+class Presence:
+    """The files of one store that was just opened. Only the thread that writes it looks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # SQLite follows links in the name of the store, and puts the others beside the file that it finds.
+        real = path.resolve()
+        names = dict.fromkeys((path, real, wal_file(real), index_file(real)))
+        # On a file system without shared memory SQLite does without log and index.
+        self._files = {str(name): found for name in names if (found := _identity(name, None)) is not None}
+        self._lost = ""
+
+    def look(self) -> str:
+        """Why the store is lost; "" if it is not."""
+        if not self._lost:
+            changed = [(name, now) for name, was in self._files.items() if (now := _identity(name, was)) != was]
+            if changed:
+                what = ", ".join(f"{name} {'was removed' if now is None else 'was replaced'}" for name, now in changed)
+                self._lost = (
+                    f"{what}: what was stored is in files that end with this process; README says how to copy them"
+                )
+        return self._lost
+
+    def check(self) -> None:
+        """Look whether what was written has become part of the store.
+
+        Raises:
+            StoreLost: it has not, and nothing will any more.
+        """
+        if self.look():
+            raise StoreLost(self._lost)
+
+
+_Identity = tuple[int, int]
+
+
+def _identity(name: Path | str, unknown: _Identity | None) -> _Identity | None:
+    """What a name stands for, a link for itself; None if for nothing, `unknown` if that cannot be told.
+
+    A disk that fails for a moment has lost no file: should it fail for longer, SQLite says so.
+    """
+    try:
+        status = os.lstat(name)
+    except OSError as error:
+        return None if error.errno in _GONE else unknown
+    return status.st_dev, status.st_ino

@@ -1,0 +1,101 @@
+"""Reading the store: what a search finds (`store.sqlite.search`), envelopes by their rows, and which are there."""
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from mailserver.store.sqlite import work
+from mailserver.store.sqlite.keys import SLOTS, Page, Query, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.store.sqlite.search import Connection, GoesOn, Search, always
+
+
+def _present(slots: int) -> str:
+    return f"""
+        WITH asked (created, hash) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        SELECT {packed_numbers("created")}, {packed_bytes("hash")} FROM (
+            SELECT e.created, e.hash
+            FROM asked AS a CROSS JOIN envelopes AS e INDEXED BY envelopes_by_time
+            WHERE e.created = a.created AND e.hash = a.hash
+            LIMIT -1
+        )
+    """
+
+
+_PRESENT = {slots: _present(slots) for slots in SLOTS}
+# Lengths without the envelopes they are of, where these are too long: SQLite then reads no more of them than where they
+# begin.
+_RAWS = f"""
+    SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
+        SELECT coalesce(length(e.raw), 0) AS size, CASE WHEN j.key = 0 OR length(e.raw) <= ? THEN e.raw END AS raw
+        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value LIMIT -1
+    )
+"""
+
+_SPREAD = 16
+"""How many times longer than the mean of what was asked for an envelope may be that is read with it. So what is read in
+vain is at most as many times what is wanted, should all of them be so long."""
+
+
+class Raws(NamedTuple):
+    """Envelopes one after the other, as a packet holds them, and the length of each; 0 of one that is gone."""
+
+    body: bytes
+    sizes: Sequence[int]
+
+    @property
+    def last(self) -> bytes:
+        """The last of them; there is one."""
+        size = next(size for size in reversed(self.sizes) if size)
+        return self.body[len(self.body) - size :]
+
+    def split(self) -> list[bytes]:
+        """Each that is there, by itself."""
+        return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0)) if end > start]
+
+
+class Finder:
+    """Answers queries by statements that each are short, whatever the query and whatever is in the store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Page:
+        """Find the first `limit` matches.
+
+        Args:
+            goes_on: whether to go on after so much work; else a page by bloom filter ends early.
+        """
+        return await Search(self._connection, query, limit, goes_on).page()
+
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> Raws:
+        """The envelopes of the first of these rows: of one at least, and of more as long as all are within `max_bytes`.
+
+        They may be fewer than that: none with one before it that is far longer than `max_bytes` would have each be.
+        """
+        longest = _SPREAD * max_bytes // max(1, len(seqs))
+        likely = work.STATEMENT + work.ENVELOPE * len(seqs) + max_bytes // work.UNIT_BYTES
+        ((packed, raws),) = await self._connection.run(_RAWS, (longest, json.dumps([*seqs])), likely)
+        self._connection.correct((len(raws or b"") - max_bytes) // work.UNIT_BYTES)
+        sizes = numbers(packed)
+        count = total = 0
+        for size in sizes:
+            if count and (size > longest or total + size > max_bytes):
+                break
+            count += 1
+            total += size
+        return Raws((raws or b"")[:total], sizes[:count])
+
+    async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
+        """Which of these places (created, prefix of the hash) an envelope stands at."""
+        found: set[tuple[int, bytes]] = set()
+        for at in range(0, len(places), SLOTS[-1]):
+            part = places[at : at + SLOTS[-1]]
+            slots = slots_for(len(part))
+            parameters: list[object] = [value for place in part for value in place]
+            parameters += [None] * (2 * slots - len(parameters))  # places that match nothing
+            most = work.STATEMENT + work.PAIR * len(part)
+            ((created, hashes),) = await self._connection.run(_PRESENT[slots], parameters, most)
+            found.update(zip(numbers(created), pieces(hashes, HASH_PREFIX_BYTES), strict=True))
+        return found

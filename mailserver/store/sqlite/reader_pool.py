@@ -1,0 +1,153 @@
+"""Read-only connections, and whose statement is next where more want to read than there are connections.
+
+Statements are short (`store.sqlite.search`), and each waits for its own turn: whoever has had less work done for it
+of late is next, by address and then by peer. So an answer of little work is there soon, however much others have asked
+for.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import aiosqlite
+
+from mailserver.errors import StoreError
+from mailserver.limits.fair_queue import GroupedFairQueue
+from mailserver.store.sqlite import work as costs
+from mailserver.store.sqlite.connections import open_reader
+from mailserver.store.sqlite.trouble import Trouble
+
+
+def _nobody(_: int) -> None:
+    """What we read for ourselves is charged to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """For whom something is read: one of a group, such as a peer of an address.
+
+    `charge` is told how much work it is, before it is done, and again, below 0, what was too much. So also what fails,
+    or is given up, is charged.
+    """
+
+    group: Hashable = None
+    member: Hashable = None
+    charge: Callable[[int], None] = _nobody
+
+
+OURSELVES = Payer()
+
+
+class _Waiting(NamedTuple):
+    payer: Payer
+    likely: int
+    turn: "asyncio.Future[aiosqlite.Connection]"
+
+
+class ReaderPool:
+    """The connections. Made by `open_readers`."""
+
+    def __init__(self, connections: Sequence[aiosqlite.Connection], trouble: Trouble) -> None:
+        self._trouble = trouble
+        # Last in, first out: what a request has just looked at is in that connection's page cache.
+        self._idle = [*connections]
+        self._waiting: GroupedFairQueue[_Waiting] = GroupedFairQueue()
+
+    async def run(
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        work: int = costs.STATEMENT,
+        payer: Payer = OURSELVES,
+        *,
+        likely: int | None = None,
+    ) -> Iterable[sqlite3.Row]:
+        """Run one statement and return all its rows.
+
+        Args:
+            work: how much it is, as far as it is known: see `mailserver.store.sqlite.work`.
+            payer: who takes it: of those that wait, whoever has had less is next.
+            likely: how much it likely is, where `work` is the most that it may be: by this it has its turn, and what it
+                was counts for the payer's next.
+        Raises:
+            StoreError: SQLite could not.
+        """
+        likely = work if likely is None else likely
+        connection = await self._take(payer, likely)
+        try:
+            payer.charge(work)
+            return await connection.execute_fetchall(sql, parameters)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the store: {self._trouble.not_read(error)}") from error
+        except asyncio.CancelledError:
+            # Nobody waits for the rows: stop the statement, so that the connection is free at once.
+            await connection.interrupt()
+            raise
+        finally:
+            if work != likely:
+                self._waiting.correct(payer.group, payer.member, work - likely)
+            self._idle.append(connection)
+            self._give()
+
+    def correct(self, work: int, payer: Payer = OURSELVES) -> None:
+        """What was run for somebody has been so much more work than was said, or less if it is below 0."""
+        payer.charge(work)
+        self._waiting.correct(payer.group, payer.member, work)
+
+    async def _take(self, payer: Payer, likely: int) -> aiosqlite.Connection:
+        turn: asyncio.Future[aiosqlite.Connection] = asyncio.get_running_loop().create_future()
+        self._waiting.add(payer.group, payer.member, _Waiting(payer, likely, turn), likely)
+        self._give()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given one at the same moment
+                self._idle.append(turn.result())
+                self._give()
+            raise
+
+    def _give(self) -> None:
+        while self._idle and len(self._waiting):
+            next_ = self._waiting.take()
+            if next_.turn.done():  # whoever waited is gone
+                self._waiting.correct(next_.payer.group, next_.payer.member, -next_.likely)
+            else:
+                next_.turn.set_result(self._idle.pop())
+
+
+@dataclass(frozen=True, slots=True)
+class PaidReader:
+    """The connections, as one payer uses them: a `mailserver.store.sqlite.search.Connection`."""
+
+    pool: ReaderPool
+    payer: Payer = OURSELVES
+
+    async def run(
+        self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None
+    ) -> Iterable[sqlite3.Row]:
+        """Run one statement, when it is the payer's turn."""
+        return await self.pool.run(sql, parameters, work, self.payer, likely=likely)
+
+    def correct(self, work: int) -> None:
+        """Charge so much more."""
+        self.pool.correct(work, self.payer)
+
+
+@contextlib.asynccontextmanager
+async def open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterator[ReaderPool]:
+    """Open so many connections to the store at `path`; they are closed at the end.
+
+    Raises:
+        StoreError: there is no such store, or it cannot be read.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = await open_reader(path)
+            stack.push_async_callback(connection.close)
+            connections.append(connection)
+        yield ReaderPool(connections, trouble)

@@ -1,0 +1,1 @@
+"""Damage to a store file: finding it, and saving what is left."""

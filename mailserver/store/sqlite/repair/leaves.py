@@ -1,0 +1,258 @@
+"""Rows of a store read from its pages, without SQLite: also where nothing leads to a page any more.
+
+Every row of `envelopes` lies in a leaf of its table, and a leaf says of itself what it is. So all pages are looked at,
+each as it stands in the log, or else in the file. What this finds is not believed: `salvage` decodes it.
+
+Format: SQLite, "Database File Format", 1.5 (freelist), 1.6 (B-tree pages, overflow), 2.1 (records).
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
+from mailserver.store.sqlite.schema import PAGE_BYTES
+from mailserver.store.sqlite.wal import PAGE_SIZES, Log
+
+TABLE_LEAF = 0x0D
+_LOCKS_AT = 2**30  # bytes from the beginning
+_LEAF_HEADER_BYTES = 8
+_MIN_CELL_BYTES = 4
+_COLUMNS = 6
+
+MAX_ROW_BYTES = 4 * 1024 * 1024
+"""No row is longer: an envelope fits into a packet of 1.5 MiB."""
+
+MAX_VARINT_BYTES = 9
+
+MAX_SHOWN_BYTES = 1024
+"""So much of what is no row is kept: how long it was is not known."""
+
+
+class Row(NamedTuple):
+    """A row as it was read; values are of any type, as the file says."""
+
+    seq: int
+    values: tuple[object, ...]
+
+
+class Unreadable(NamedTuple):
+    """Something that should have been a row: where it was, why it is none, and its bytes, as far as they are there."""
+
+    page: int
+    why: str
+    content: bytes
+
+
+class _Bad(Exception):
+    """A row is not as SQLite writes it; `str()` says why."""
+
+
+@dataclass(slots=True)
+class Pages:
+    """All pages of a store, by number, from 1.
+
+    `count`: how many there are; `missing`: how many more there should be. `free`: what the freelist names.
+    `overflow`: of each page, whether a row goes on there.
+    """
+
+    file: BinaryIO
+    log_file: BinaryIO | None
+    log: Log
+    page_bytes: int
+    count: int
+    missing: int
+    free: set[int]
+    overflow: bytearray
+
+    def read(self, page: int) -> bytes:
+        """A page as it is now; less of it, or nothing, where the file is cut off.
+
+        Raises:
+            OSError: the disk cannot read it.
+        """
+        return next(self.images(page))
+
+    def images(self, page: int) -> Iterator[bytes]:
+        """A page as it is now; of a store whose log is damaged, also as it was: rows may have moved since.
+
+        Raises:
+            OSError: the disk cannot read it.
+        """
+        if self.log_file is not None:
+            for offsets in (self.log.left, self.log.offsets) if self.log.damage else (self.log.offsets,):
+                if page in offsets:
+                    yield os.pread(self.log_file.fileno(), self.page_bytes, offsets[page])
+                    if not self.log.damage:
+                        return
+        yield os.pread(self.file.fileno(), self.page_bytes, (page - 1) * self.page_bytes)
+
+    def is_spare(self, page: int) -> bool:
+        """Whether SQLite puts something else there: the map of pages, or nothing, at the place of its locks."""
+        return (page - 2) % (self.page_bytes // 5 + 1) == 0 or page == _LOCKS_AT // self.page_bytes + 1
+
+
+def open_pages(file: BinaryIO, log_file: BinaryIO | None, log: Log | None) -> Pages:
+    """Find out how large pages are, how many there are, and which are free; what the header says is not trusted."""
+    log = log or Log(PAGE_BYTES)
+    size = os.fstat(file.fileno()).st_size
+    header = os.pread(file.fileno(), HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\x00")
+    said = int.from_bytes(header[16:18], "big")
+    page_bytes = 65536 if said == 1 else said
+    is_right = header[: len(SQLITE_MAGIC)] == SQLITE_MAGIC and page_bytes in PAGE_SIZES
+    page_bytes = page_bytes if is_right else log.page_bytes
+    # Also what lies behind the end that was committed last: it may be wrong, and rows that are too many are no harm.
+    count = max([-(-size // page_bytes), *log.offsets, *(log.left if log.damage else ())])
+    should = log.page_count or (int.from_bytes(header[28:32], "big") if is_right else 0)
+    pages = Pages(file, log_file, log, page_bytes, count, max(should - count, 0), set(), bytearray(count + 1))
+    _find_free(pages)
+    return pages
+
+
+def _find_free(pages: Pages) -> None:
+    """Pages on the freelist hold what was deleted. A freelist that is damaged is followed as far as it goes."""
+    try:
+        page = int.from_bytes(pages.read(1)[32:36], "big")
+        while 1 < page <= pages.count and page not in pages.free:
+            trunk = pages.read(page)
+            count = int.from_bytes(trunk[4:8], "big")
+            leaves = [int.from_bytes(trunk[at : at + 4], "big") for at in range(8, min(8 + 4 * count, len(trunk)), 4)]
+            if len(leaves) != count or any(not 1 < leaf <= pages.count for leaf in leaves):
+                return
+            pages.free.update([page, *leaves])
+            page = int.from_bytes(trunk[:4], "big")
+    except OSError:
+        return
+
+
+def is_leaf(content: bytes) -> bool:
+    """Whether a page says that it is a leaf of a table."""
+    return content[:1] == bytes([TABLE_LEAF])
+
+
+def is_known(page: int, content: bytes) -> bool:
+    """Whether a page may be one of a tree."""
+    kind = content[HEADER_BYTES : HEADER_BYTES + 1] if page == 1 else content[:1]
+    return kind in (b"\x02", b"\x05", b"\x0a", b"\x0d") and (page > 1 or content.startswith(SQLITE_MAGIC))
+
+
+def first_seq(content: bytes) -> int:
+    """The least number of a row in a leaf, to put leaves in order; 0 if there is none."""
+    for at in _cells(content):
+        try:
+            _, start = _varint(content, at)
+            return _varint(content, start)[0]
+        except _Bad:
+            continue
+    return 0
+
+
+def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
+    """The rows of a leaf, if it is one of `envelopes`, else nothing; note where they overflow."""
+    found: list[Row | Unreadable] = []
+    others = []
+    for at in _cells(content):
+        piece = content[at : at + MAX_SHOWN_BYTES]
+        try:
+            row = _row(pages, content, at)
+        except _Bad as error:
+            found.append(Unreadable(page, str(error), piece))
+            continue
+        if row is None:
+            others.append(Unreadable(page, "it has other columns", piece))
+        else:
+            found.append(row)
+    if any(isinstance(row, Row) for row in found):
+        return found + others
+    return [] if others else found
+
+
+def _cells(content: bytes) -> list[int]:
+    """Where the cells of a leaf begin, as it says: perhaps where none can be."""
+    count = int.from_bytes(content[3:5], "big")
+    count = min(count, len(content) // _MIN_CELL_BYTES)
+    places = content[_LEAF_HEADER_BYTES : _LEAF_HEADER_BYTES + 2 * count]
+    return [int.from_bytes(places[at : at + 2], "big") for at in range(0, len(places) - 1, 2)]
+
+
+def _row(pages: Pages, content: bytes, at: int) -> Row | None:
+    """One row; None if it is of another table."""
+    length, at = _varint(content, at)
+    seq, at = _varint(content, at)
+    if length > MAX_ROW_BYTES:
+        raise _Bad(f"a row of {length} bytes")
+    header_bytes, _ = _varint(content, at)
+    if header_bytes > length or at + header_bytes > len(content):
+        raise _Bad("its header is longer than the row")
+    kinds, place = [], _varint(content, at)[1]
+    while place < at + header_bytes:
+        kind, place = _varint(content, place)
+        kinds.append(kind)
+    if len(kinds) != _COLUMNS or kinds[0] != 0:
+        return None
+    payload = _payload(pages, content, at, length)
+    values, start = [], header_bytes
+    for kind in kinds:
+        size = _size(kind)
+        if start + size > length:
+            raise _Bad("its columns are longer than the row")
+        values.append(_value(kind, payload[start : start + size]))
+        start += size
+    return Row(seq, tuple(values[1:]))
+
+
+def _payload(pages: Pages, content: bytes, at: int, length: int) -> bytes:
+    """The whole of a row: what lies in the leaf, and what overflows."""
+    usable = pages.page_bytes  # nothing of a page is reserved in our files
+    most = usable - 35
+    if length <= most:
+        if at + length > len(content):
+            raise _Bad("it does not end in its page")
+        return content[at : at + length]
+    least = (usable - 12) * 32 // 255 - 23
+    local = least + (length - least) % (usable - 4)
+    local = local if local <= most else least
+    parts, left = [content[at : at + local]], length - local
+    page = int.from_bytes(content[at + local : at + local + 4], "big")
+    while left:
+        if not 1 < page <= pages.count:
+            raise _Bad(f"it goes on in page {page}, which is not there")
+        try:
+            more = pages.read(page)
+        except OSError as error:
+            raise _Bad(f"page {page}: {error.strerror}") from error
+        pages.overflow[page] = 1
+        parts.append(more[4 : 4 + min(left, usable - 4)])
+        if not parts[-1]:
+            raise _Bad(f"page {page} is cut off")
+        left -= len(parts[-1])
+        page = int.from_bytes(more[:4], "big")
+    return b"".join(parts)
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of one to nine bytes, and where it ends."""
+    value = 0
+    for n, byte in enumerate(content[at : at + MAX_VARINT_BYTES]):
+        if n == MAX_VARINT_BYTES - 1:
+            return value << 8 | byte, at + n + 1
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, at + n + 1
+    raise _Bad("a number does not end")
+
+
+def _size(kind: int) -> int:
+    """How many bytes a column takes."""
+    if kind >= 12:
+        return (kind - 12) // 2
+    return (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)[kind]
+
+
+def _value(kind: int, content: bytes) -> object:
+    if kind >= 12:
+        return content if kind % 2 == 0 else content.decode(errors="replace")
+    if kind in (8, 9):
+        return kind - 8
+    return int.from_bytes(content, "big", signed=True) if 1 <= kind <= 6 else None

@@ -1,0 +1,99 @@
+"""What goes wrong with an open store: remembered for whoever asks how it is, and said once in the log, not each time.
+
+A disk that is full fails every group, a hundred times a second. What cannot be read stays so, as far as anybody knows.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mailserver.store.sqlite.damage import explain
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_S = 15.0
+"""So long a failure to store counts if nobody sends anything after it: the look whether it is over takes less room."""
+
+LOG_INTERVAL_S = 60.0
+"""Least time between two lines on the same failure."""
+
+
+class Trouble:
+    """The state of one store. Only the event loop's thread uses it."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._writing = ""
+        self._failed_at = 0.0
+        self._logged_at = 0.0
+        self._not_stored = 0
+        self._checkpoint = ""
+        self._reading = ""
+        self._lost = ""
+        self._on_change: Callable[[], None] = lambda: None
+
+    def tell(self, on_change: Callable[[], None]) -> None:
+        """Have this called, on the event loop, whenever something new is wrong, or is over."""
+        self._on_change = on_change
+
+    @property
+    def writing(self) -> str:
+        """Why envelopes are not stored at present; "" if they are."""
+        return self._lost or (self._writing if self._clock() - self._failed_at < REMEMBERED_S else "")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is open is no longer the store."""
+        return bool(self._lost)
+
+    @property
+    def damage(self) -> str:
+        """What else is wrong with the file: it could not be read somewhere since it was opened; "" if nothing is."""
+        return self._reading or self._checkpoint
+
+    def not_stored(self, envelopes: int, error: sqlite3.Error) -> str:
+        """A group was not committed; return why."""
+        now, cause = self._clock(), explain(error, self._path)
+        self._not_stored += envelopes
+        if cause != self._writing or now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = now
+            log.error("store write failed envelopes=%d error=%r", self._not_stored, cause)
+        before, self._writing, self._failed_at = self.writing, cause, now
+        if before != self.writing:
+            self._on_change()
+        return cause
+
+    def lost(self, why: str) -> None:
+        """What is open is no longer the store, for good."""
+        if not self._lost:
+            log.error("store lost, nothing is stored until a restart error=%r", why)
+            self._lost = why
+            self._on_change()
+
+    def stored(self) -> None:
+        """A group was committed."""
+        if self._writing:
+            log.info("store can be written again envelopes=%d", self._not_stored)
+            self._writing, self._not_stored = "", 0
+            self._on_change()
+
+    def checkpointed(self, error: sqlite3.Error | None) -> None:
+        """The log was, or was not, written back into the file."""
+        cause = "" if error is None else explain(error, self._path)
+        if cause and cause != self._checkpoint:
+            log.error("store checkpoint failed error=%r", cause)
+        before, self._checkpoint = self._checkpoint, f"its log cannot be written back: {cause}" if cause else ""
+        if before != self._checkpoint:
+            self._on_change()
+
+    def not_read(self, error: sqlite3.Error) -> str:
+        """Something could not be read; return why."""
+        cause = explain(error, self._path)
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
+            before, self._reading = self._reading, f"some of it cannot be read: {cause}"
+            if before != self._reading:
+                self._on_change()
+        return cause

@@ -1,0 +1,1 @@
+"""What keeps the store small and the clock honest: pruning, and the time that envelopes prove."""

@@ -1,0 +1,164 @@
+"""How much time has passed for sure: what pruning by age goes by, so that a wrong clock makes nothing old.
+
+It counts on from a moment at which our clock was right, by a clock that nobody sets, and that runs on while the machine
+sleeps. Where our clock is further ahead, it was stepped, or we were not there for a while; which of the two, peers
+decide: once most of what they send agrees with our clock, it is believed, and time goes on from there. Without
+peers, what is too old goes all the same, only later: by as much as the clock has leapt.
+
+The proven moment is kept beside the store: it outlives a restart.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mailserver.errors import MailserverError
+from mailserver.files import write_atomically
+from mailserver.handoff import records
+from mailserver.metrics.registry import Metrics, count_of
+from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.waku.acceptance import Verdict
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 15.0
+"""From one look at what peers send to the next."""
+
+SAVE_INTERVAL_S = 60.0
+"""How much of the time that has passed a kill may lose: it counts late then."""
+
+LEAST_ENVELOPES = 20
+"""Fewer tell nothing of our clock: some peers' own are wrong."""
+
+MAX_DRIFT_S = 60.0
+"""A clock that moves by more between two looks was stepped: what came before says nothing of it."""
+
+NOTABLE_S = 3600.0
+"""A clock that is further ahead than this is told of: the store keeps for so much longer what is too old."""
+
+_VERSION = 1
+
+
+class ProvenTimeError(MailserverError):
+    """The record cannot be read or understood. `str()` is one line for the operator."""
+
+
+def proven_time_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-time.json")
+
+
+class ProvenTime:
+    """The time that has passed for sure. Times are Unix seconds but those of `steady`, which count from whenever."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        *,
+        metrics: Metrics,
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """Believe our clock until `begin` knows better; `path` is the store's."""
+        self._path = proven_time_file(path)
+        self._clock = clock
+        self._steady = steady
+        self._metrics = metrics
+        self._problem: str | None = None
+        self._is_told = False
+        self._counted = self._counts()
+        self._looked_offset = self._proven_offset = self._offset()
+
+    def now(self) -> float:
+        """Our clock, or the time that has passed for sure where our clock is further ahead."""
+        return min(self._clock(), self._proven())
+
+    @property
+    def ahead_s(self) -> float:
+        """How far our clock is ahead of the time that has passed for sure; below zero if it is behind."""
+        return self._offset() - self._proven_offset
+
+    async def begin(self, store: EnvelopeStore) -> None:
+        """Go on from the moment in the record; without one, from the last reception that is not in the future.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        proven: int | None = None
+        try:
+            proven = await asyncio.to_thread(_read, self._path)
+        except ProvenTimeError as error:
+            log.warning("record of the time begun anew cause=%r", str(error))
+        if proven is None:
+            proven = await store.last_reception(int(self._clock()))
+        if proven is not None:  # in an empty store nothing is old
+            self._proven_offset = proven - self._steady()
+        self._tell()
+
+    async def run(self) -> None:
+        """Look and save again and again, for ever; and save at the end, when this is cancelled."""
+        save_at = 0.0
+        try:
+            while True:
+                self.look()
+                if self._steady() >= save_at:
+                    await self.save()
+                    save_at = self._steady() + SAVE_INTERVAL_S
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            self.look()
+            await self.save()
+
+    def look(self) -> None:
+        """Believe our clock if most of what peers have sent since it was set last agrees with it."""
+        agree, contradict = counts = self._counts()  # first: a step after this is one of the next look
+        if abs(self._offset() - self._looked_offset) > MAX_DRIFT_S:
+            self._counted = counts
+        self._looked_offset = self._offset()
+        agreeing, contradicting = agree - self._counted[0], contradict - self._counted[1]
+        if agreeing + contradicting >= LEAST_ENVELOPES:
+            self._counted = counts
+            if agreeing >= LEAST_ENVELOPES and agreeing > contradicting:
+                self._proven_offset = self._looked_offset
+        self._tell()
+
+    async def save(self) -> None:
+        """Write the record; what cannot be written is said once, until it can."""
+        text = json.dumps({"version": _VERSION, "proven_at": max(int(self._proven()), 0)}) + "\n"
+        try:
+            await asyncio.to_thread(write_atomically, self._path, text)
+            self._problem = None
+        except OSError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("record of the time not written error=%r", self._problem)
+
+    def _proven(self) -> float:
+        return self._proven_offset + self._steady()
+
+    def _offset(self) -> float:
+        return self._clock() - self._steady()
+
+    def _counts(self) -> tuple[float, float]:
+        """How many envelopes of peers agree with our clock, and how many contradict it."""
+        rejected = self._metrics.rejected
+        contradict = count_of(rejected[Verdict.VERY_OLD]) + count_of(rejected[Verdict.FROM_THE_FUTURE])
+        return count_of(self._metrics.timely), contradict
+
+    def _tell(self) -> None:
+        is_ahead = self.ahead_s > NOTABLE_S
+        if is_ahead and not self._is_told:
+            log.warning("clock is ahead of the time that has passed, ages go by the latter seconds=%.0f", self.ahead_s)
+        elif self._is_told and not is_ahead:
+            log.info("clock is believed, ages go by it")
+        self._is_told = is_ahead
+
+
+def _read(path: Path) -> int | None:
+    def decode(record: records.Record) -> int:
+        return records.count_of("proven_at", record.get("proven_at"))
+
+    return records.read_record(path, decode, version=_VERSION, what="record of the time", error=ProvenTimeError)

@@ -1,0 +1,30 @@
+"""The interface is tested on both event loops; what has no socket, on asyncio's."""
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.nodes import RunningNode, running_node
+from tests.loops import on_both_loops_in
+
+WITHOUT_SOCKETS = ("test_filters.py", "test_keys.py", "test_topic_index.py")
+
+
+pytest_asyncio_loop_factories = on_both_loops_in(
+    *(file.name for file in Path(__file__).parent.glob("test_*.py") if file.name not in WITHOUT_SOCKETS)
+)
+
+
+@pytest.fixture(autouse=True)
+def asyncio_does_not_log_that_the_machine_is_slow(caplog: pytest.LogCaptureFixture) -> None:
+    """Some of these tests say that nothing is logged; on a busy machine asyncio's debug mode warns of slow steps."""
+    caplog.set_level(logging.ERROR, "asyncio")
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[RunningNode]:
+    """A node that speaks as the specification does and takes any proof of work."""
+    async with running_node(tmp_path) as running:
+        yield running

@@ -1,0 +1,374 @@
+"""mailserver.catchup.ledger: accounts, and the file that a kill leaves whole."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailserver.catchup.ledger import MAX_ACCOUNTS, MAX_FILE_BYTES, PROGRESS_FILE, Account, SyncError, open_ledger
+from mailserver.catchup.ranges import LATE_S, MAX_RANGES, WINDOW_S, Range
+from mailserver.codec.keys import NodeId
+from mailserver.mail.request import Cursor
+from mailserver.waku.envelope import EnvelopeHash
+from tests.pairs import digest
+from tests.store.samples import names_in
+
+NOW = 1_795_236_010
+ONE = NodeId(bytes(range(64)))
+OTHER = NodeId(bytes(64))
+CURSOR = Cursor(NOW, EnvelopeHash(digest("envelope")))
+
+
+def window_of(account: Account) -> Range:
+    window = account.window()
+    assert window is not None
+    return window
+
+
+# Accounts
+
+
+def test_windows_come_newest_first_until_nothing_is_owed() -> None:
+    account = Account()
+    account.add(Range(NOW - 2 * WINDOW_S, NOW))
+    uppers = []
+
+    while account.window() is not None:
+        uppers.append(window_of(account).upper)
+        account.finish()
+
+    assert uppers == [NOW, NOW - WINDOW_S, NOW - 2 * WINDOW_S]
+    assert account.pending == []
+
+
+def test_window_is_the_same_until_it_is_finished() -> None:
+    account = Account()
+    account.add(Range(0, 10))
+
+    first = window_of(account)
+    account.add(Range(100, 200))
+    account.advance(CURSOR)
+
+    assert account.window() == Range(first.lower, first.upper, CURSOR)
+    account.finish()
+    assert account.window() == Range(100, 200)
+
+
+def test_window_can_be_begun_again() -> None:
+    account = Account()
+    account.add(Range(0, 10))
+    account.window()
+    account.advance(CURSOR)
+
+    account.advance(None)
+
+    assert account.window() == Range(0, 10)
+
+
+def test_postponed_window_is_asked_for_last_and_from_its_beginning() -> None:
+    account = Account()
+    account.add(Range(NOW - 2 * WINDOW_S, NOW))
+    postponed = window_of(account)
+    account.advance(CURSOR)
+
+    account.postpone()
+    windows = []
+    while account.window() is not None:
+        windows.append(window_of(account))
+        account.finish()
+
+    assert len(windows) == 3
+    assert windows[-1] == postponed
+
+
+def test_account_stays_small_whatever_is_postponed() -> None:
+    account = Account()
+    account.add(Range(NOW - 100 * WINDOW_S, NOW))
+
+    for _ in range(500):
+        account.window()
+        account.postpone()
+        assert len(account.pending) <= MAX_RANGES
+    account.window()
+
+    assert len(account.pending) <= MAX_RANGES + 1  # as many as a file may have
+    assert sum(part.seconds for part in account.pending) == 100 * WINDOW_S + 1
+
+
+def test_what_is_asked_for_twice_is_owed_once() -> None:
+    account = Account()
+    account.add(Range(0, NOW))
+    window = window_of(account)
+
+    account.add(Range(0, NOW))
+    account.add(Range(window.lower, NOW - 5))
+    account.add(Range(0, NOW + 50))
+
+    assert account.pending == [window, Range(NOW - LATE_S + 1, NOW + 50), Range(0, window.lower - 1)]
+
+
+def test_what_was_paid_can_be_asked_for_again() -> None:
+    account = Account()
+    account.add(Range(0, 10))
+    account.window()
+    account.finish()
+
+    account.add(Range(0, 10))
+
+    assert account.window() == Range(0, 10)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3 * MAX_RANGES))
+def test_account_stays_small_whatever_is_added(starts: list[int]) -> None:
+    account = Account()
+
+    for start in starts:
+        account.add(Range(start, start + 5))
+        account.window()
+
+        assert len(account.asked) <= MAX_RANGES
+        assert len(account.pending) <= MAX_RANGES + 1
+        for moment in range(start, start + 6):
+            assert any(part.lower <= moment <= part.upper for part in account.pending)
+
+
+# The file
+
+
+async def test_ledger_without_a_file_owes_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+
+    await ledger.save()
+
+    assert ledger.account(ONE).pending == []
+    assert names_in(tmp_path) == set()
+
+
+async def test_what_was_saved_is_owed_by_the_next_process(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    account = ledger.account(ONE)
+    account.add(Range(NOW - 3 * WINDOW_S, NOW))
+    account.window()
+    account.advance(CURSOR)
+    ledger.account(OTHER).add(Range(5, 6))
+    ledger.note_change()
+    await ledger.save()
+
+    again = open_ledger(tmp_path)
+
+    assert again.account(ONE).pending == account.pending
+    assert again.account(ONE).asked == account.asked
+    assert again.account(ONE).window() == Range(NOW - WINDOW_S + 1, NOW, CURSOR)
+    assert again.account(OTHER).pending == [Range(5, 6)]
+
+
+async def test_source_that_owes_nothing_is_not_in_the_file(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.account(ONE).add(Range(5, 6))
+    ledger.account(ONE).window()
+    ledger.account(ONE).finish()
+    ledger.note_change()
+
+    await ledger.save()
+
+    assert json.loads((tmp_path / PROGRESS_FILE).read_text()) == {"version": 1, "missed": [], "sources": {}}
+
+
+async def test_source_that_is_not_asked_now_is_kept_until_there_are_too_many(tmp_path: Path) -> None:
+    for number in range(MAX_ACCOUNTS + 2):
+        ledger = open_ledger(tmp_path)
+        ledger.account(ONE).add(Range(0, 1))
+        ledger.account(NodeId(number.to_bytes(64, "big"))).add(Range(5, 6))
+        ledger.note_change()
+        await ledger.save()
+
+    sources = json.loads((tmp_path / PROGRESS_FILE).read_text())["sources"]
+
+    assert len(sources) == MAX_ACCOUNTS
+    assert ONE.hex() in sources
+    assert bytes(64).hex() not in sources
+
+
+async def test_source_that_is_asked_is_kept_however_many_were_asked_by_the_way(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    account = ledger.account(ONE)
+    for number in range(MAX_ACCOUNTS + 2):
+        by_the_way = NodeId(number.to_bytes(64, "big"))
+        ledger.account(by_the_way)
+        ledger.forget(by_the_way)
+    account.add(Range(5, 6))
+    ledger.note_change()
+
+    await ledger.save()
+
+    assert open_ledger(tmp_path).account(ONE).pending == [Range(5, 6)]
+
+
+async def test_what_is_missed_is_in_the_file_whoever_is_asked(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.note_missed(Range(50, 60))
+    ledger.note_missed(Range(5, 6))
+    ledger.note_missed(Range(55, 70))
+    await ledger.save()
+
+    assert open_ledger(tmp_path).missed == [Range(50, 70), Range(5, 6)]
+
+
+def test_what_is_missed_stays_small(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+
+    for at in range(0, 1000 * MAX_RANGES, 1000):
+        ledger.note_missed(Range(at, at + 5))
+    assert len(ledger.missed) == MAX_RANGES
+    ledger.note_missed(Range(NOW, NOW))
+
+    assert ledger.missed == [Range(0, NOW)]
+
+
+async def test_file_with_as_much_as_there_may_be_is_read(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    for number in range(MAX_ACCOUNTS):
+        account = ledger.account(NodeId(number.to_bytes(64, "big")))
+        for at in range(MAX_RANGES):
+            account.add(Range(NOW + 100 * at, NOW + 100 * at + 50))
+            account.window()
+            account.advance(CURSOR)
+    ledger.note_change()
+    await ledger.save()
+
+    assert (tmp_path / PROGRESS_FILE).stat().st_size < MAX_FILE_BYTES // 4
+    assert len(open_ledger(tmp_path).account(OTHER).pending) == MAX_RANGES
+
+
+async def test_failed_write_leaves_the_file_and_is_tried_again(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.account(ONE).add(Range(5, 6))
+    ledger.note_change()
+    await ledger.save()
+    before = (tmp_path / PROGRESS_FILE).read_text()
+    ledger.account(ONE).add(Range(50, 60))
+    ledger.note_change()
+
+    (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
+    with pytest.raises(SyncError, match=r"cannot write .*sync\.json"):
+        await ledger.save()
+    assert (tmp_path / PROGRESS_FILE).read_text() == before
+    (tmp_path / f"{PROGRESS_FILE}.tmp").rmdir()
+    await ledger.save()
+
+    assert open_ledger(tmp_path).account(ONE).pending == [Range(50, 60), Range(5, 6)]
+
+
+async def test_cancelled_save_has_finished_its_write(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    for number in range(20):
+        ledger.account(ONE).add(Range(100 * number, 100 * number + 6))
+        ledger.note_change()
+        saving = asyncio.create_task(ledger.save())
+        await asyncio.sleep(0)
+        saving.cancel()
+        await asyncio.wait([saving])
+
+        assert open_ledger(tmp_path).account(ONE).pending[0].lower == 100 * number
+
+
+async def test_saves_at_once_follow_each_other(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+
+    async def add_and_save(number: int) -> None:
+        ledger.account(ONE).add(Range(100 * number, 100 * number + 6))
+        ledger.note_change()
+        await ledger.save()
+
+    await asyncio.gather(*(add_and_save(number) for number in range(20)))
+
+    assert len(open_ledger(tmp_path).account(ONE).pending) == 20
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A good file's content, with changes to its one pending range."""
+    fields = {"lower": 5, "upper": 6, **changes}
+    return {"version": 1, "missed": [], "sources": {ONE.hex(): {"asked": [], "pending": [fields]}}}
+
+
+def test_good_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / PROGRESS_FILE).write_text(json.dumps(record(cursor=CURSOR.encode().hex())))
+
+    assert open_ledger(tmp_path).account(ONE).pending == [Range(5, 6, CURSOR)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        "1" * 10_000,
+        '"\udcff"',
+        json.dumps(record())[:-1],
+        json.dumps({"version": 1}),
+        json.dumps({**record(), "version": 2}),
+        json.dumps({"version": 1, "sources": {}}),
+        json.dumps({**record(), "missed": {}}),
+        json.dumps({**record(), "missed": [{"lower": 7, "upper": 6}]}),
+        json.dumps({"version": "1" * 10_000}),
+        json.dumps({"version": 1, "sources": []}),
+        json.dumps({"version": 1, "sources": {"00" * 10_000: {"asked": [], "pending": []}}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): [0] * 10_000}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): {"asked": [], "pending": "1" * 10_000}}}),
+        json.dumps({"version": 1, "sources": {"00": {"asked": [], "pending": []}}}),
+        json.dumps({"version": 1, "sources": {"g" * 128: {"asked": [], "pending": []}}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): []}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): {"asked": []}}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): {"pending": []}}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): {"asked": [], "pending": [5]}}}),
+        json.dumps({"version": 1, "sources": {ONE.hex(): {"asked": [], "pending": [record()] * 100}}}),
+        json.dumps({"version": 1, "sources": {f"{number:0128x}": [] for number in range(MAX_ACCOUNTS + 1)}}),
+        json.dumps(record(lower=7)),
+        json.dumps(record(lower=-1)),
+        json.dumps(record(lower=True)),
+        json.dumps(record(lower=5.0)),
+        json.dumps(record(lower=None)),
+        json.dumps(record(upper=2**32)),
+        json.dumps(record(upper="6")),
+        json.dumps(record(cursor=7)),
+        json.dumps(record(cursor="00")),
+        json.dumps(record(cursor="zz" * 36)),
+        json.dumps(record()) + " " * MAX_FILE_BYTES,
+    ],
+)
+def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: str) -> None:
+    path = tmp_path / PROGRESS_FILE
+    path.write_bytes(content.encode(errors="surrogateescape"))
+
+    with pytest.raises(SyncError) as caught:
+        open_ledger(tmp_path)
+
+    assert str(caught.value).startswith(f"{path} is damaged: ")
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).endswith(
+        "; delete it, and fetch what may be missing here with waku-mailserver sync --since"
+    )
+    assert path.read_bytes() == content.encode(errors="surrogateescape")
+
+
+@given(st.data())
+def test_every_truncation_is_whole_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("sync")
+    text = json.dumps(record(cursor=CURSOR.encode().hex()))
+    (folder / PROGRESS_FILE).write_text(text[: data.draw(st.integers(0, len(text) - 1))])
+
+    with pytest.raises(SyncError):
+        open_ledger(folder)
+
+
+def test_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / PROGRESS_FILE).mkdir()
+
+    with pytest.raises(SyncError, match=r"cannot read .*sync\.json"):
+        open_ledger(tmp_path)

@@ -1,0 +1,145 @@
+"""mailserver.data_dir.own_store: a store is made where there never was one, and missed where there was."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mailserver.data_dir.own_store import RECORD_FILE, open_own_store
+from mailserver.errors import StartupError, StoreError
+from mailserver.store.sqlite.schema import STORE_FILE
+from tests.mailservers import fill, make_envelopes
+
+
+async def start(data_dir: Path) -> str:
+    """Open and close the store; return its identity."""
+    async with open_own_store(data_dir) as store:
+        return await store.identity()
+
+
+async def refusal(data_dir: Path) -> str:
+    with pytest.raises(StartupError) as refused:
+        await start(data_dir)
+    return str(refused.value)
+
+
+async def test_first_start_makes_a_store_and_writes_down_which(tmp_path: Path) -> None:
+    identity = await start(tmp_path)
+
+    record = json.loads((tmp_path / RECORD_FILE).read_text())
+    assert record == {"version": 1, "identity": identity}
+    assert await start(tmp_path) == identity
+
+
+async def test_store_that_has_gone_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    await start(tmp_path)
+    store = tmp_path / STORE_FILE
+    store.unlink()
+
+    assert await refusal(tmp_path) == (
+        f"{store} is not there, and was before: mount its disk or restore a backup; to begin with an empty one, delete "
+        f"{tmp_path / RECORD_FILE}"
+    )
+    assert not store.exists()
+
+
+async def test_store_that_a_version_without_the_record_had_is_missed_too(tmp_path: Path) -> None:
+    await start(tmp_path)
+    (tmp_path / STORE_FILE).unlink()
+    (tmp_path / "enode").touch()
+
+    assert (await refusal(tmp_path)).endswith(f"delete {tmp_path / RECORD_FILE} and {tmp_path / 'enode'}")
+    (tmp_path / RECORD_FILE).unlink()
+    assert (await refusal(tmp_path)).endswith(f"delete {tmp_path / 'enode'}")
+
+
+async def test_what_the_refusal_names_begins_with_an_empty_store(tmp_path: Path) -> None:
+    before = await start(tmp_path)
+    (tmp_path / STORE_FILE).unlink()
+    (tmp_path / RECORD_FILE).unlink()
+
+    assert await start(tmp_path) != before
+
+
+async def test_store_that_was_emptied_is_refused(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).touch()  # as a first start leaves it that is killed at once
+    await start(tmp_path)
+    (tmp_path / STORE_FILE).write_bytes(b"")
+
+    assert "is empty, and was before" in await refusal(tmp_path)
+    assert (tmp_path / STORE_FILE).read_bytes() == b""
+
+
+async def test_link_to_a_disk_that_is_not_mounted_is_no_first_start(tmp_path: Path) -> None:
+    await start(tmp_path)
+    (tmp_path / STORE_FILE).unlink()
+    (tmp_path / STORE_FILE).symlink_to(tmp_path / "disk" / STORE_FILE)
+
+    assert "is not there, and was before" in await refusal(tmp_path)
+
+
+async def test_log_without_its_store_is_to_be_put_back(tmp_path: Path) -> None:
+    async with open_own_store(tmp_path) as store:
+        await fill(store, make_envelopes(3))
+        log = (tmp_path / f"{STORE_FILE}-wal").read_bytes()
+    (tmp_path / STORE_FILE).unlink()
+    (tmp_path / f"{STORE_FILE}-wal").write_bytes(log)
+
+    with pytest.raises(StoreError, match="is not there, but its log"):
+        await start(tmp_path)
+
+
+async def test_another_store_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "other").mkdir()
+    first, other = await start(tmp_path), await start(tmp_path / "other")
+    (tmp_path / "other" / STORE_FILE).replace(tmp_path / STORE_FILE)
+
+    for _ in range(2):
+        assert await start(tmp_path) == other
+
+    assert caplog.messages == [f"store is another than before was={first} is={other}"]
+
+
+async def test_backup_that_was_put_in_its_place_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = await start(tmp_path)
+    connection = sqlite3.connect(tmp_path / STORE_FILE)
+    connection.execute("DELETE FROM identity")  # as in a backup
+    connection.commit()
+    connection.close()
+
+    now = await start(tmp_path)
+
+    assert now != first
+    assert caplog.messages == [f"store is another than before was={first} is={now}"]
+
+
+async def test_damaged_record_is_told_and_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    identity = await start(tmp_path)
+    (tmp_path / RECORD_FILE).write_text("{")
+
+    await start(tmp_path)
+
+    (line,) = caplog.messages
+    assert "record of the store begun anew" in line
+    assert json.loads((tmp_path / RECORD_FILE).read_text())["identity"] == identity
+
+
+async def test_record_that_says_the_same_is_left_alone(tmp_path: Path) -> None:
+    await start(tmp_path)
+    before = (tmp_path / RECORD_FILE).stat().st_ino
+
+    await start(tmp_path)
+
+    assert (tmp_path / RECORD_FILE).stat().st_ino == before
+
+
+async def test_record_that_cannot_be_written_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f"{RECORD_FILE}.tmp").mkdir()
+
+    identity = await start(tmp_path)
+
+    assert identity
+    assert caplog.messages == ["record of the store not written error='Is a directory'"]

@@ -1,0 +1,29 @@
+"""Which event loops tests run on: asyncio's, and uvloop's, which the daemon runs on.
+
+What has to do with sockets runs on both. A folder's `conftest.py` takes one of these as its
+`pytest_asyncio_loop_factories`; in a folder without, tests run on asyncio's.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+Factories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
+
+_BOTH: Factories = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on_both_loops() -> Factories:
+    """Have every test of the folder run on both."""
+    return _BOTH
+
+
+def on_both_loops_in(*files: str) -> Callable[[pytest.Item], Factories]:
+    """Have the tests of these files run on both, and the others of the folder on asyncio's."""
+
+    def pytest_asyncio_loop_factories(item: pytest.Item) -> Factories:
+        return _BOTH if item.path.name in files else {"asyncio": _BOTH["asyncio"]}
+
+    return pytest_asyncio_loop_factories

@@ -1,0 +1,70 @@
+"""mailserver.peers.outlet: what a packet is more or less than its turn was for counts with the next."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from mailserver.limits.pace import Pace
+from mailserver.limits.turns import Share, Turns
+from mailserver.net.connection import Connection
+from mailserver.peers.outlet import Outlet
+from mailserver.waku.packets import PacketCode, PeerSettings, RateLimits
+from tests.simulated_time import in_simulated_time
+
+
+@dataclass
+class Sent:
+    """Where it leads to: takes down when what was sent."""
+
+    packets: list[tuple[float, int]] = field(default_factory=list)
+
+    async def drain(self) -> None:
+        """It reads everything at once."""
+
+    def send(self, code: PacketCode, payload: bytes) -> None:
+        assert code is PacketCode.P2P_MESSAGE
+        self.packets.append((asyncio.get_running_loop().time(), len(payload)))
+
+
+async def sent_through(outlet: Outlet, packets: list[tuple[int, int]]) -> None:
+    for expected, size in packets:
+        await outlet.turn(expected)
+        outlet.send(PacketCode.P2P_MESSAGE, bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("packets", "moments"),
+    [
+        ([(400, 400)] * 4, [0.0, 0.5, 1.0, 1.5]),
+        ([(400, 800)] * 3, [0.0, 1.0, 2.0]),  # the second waits for the rest of the first
+        ([(400, 100)] * 5, [0.0, 0.125, 0.25, 0.375, 0.5]),
+    ],
+)
+@in_simulated_time
+async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
+    packets: list[tuple[int, int]], moments: list[float]
+) -> None:
+    pace, sent = Pace(), Sent()
+    pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
+
+    await sent_through(Outlet(cast(Connection, sent), pace, Share(Turns(), 10**9)), packets)
+
+    assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
+
+
+@pytest.mark.parametrize(("expected", "size", "turns"), [(10, 10, 0), (10, 60, 1), (60, 10, 0), (100, 100, 4)])
+async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turns: int) -> None:
+    waited = 0
+
+    class Counted(Turns):
+        async def wait(self, work: int = 1, who: object = None) -> None:
+            nonlocal waited
+            waited += 1
+
+    outlet = Outlet(cast(Connection, Sent()), Pace(), Share(Counted(), 100))
+
+    await sent_through(outlet, [(expected, size)] * 4)
+
+    assert waited == turns

@@ -1,0 +1,26 @@
+"""What the tests of searches share: stores of whatever envelopes they give."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mailserver.store.sqlite.writer import NewEnvelope
+from tests.store.samples import make_store
+from tests.store.sqlite.statements import Made, Statements
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    """Makes a store of these envelopes and opens it."""
+    opened: list[Statements] = []
+
+    def make(envelopes: Sequence[NewEnvelope]) -> Statements:
+        path = tmp_path / f"{len(opened)}.db"
+        make_store(path, envelopes)
+        opened.append(Statements(path))
+        return opened[-1]
+
+    yield make
+    for statements in opened:
+        statements.connection.close()

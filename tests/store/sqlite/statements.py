@@ -1,0 +1,58 @@
+"""A Finder on one plain connection, which keeps what it runs and counts what that takes."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mailserver.store.sqlite.keys import Page
+from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.writer import NewEnvelope
+
+
+class Statements:
+    """Runs a Finder's statements on one plain connection, and keeps them: each with its rows, the steps of SQLite's
+    machine that it took, and what it was said to take."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+        self.run_so_far: list[tuple[str, Sequence[Any]]] = []
+        self.rows_so_far: list[Sequence[Any]] = []
+        self.finder = Finder(self)
+        self.steps = self.work = 0
+        self.connection.set_progress_handler(self.count_step, 1)
+
+    async def run(self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Iterable[Any]:
+        assert likely is None or likely <= work
+        self.work += work
+        self.run_so_far.append((sql, parameters))
+        rows = self.connection.execute(sql, tuple(parameters)).fetchall()
+        assert len(rows) == 1  # to fetch another takes Python's lock once more
+        self.rows_so_far += rows
+        return rows
+
+    def correct(self, work: int) -> None:
+        self.work += work
+
+    def count_step(self) -> int:
+        self.steps += 1
+        return 0
+
+    def plans(self) -> list[str]:
+        """How SQLite carries out each statement that was run."""
+        return [
+            "; ".join(detail for *_, detail in self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", tuple(parameters)))
+            for sql, parameters in self.run_so_far
+        ]
+
+
+Made = Callable[[Sequence[NewEnvelope]], Statements]
+"""Makes a store of these envelopes and opens it: the fixture `made`."""
+
+
+def places(page: Page) -> list[tuple[int, bytes]]:
+    return [(key.created, key.hash) for key in page.keys]
+
+
+def stored_places(envelopes: Iterable[NewEnvelope]) -> list[tuple[int, bytes]]:
+    return [(envelope.created, envelope.hash[:16]) for envelope in envelopes]

@@ -1,0 +1,84 @@
+"""mailserver.store.sqlite.worker: a connection in a thread of its own."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from mailserver.store.sqlite.worker import Worker
+from tests.waiting import until
+
+
+def connect() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+@contextlib.asynccontextmanager
+async def started() -> AsyncIterator[Worker]:
+    worker = await Worker.start(connect)
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("store-writer")]
+
+
+async def test_work_is_done_in_its_order_in_one_thread_that_is_not_the_loop_s() -> None:
+    names: list[tuple[int, str]] = []
+
+    def note(number: int, connection: sqlite3.Connection) -> None:
+        names.append((number, threading.current_thread().name))
+
+    async with started() as worker:
+        await asyncio.gather(*(worker.run(partial(note, number)) for number in range(20)))
+        there = threads()
+
+    assert [number for number, _ in names] == list(range(20))
+    assert [{name for _, name in names}] == [set(there)]
+    assert len(there) == 1
+    assert threads() == []
+
+
+async def test_result_and_error_of_work_are_its_caller_s() -> None:
+    async with started() as worker:
+        assert (await worker.run(lambda connection: connection.execute("SELECT 1").fetchall())) == [(1,)]
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await worker.run(lambda connection: connection.execute("SELECT * FROM missing"))
+        assert (await worker.run(lambda connection: connection.execute("SELECT 2").fetchall())) == [(2,)]
+
+
+async def test_work_that_nobody_waits_for_any_more_is_done_before_the_end() -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def long(connection: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait(10)
+        connection.execute("SELECT 1")
+        done.set()
+
+    async with started() as worker:
+        waiting = asyncio.create_task(worker.run(long))
+        await until(begun.is_set)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        go_on.set()
+
+    assert done.is_set()
+
+
+async def test_what_cannot_be_opened_leaves_no_thread() -> None:
+    def fail() -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open")
+
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        await Worker.start(fail)
+
+    await until(lambda: threads() == [])
