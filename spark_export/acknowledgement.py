@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from spark_export.archive import Archive
 from spark_export.errors import ExportError
 from spark_export.faults import Fault, Incidents, Loss
-from spark_export.records import lost_of, quarantined_rows
+from spark_export.manifest import lost_of, quarantined_rows
 from spark_export.storage import open_storage
 
 log = logging.getLogger(__name__)

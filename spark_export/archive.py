@@ -1,7 +1,7 @@
 """The archive's directories, and how a period changes in them.
 
     date=2026-11-20/topic_prefix=9/part-...parquet    what every Parquet reader sees
-    _archive.json, _records/                          what is in it (`spark_export.records`)
+    _archive.json, _records/                          what is in it (`spark_export.manifest`)
     _staging/RUN/data/date=...                        what a run is writing; RUN/publish.json once it is verified
     _snapshots/date=.../run=.../topic_prefix=9/part-..   second names of the same files, for `read_archive`
     _quarantine/, _runs/                              rows set aside; a report of each run
@@ -28,7 +28,7 @@ from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError, RecordDamaged
 from spark_export.faults import Fault, FaultKind
 from spark_export.layout import Layout
-from spark_export.records import (
+from spark_export.manifest import (
     PeriodRecord,
     decode_record,
     decode_records,

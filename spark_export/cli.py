@@ -56,7 +56,7 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
         ),
         "now": (service + "now", options.NOW_OPTIONS, "compact once, as the schedule does, at once"),
         "last": (
-            "spark_export.last:last",
+            "spark_export.last_command:last",
             options.LAST_OPTIONS,
             "say how the last run went and when the next is due; exit code 1 if something is wrong with that",
         ),

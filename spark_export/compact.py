@@ -20,19 +20,16 @@ from pyspark.sql import functions as F
 
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, staged_data
+from spark_export.archived_record import check_archive_is_there, hand_over, last_found
 from spark_export.config import CompactConfig
 from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.faults import Incidents
 from spark_export.fingerprint import Fingerprint, aggregates
 from spark_export.full_disk import full_disk_told
-from spark_export.handover import check_archive_is_there, hand_over, last_found
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
-from spark_export.mending import Mending
-from spark_export.plan import Group, last_day, new_layout, plan_groups
-from spark_export.quarantine import quarantine
-from spark_export.records import (
+from spark_export.manifest import (
     DayRecord,
     PeriodRecord,
     lost_of,
@@ -40,6 +37,9 @@ from spark_export.records import (
     quarantined_rows,
     seq_before,
 )
+from spark_export.mending import Mending
+from spark_export.plan import Group, last_day, new_layout, plan_groups
+from spark_export.quarantine import quarantine
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, StoreSource, options_of

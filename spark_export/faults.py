@@ -2,7 +2,7 @@
 
     _incidents.json    an incident for each period that was found faulty: when, which files, and what became of them
 
-How many rows are lost stands in the periods' records (`spark_export.records.lost_of`), which change in one step with
+How many rows are lost stands in the periods' records (`spark_export.manifest.lost_of`), which change in one step with
 the files. An incident says which files they were in.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_export.days import day_name, parse_day, utc_text
 from spark_export.errors import ExportError
-from spark_export.records import PeriodRecord, lost_of
+from spark_export.manifest import PeriodRecord, lost_of
 from spark_export.storage import Storage
 
 INCIDENTS_FILE = "_incidents.json"

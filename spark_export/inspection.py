@@ -20,7 +20,7 @@ from spark_export.faults import Fault, FaultKind
 from spark_export.fingerprint import Fingerprint
 from spark_export.layout import Layout
 from spark_export.load import Written, read_files
-from spark_export.records import FileRecord, PeriodRecord
+from spark_export.manifest import FileRecord, PeriodRecord
 from spark_export.schema import PERIOD
 from spark_export.session import root_cause
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from spark_export.fingerprint import Fingerprint, aggregates
 from spark_export.layout import FILE_BYTES, Layout
-from spark_export.records import FileRecord
+from spark_export.manifest import FileRecord
 from spark_export.schema import ENVELOPES, PERIOD
 from spark_export.transform import arranged
 

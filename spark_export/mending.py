@@ -4,7 +4,7 @@
 
 In this order, for all periods that were found faulty: an incident is written down, which names the files; the periods'
 records no longer say of any store that its rows are archived, and so do the records beside the stores
-(`spark_export.handover`): from here on nothing of it is pruned. Then, for one period after the other: missing files
+(`archived_record`): from here on nothing of it is pruned. Then, for one period after the other: missing files
 get their names back from their second ones (`_snapshots`), all that is left is read, what is not as recorded is set
 aside, and the record says what is there and how much is lost. Last, every whole row of what was set aside is taken in
 as if it came late. The run goes on with the stores, and archives again what they still have.
@@ -35,16 +35,16 @@ from spark_export.archive import (
     snapshot_of,
     staged_data,
 )
+from spark_export.archived_record import LastFound
 from spark_export.days import day_name, month_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind, Incident, Incidents
 from spark_export.fingerprint import Fingerprint, aggregates
-from spark_export.handover import LastFound
 from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
 from spark_export.layout import Layout
 from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
-from spark_export.records import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
+from spark_export.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
 from spark_export.schema import ENVELOPES, PERIOD
 from spark_export.source import BATCH_ROWS
 

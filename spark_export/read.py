@@ -14,7 +14,7 @@ from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from spark_export.archive import SNAPSHOTS, Archive, directory_of, existing_layout, snapshot_of
 from spark_export.layout import Layout
 from spark_export.load import read_periods
-from spark_export.records import PeriodRecord
+from spark_export.manifest import PeriodRecord
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 

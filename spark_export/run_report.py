@@ -7,7 +7,7 @@ from typing import Any
 from mailserver.handoff.last_run import ArchivedDay, ArchiveFigures
 from spark_export.days import utc_text
 from spark_export.faults import Fault, Loss, summary
-from spark_export.records import PeriodRecord
+from spark_export.manifest import PeriodRecord
 
 
 @dataclass(slots=True)

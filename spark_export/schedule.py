@@ -22,9 +22,9 @@ from pathlib import Path
 from mailserver.handoff.last_run import CompactionRecordError, read_compaction
 from mailserver.handoff.last_upkeep import Task
 from spark_export.days import utc_text
-from spark_export.due import waiting_since
 from spark_export.errors import ExportError
 from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due
+from spark_export.overdue import waiting_since
 from spark_export.upkeep import put_off, waits_since
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_export.archive import Archive, existing_layout
+from spark_export.archived_record import withdraw
 from spark_export.faults import Fault, Incidents, Loss
-from spark_export.handover import withdraw
 from spark_export.mending import Mending
 from spark_export.storage import open_storage
 

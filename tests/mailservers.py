@@ -17,11 +17,12 @@ from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter, RequestLimits
 from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
-from mailserver.live.intake import Archive
+from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
 from mailserver.mail.request import Cursor
 from mailserver.metrics.registry import Metrics
@@ -31,7 +32,6 @@ from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
-from mailserver.peers.intake import Intake
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -254,7 +254,7 @@ def wired(
     requirements: Requirements,
     rates: RateLimitSettings = NO_LIMITS,
     requests: RequestLimits = NO_REQUEST_LIMITS,
-    intake: Intake | None = None,
+    bounds: IntakeBounds | None = None,
     light_node: bool = False,
 ) -> tuple[Node, Services]:
     """A node, and what it serves its peers with, as `app.server` wires them; the key is that of `settings`."""
@@ -262,13 +262,13 @@ def wired(
     completions = Completions()
     metrics = Metrics()
     relay = Relay(feed, clock, metrics=metrics, light_node=light_node)
-    archive = Archive(store, acceptance, clock, feed=feed, limiter=limiter, metrics=metrics)
+    intake = Intake(store, acceptance, clock, feed=feed, limiter=limiter, metrics=metrics)
     services = Services(
-        archive=archive,
+        intake=intake,
         completions=completions,
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
-        intake=intake or Intake(),
+        bounds=bounds or IntakeBounds(),
         sealing=Turns(),
         relay=relay,
         rates=limiter,
@@ -281,7 +281,7 @@ def wired(
         settings.key,
         CLIENT_ID,
         acceptance=acceptance,
-        archive=archive,
+        intake=intake,
         completions=completions,
         feed=feed,
         relay=relay,
@@ -304,7 +304,7 @@ async def running_mailserver(
     interest: Interest = FULL_INTEREST,
     rates: RateLimitSettings = NO_LIMITS,
     requests: RequestLimits = NO_REQUEST_LIMITS,
-    intake: Intake | None = None,
+    bounds: IntakeBounds | None = None,
     trusted: Iterable[NodeId] = (),
     static: Iterable[Enode] = (),
     max_peers: int = 500,
@@ -324,7 +324,7 @@ async def running_mailserver(
             requirements=Requirements(min_pow, interest),
             rates=rates,
             requests=requests,
-            intake=intake,
+            bounds=bounds,
             light_node=light_node,
         )
         server = Mailserver(node, store, folder / STORE_FILE, clock, services, peers)

@@ -46,7 +46,7 @@ EXPORT_SEES = (
     "mailserver.errors",
     "mailserver.files",
     "mailserver.handoff",
-    "mailserver.store.sqlite.rows",
+    "mailserver.store.sqlite.row_check",
     "mailserver.store.sqlite.schema",
     "mailserver.units",
     "mailserver.waku.envelope",
@@ -197,7 +197,7 @@ def test_imports_point_down() -> None:
         ("mailserver/waku/peer.py", "if TYPE_CHECKING:\n    from mailserver.app.config import Config"),
         ("mailserver/waku/peer.py", "from mailserver import metrics"),
         ("mailserver/waku/peer.py", "from mailserver import files"),
-        ("mailserver/mail/pages.py", "from mailserver.rlpx import p2p"),
+        ("mailserver/mail/packing.py", "from mailserver.rlpx import p2p"),
         ("mailserver/metrics/registry.py", "from mailserver.store.sqlite import schema"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.net.connection import Connection"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.app.config import Config"),
@@ -263,7 +263,7 @@ def test_import_against_the_layers_is_found(path: str, source: str) -> None:
         ),
         ("mailserver/rlpx/session.py", "from mailserver.codec import rlp\nfrom .framing import FrameEncoder"),
         (
-            "mailserver/mail/pages.py",
+            "mailserver/mail/packing.py",
             "from mailserver.waku.envelope import Envelope\nfrom timeit import timeit",
         ),
         (
@@ -305,7 +305,7 @@ def test_import_against_the_layers_is_found(path: str, source: str) -> None:
         ("spark_export/source.py", "import spark_export.config\nfrom mailserver.store.sqlite import schema"),
         (
             "spark_export/job.py",
-            "from mailserver.handoff.archived import write_handover\nfrom mailserver import errors, files",
+            "from mailserver.handoff.archived import write_archived\nfrom mailserver import errors, files",
         ),
         ("spark_export/source.py", "from mailserver.waku.envelope import decode_envelope"),
         ("spark_export/source.py", "import time\nfrom mailserver.store.sqlite.schema import SCHEMA_VERSION"),

@@ -24,7 +24,7 @@ from mailserver.app.control import CONTROL_ERRORS, ControlSocket, StatusMethods,
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.server import CLIENT_ID, Reload, Server
 from mailserver.catchup.catchup import Catchup
-from mailserver.catchup.pages import Wrong
+from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import SyncSettings
 from mailserver.codec.keys import Enode, PrivateKey
@@ -33,8 +33,8 @@ from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
 from mailserver.metrics.registry import Metrics, SyncFigures
 from mailserver.monitoring.health import Health
-from mailserver.monitoring.history import History
-from mailserver.monitoring.history_file import HistoryFile
+from mailserver.monitoring.last_day import LastDay
+from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
@@ -218,8 +218,8 @@ async def _monitor(
         ahead=lambda: proven_time.ahead_s,
         archive_problem=lambda: pruning.archive_problem,
     )
-    history = History(metrics, time.time)
-    history_file = HistoryFile(config.data_dir, history)
+    history = LastDay(metrics, time.time)
+    history_file = LastDayFile(config.data_dir, history)
     history_file.load()
     monitoring = Monitoring(
         metrics,

@@ -13,18 +13,19 @@ from mailserver import __version__
 from mailserver.app import policy
 from mailserver.app.config import Config
 from mailserver.app.logs import LogFormat, set_up_logging
-from mailserver.catchup.absences import Contact, Contacts
 from mailserver.catchup.catchup import Catchup
+from mailserver.catchup.outages import Contact, Contacts
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_memory import ReceiveMemory
+from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
-from mailserver.live.intake import Archive
+from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
 from mailserver.mail.completion import CompletionFormat
 from mailserver.metrics.registry import ClientFamily, Direction, Metrics, NodeFigures
@@ -34,7 +35,6 @@ from mailserver.net.listener import Listener
 from mailserver.net.sessions import session_config
 from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
-from mailserver.peers.intake import Intake
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.store.sqlite.store import EnvelopeStore
@@ -81,13 +81,13 @@ class Server:
             static=[enode.node_id for enode in config.static_enodes],
         )
         feed, completions = Feed(), Completions()
-        archive = Archive(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
+        intake = Intake(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
         self.relay = Relay(feed, time.time, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,
             CLIENT_ID,
             acceptance=acceptance,
-            archive=archive,
+            intake=intake,
             completions=completions,
             feed=feed,
             relay=self.relay,
@@ -98,11 +98,11 @@ class Server:
             byte_rate_limits=self._rates.settings.bytes,
         )
         self._services = Services(
-            archive=archive,
+            intake=intake,
             completions=completions,
             delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
-            intake=Intake(),
+            bounds=IntakeBounds(),
             sealing=Turns(),
             relay=self.relay,
             rates=self._rates,

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from mailserver.errors import MailserverError
 from mailserver.files import open_descriptor, try_lock
-from mailserver.handoff.records import Record, count_of, day_text, field_of, read_record
+from mailserver.handoff.json_records import Record, count_of, day_text, field_of, read_record
 
 _VERSION = 1
 _MAX_RECORD_BYTES = 64 * 1024 * 1024

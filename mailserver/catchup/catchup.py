@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mailserver.catchup.absences import Absences, Contacts
 from mailserver.catchup.ledger import SyncError, open_ledger
+from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
 from mailserver.catchup.source import Clock, Source, SyncSettings
@@ -211,7 +211,7 @@ class Catchup:
         try:
             loop = asyncio.get_running_loop()
             log_at = loop.time() + LOG_INTERVAL_S
-            absences = Absences(self._clock(), loop.time(), ASK_AGAIN_S)
+            absences = Outages(self._clock(), loop.time(), ASK_AGAIN_S)
             began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
             set_at = loop.time()
             while not self._stopping.is_set():
@@ -272,7 +272,7 @@ class Catchup:
             self._ledger.missed = list(self._rest)
             self._ledger.note_change()
 
-    def _see_to_absences(self, absences: Absences, now: float) -> None:
+    def _see_to_absences(self, absences: Outages, now: float) -> None:
         if self._max_days <= 0 or self._contacts is None:
             return
         wall = self._clock()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.catchup.catchup import Catchup
-from mailserver.catchup.pages import UNASKED, Wrong
+from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import Clock, SyncSettings
 from mailserver.store.sqlite.store import EnvelopeStore

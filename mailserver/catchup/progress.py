@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from mailserver.catchup.pages import Wrong
+from mailserver.catchup.page_rules import Wrong
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.pages import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
-from mailserver.catchup.patience import Patience, backoff_s
+from mailserver.catchup.page_rules import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
 from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.retry import RetryPolicy, backoff_s
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, TooMuchWork, connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
@@ -115,7 +115,7 @@ class Source:
         self._settled = asyncio.Event()
         self._state = State.WAITING
         self._problem = ""
-        self._patience = Patience(settings.give_up_after)
+        self._patience = RetryPolicy(settings.give_up_after)
         self._is_sent_away = False
         self.is_dismissed = False
         self._leash: asyncio.Timeout | None = None  # of the visit
@@ -134,7 +134,7 @@ class Source:
         if self._state is State.GIVEN_UP:
             self._state = State.WAITING
             self._problem = ""
-            self._patience = Patience(self._settings.give_up_after)
+            self._patience = RetryPolicy(self._settings.give_up_after)
         self.is_dismissed = False
         self._settled.clear()
         self._roused.set()

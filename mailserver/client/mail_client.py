@@ -16,7 +16,7 @@ from mailserver.codec.ecies import IV_BYTES
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import PUBLIC_KEY_BYTES, Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
-from mailserver.limits.pace import Pace
+from mailserver.limits.send_rate import SendRate
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
@@ -227,7 +227,7 @@ class MailClient:
         self._connection = connection
         self.settings = settings
         self._answer: _Answer | None = None
-        self._pace = Pace()
+        self._send_rate = SendRate()
         self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
         self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
         self._responses: dict[bytes, MessageResponse] = {}
@@ -335,9 +335,9 @@ class MailClient:
             ConnectionLost: the connection has ended.
             TimeoutError: it may not be sent, or could not be, within ANSWER_TIMEOUT_S.
         """
-        self._pace.follow(self._connection.settings)
+        self._send_rate.follow(self._connection.settings)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            await self._pace.take(len(payload))
+            await self._send_rate.take(len(payload))
             self._connection.send(code, payload)
             await self._connection.drain()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
 from mailserver.files import write_atomically
-from mailserver.handoff.records import field_of, read_record
+from mailserver.handoff.json_records import field_of, read_record
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import EnvelopeStore, open_store
 from mailserver.store.sqlite.wal import has_content, wal_file

@@ -12,8 +12,8 @@ from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, lo
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
-from mailserver.handoff.archived import Handover, HandoverError, read_handover
-from mailserver.store.sqlite.read_only import read_untouched
+from mailserver.handoff.archived import Archived, ArchivedError, read_archived
+from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
 from mailserver.units import size_text
 
@@ -68,7 +68,7 @@ def read_growth(data_dir: Path) -> Growth | None:
     """How a store grows; None where there is none that can be read: `check` says why."""
     path = data_dir / STORE_FILE
     try:
-        with read_untouched(path) as connection:
+        with open_read_only(path) as connection:
             days = connection.execute("SELECT day, bytes FROM reception_days ORDER BY day DESC").fetchall()
             ((held,),) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM days")
             ((size,),) = connection.execute(
@@ -144,8 +144,8 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     if not config.archive:
         return []
     try:
-        handover = read_handover(config.data_dir / STORE_FILE)
-    except HandoverError as error:
+        handover = read_archived(config.data_dir / STORE_FILE)
+    except ArchivedError as error:
         return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
     if handover is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
@@ -160,7 +160,7 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     return [ok("archive", text)]
 
 
-def _look_at_archive(folder: Path, handover: Handover) -> Finding:
+def _look_at_archive(folder: Path, handover: Archived) -> Finding:
     try:
         for day, seq in sorted(handover.days.items()):
             check_day(folder, handover.store_id, day, seq)
@@ -175,7 +175,7 @@ def _look_at_archive(folder: Path, handover: Handover) -> Finding:
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:
     """No envelope was received in the future: else our clock was ahead, and pruning and archive are late by that."""
     try:
-        with read_untouched(data_dir / STORE_FILE) as connection:
+        with open_read_only(data_dir / STORE_FILE) as connection:
             ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
     except (StoreError, sqlite3.Error):
         return []

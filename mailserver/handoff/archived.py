@@ -15,14 +15,14 @@ from types import MappingProxyType
 
 from mailserver.errors import MailserverError
 from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
-from mailserver.handoff.records import Record, count_of, day_of, day_text, field_of, read_record
+from mailserver.handoff.json_records import Record, count_of, day_of, day_text, field_of, read_record
 
 _VERSION = 1
 _PRUNING_LIMIT_S = 60.0
 """Then the mailserver hangs, or is stopped in its middle."""
 
 
-class HandoverError(MailserverError):
+class ArchivedError(MailserverError):
     """The record cannot be read or understood. `str()` is one line for the operator."""
 
 
@@ -38,7 +38,7 @@ class CompactionRunning(MailserverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class Archived:
     """What verified runs of the compaction have archived from one store.
 
     `store_id` is the store's `identity.id`, `archive` a path or URL for people, `verified_at` the end of the run that
@@ -52,23 +52,23 @@ class Handover:
     days: Mapping[int, int]
 
 
-def handover_file(store: Path) -> Path:
+def archived_file(store: Path) -> Path:
     """Where the record of a store lies."""
     return store.with_name(f"{store.name}-archived.json")
 
 
-def read_handover(store: Path) -> Handover | None:
+def read_archived(store: Path) -> Archived | None:
     """Read the record beside a store; None if there is none.
 
     Raises:
-        HandoverError: it cannot be read, is not whole, or is of a later version.
+        ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
     return read_record(
-        handover_file(store), _decode, version=_VERSION, what="record of the compaction", error=HandoverError
+        archived_file(store), _decode, version=_VERSION, what="record of the compaction", error=ArchivedError
     )
 
 
-def write_handover(store: Path, handover: Handover) -> None:
+def write_archived(store: Path, handover: Archived) -> None:
     """Write the record beside a store: complete, or as it was.
 
     Raises:
@@ -81,19 +81,19 @@ def write_handover(store: Path, handover: Handover) -> None:
         "verified_at": handover.verified_at,
         "days": {day_text(day): seq for day, seq in sorted(handover.days.items())},
     }
-    write_atomically(handover_file(store), json.dumps(record, indent=1) + "\n")
+    write_atomically(archived_file(store), json.dumps(record, indent=1) + "\n")
 
 
-def adopt_handover(store: Path, store_id: str) -> None:
+def adopt_archived(store: Path, store_id: str) -> None:
     """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
 
     Raises:
-        HandoverError: it cannot be read.
+        ArchivedError: it cannot be read.
         OSError: it cannot be written.
     """
-    handover = read_handover(store)
+    handover = read_archived(store)
     if handover is not None:
-        write_handover(store, replace(handover, store_id=store_id))
+        write_archived(store, replace(handover, store_id=store_id))
 
 
 @contextlib.contextmanager
@@ -151,9 +151,9 @@ def _lock_file(store: Path) -> Path:
     return store.with_name(f"{store.name}-compaction.lock")
 
 
-def _decode(record: Record) -> Handover:
+def _decode(record: Record) -> Archived:
     days = field_of(record, "days", dict)
-    return Handover(
+    return Archived(
         store_id=field_of(record, "store_id", str),
         archive=field_of(record, "archive", str),
         verified_at=field_of(record, "verified_at", int),

@@ -17,7 +17,7 @@ from typing import Any
 from mailserver.errors import MailserverError
 from mailserver.files import write_atomically
 from mailserver.handoff.archived import compaction_running
-from mailserver.handoff.records import (
+from mailserver.handoff.json_records import (
     MAX_RECORD_BYTES,
     Record,
     count_of,

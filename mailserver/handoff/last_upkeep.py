@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mailserver.errors import MailserverError
 from mailserver.files import open_descriptor, try_lock, write_atomically
+from mailserver.handoff.json_records import Record, count_of, field_of, number_of, number_or_none, read_record
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, CompactionState
-from mailserver.handoff.records import Record, count_of, field_of, number_of, number_or_none, read_record
 
 _VERSION = 1
 

@@ -19,7 +19,7 @@ from mailserver.history.requests import RequestRecord
 from mailserver.limits.request_quotas import Bill, Requester
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
-from mailserver.mail.pages import TARGET_PACKET_BYTES, max_body_bytes
+from mailserver.mail.packing import TARGET_PACKET_BYTES, max_body_bytes
 from mailserver.mail.request import (
     ClearRequest,
     Cursor,

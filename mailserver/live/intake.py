@@ -1,4 +1,4 @@
-"""Received envelope -> judged -> handed to the feed, stored -> reported: the archive side of a mailserver."""
+"""Received envelope -> judged -> handed to the feed, stored -> reported: what a mailserver takes in."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +55,7 @@ class _Batch:
     timely: int = 0
 
 
-class Archive:
+class Intake:
     """Takes live envelopes: each is handed to the feed once, and into the store.
 
     Relay does not wait for the disk, nor the disk for relay: an envelope that could not be stored is relayed all the

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from mailserver.live.feed import LiveEnvelope
-from mailserver.mail.pages import cut
+from mailserver.mail.packing import cut
 from mailserver.waku.bloom import FULL_INTEREST, mask_of
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PeerSettings

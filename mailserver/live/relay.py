@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from mailserver.errors import ConnectionLost
 from mailserver.limits.admission import groups_of
 from mailserver.limits.buckets import Buckets
-from mailserver.limits.pace import Pace
+from mailserver.limits.send_rate import SendRate
 from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock
@@ -205,7 +205,7 @@ class PeerRelay:
         relay: Relay,
         connection: Connection,
         number: int,
-        pace: Pace,
+        pace: SendRate,
         clock: Clock,
         turn: Callable[[int], Awaitable[None]],
         *,
@@ -222,7 +222,7 @@ class PeerRelay:
         self._relay = relay
         self._connection = connection
         self._number = number
-        self._pace = pace
+        self._send_rate = pace
         self._clock = clock
         self._turn = turn
         self._is_limited = is_limited
@@ -241,7 +241,7 @@ class PeerRelay:
                 else:
                     await asyncio.sleep(0)  # others' turn
                 envelopes = await self._next()
-                for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._pace.max_packet_bytes)):
+                for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._send_rate.max_packet_bytes)):
                     await self._send(packet)
 
     async def _next(self) -> list[LiveEnvelope]:
@@ -253,7 +253,7 @@ class PeerRelay:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUNDLE_INTERVAL_S):
                     bundle, self._position = await self._relay.next(self._position)
-        if self._pace.limits_topics:  # to look at each takes ten times as long
+        if self._send_rate.limits_topics:  # to look at each takes ten times as long
             await self._relay.turn()
         now, settings = self._clock(), self._connection.settings
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
@@ -261,11 +261,11 @@ class PeerRelay:
         self._held_bytes = 0
         if bundle is not None:
             due += self._select(bundle, settings, now)
-        if not self._pace.limits_topics:
+        if not self._send_rate.limits_topics:
             return due
         allowed = []
         for live in due:
-            if self._pace.take_topic(live.envelope.topic, len(live.envelope.raw)):
+            if self._send_rate.take_topic(live.envelope.topic, len(live.envelope.raw)):
                 allowed.append(live)
             else:
                 self._hold(live)

@@ -9,8 +9,8 @@ from prometheus_client.registry import CollectorRegistry
 from mailserver.codec.keys import Enode
 from mailserver.metrics.registry import Figures, FiguresCollector, Metrics, NodeFigures, SyncFigures
 from mailserver.monitoring.health import Health
-from mailserver.monitoring.history import History, encode_shown
-from mailserver.monitoring.history_file import HistoryFile
+from mailserver.monitoring.last_day import LastDay, encode_shown
+from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.status import (
     Activity,
     CompactionStatus,
@@ -34,8 +34,8 @@ class Monitoring:
         metrics: Metrics,
         watch: Watch,
         health: Health,
-        history: History,
-        history_file: HistoryFile,
+        history: LastDay,
+        history_file: LastDayFile,
         *,
         enode: Enode,
         node: Callable[[], NodeFigures],

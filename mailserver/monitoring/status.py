@@ -14,7 +14,7 @@ from mailserver import __version__
 from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
 from mailserver.metrics.registry import Direction, DiskFigures, NodeFigures, StoreFigures, SyncFigures
 from mailserver.monitoring.health import Problem
-from mailserver.monitoring.history import Minutes
+from mailserver.monitoring.last_day import Minutes
 from mailserver.monitoring.watch import Sight
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from mailserver.store.sqlite.store import ReceptionDay

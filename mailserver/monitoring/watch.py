@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from mailserver.errors import MailserverError, StoreError
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
 from mailserver.handoff.last_upkeep import Task, look_at
 from mailserver.metrics.registry import CompactionFigures, DiskFigures, StoreFigures
@@ -185,7 +185,7 @@ def _disk(folder: Path) -> DiskFigures | None:
 def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | None, str]:
     try:
         state, compaction = look(store)
-        handover = read_handover(store)
+        handover = read_archived(store)
     except MailserverError as error:
         return None, None, str(error)
     except OSError as error:

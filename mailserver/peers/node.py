@@ -11,7 +11,7 @@ from dataclasses import replace
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.history.delivery import send_in_turn
 from mailserver.live.feed import Feed
-from mailserver.live.intake import Archive, Clock
+from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import Relay
 from mailserver.mail.request import RequestId
 from mailserver.net.dialer import StaticPeers
@@ -34,7 +34,7 @@ class Node:
         client_id: str,
         *,
         acceptance: Acceptance,
-        archive: Archive,
+        intake: Intake,
         completions: Completions,
         feed: Feed,
         relay: Relay,
@@ -52,7 +52,7 @@ class Node:
         self.enode: Enode
         self.listen_address: tuple[str, int]
         self._acceptance = acceptance
-        self._archive = archive
+        self._intake = intake
         self._relay = relay
         self._peers = peers
         self._clock = clock
@@ -129,7 +129,7 @@ class Node:
             EnvelopeRefused: no node would take it.
             StoreError: it is not on disk; it is relayed all the same.
         """
-        await self._archive.take_own(envelope)
+        await self._intake.take_own(envelope)
 
     async def send_direct(self, node_id: NodeId, envelope: Envelope) -> None:
         """Send an envelope to one peer outside gossip, as a P2P Message: it takes that only if it trusts us.
@@ -138,7 +138,7 @@ class Node:
             PeerNotConnected: there is no such peer.
             ConnectionLost: it is going away.
         """
-        await send_in_turn(self._peers.get(node_id).outlet(), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
+        await send_in_turn(self._peers.get(node_id).sender(), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
 
     async def request_history(
         self, node_id: NodeId, envelope: Envelope, *, asker: Asker, timeout_s: float = ANSWER_TIMEOUT_S
@@ -159,7 +159,7 @@ class Node:
         request_id = RequestId(envelope.hash())
         self.completions.expect(peer.number, request_id, asker, timeout_s)
         try:
-            await send_in_turn(peer.outlet(), PacketCode.P2P_REQUEST, envelope.raw)
+            await send_in_turn(peer.sender(), PacketCode.P2P_REQUEST, envelope.raw)
         except BaseException:  # whoever asked is told by the error, or has gone
             self.completions.forget(peer.number, request_id)
             raise

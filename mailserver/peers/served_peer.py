@@ -1,4 +1,4 @@
-"""One connected peer and what it uses: its packets are archived and confirmed, its requests answered in turn, and
+"""One connected peer and what it uses: its packets are stored and confirmed, its requests answered in turn, and
 what others send is relayed to it.
 
 Everything that a peer can make us hold is bounded here: packets that wait for the disk, requests that wait for
@@ -16,19 +16,19 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, Rejection, RequestRejected, StoreError
 from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.limits.admission import groups_of
-from mailserver.limits.pace import Pace
+from mailserver.limits.intake_bounds import TURN_BYTES, IntakeBounds, Load
 from mailserver.limits.packet_rates import Meter, RateLimiter
 from mailserver.limits.request_quotas import Requester, RequestLimiter
+from mailserver.limits.send_rate import SendRate
 from mailserver.limits.turns import Share, Turns
 from mailserver.live.feed import Feed, LiveEnvelope
-from mailserver.live.intake import Archive, Clock
+from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import PeerRelay, Relay
-from mailserver.mail.pages import TARGET_PACKET_BYTES
+from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Direction, Metrics
 from mailserver.net.connection import Connection
 from mailserver.peers.completions import Completions
-from mailserver.peers.intake import TURN_BYTES, Intake, Load
-from mailserver.peers.outlet import Outlet
+from mailserver.peers.paced_sender import PacedSender
 from mailserver.waku.envelope import (
     MAX_ENVELOPES_PER_PACKET,
     PART_BYTES,
@@ -77,11 +77,11 @@ class Services:
     are taken.
     """
 
-    archive: Archive
+    intake: Intake
     completions: Completions
     delivery: Delivery
     feed: Feed
-    intake: Intake
+    bounds: IntakeBounds
     sealing: Turns
     relay: Relay
     rates: RateLimiter
@@ -111,13 +111,13 @@ class ServedPeer:
         self.refused_bytes = 0
         self._meter: Meter | None = None
         self._requester: Requester | None = None
-        self._pace = Pace()
+        self._send_rate = SendRate()
         self._unconfirmed_packets = 0
         self._unconfirmed_envelopes = 0
         self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
         self._work = self._memory = 0  # of the packet that is being taken in
-        self._opening = Share(services.intake.turns, TURN_BYTES)
+        self._opening = Share(services.bounds.turns, TURN_BYTES)
         self._sealing = Share(services.sealing, SEALED_BYTES)
         self._memory_bytes = 0
         self._requests: deque[bytes] = deque()
@@ -137,7 +137,7 @@ class ServedPeer:
                     task.cancel()  # what is being stored goes on; its confirmation finds nobody
                 for _ in self._requests:
                     self._known_requester.leave()
-                self._services.intake.requests.leave(self._request_bytes)
+                self._services.bounds.requests.leave(self._request_bytes)
                 self._give_back(self._memory)  # of a packet that did not decode, or came while we were quitting
                 self._services.completions.end_all(self.number, "the mailserver has gone")
         self.refused_bytes = self.refused_bytes or self.connection.refused_bytes
@@ -156,9 +156,9 @@ class ServedPeer:
         """How many of its history requests wait for their turn."""
         return len(self._requests)
 
-    def outlet(self) -> Outlet:
+    def sender(self) -> PacedSender:
         """A way out for one task: no faster than the peer has said that it takes packets."""
-        return Outlet(self.connection, self._pace, self._sealing)
+        return PacedSender(self.connection, self._send_rate, self._sealing)
 
     async def stop(self) -> None:
         """Confirm what was received, then disconnect: we are quitting."""
@@ -185,11 +185,11 @@ class ServedPeer:
             case P2PRequestCompleted(payload=payload):
                 self._on_completion(payload)
             case StatusReceived(settings=settings):
-                self._pace.follow(settings)
+                self._send_rate.follow(settings)
                 self._services.metrics.connections[self.direction].inc()
                 log.debug("peer connected peer=%s client=%r", self.connection, self.connection.client_id)
             case SettingsChanged(settings=settings):
-                self._pace.follow(settings)
+                self._send_rate.follow(settings)
             case _:
                 pass  # nobody waits for confirmations here
 
@@ -207,13 +207,13 @@ class ServedPeer:
             ):
                 self._confirmed.clear()
                 await self._confirmed.wait()
-            await self._services.intake.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
+            await self._services.bounds.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
             self._memory_bytes += load.memory
         self._work, self._memory = load
 
     def _give_back(self, memory: int) -> None:
         self._memory_bytes -= memory
-        self._services.intake.envelopes.leave(memory)
+        self._services.bounds.envelopes.leave(memory)
 
     async def _on_messages(self, event: MessagesReceived) -> None:
         if self._stopping:
@@ -223,7 +223,7 @@ class ServedPeer:
         self._unconfirmed_envelopes += len(event.envelopes)
         self._unconfirmed_bytes += _size(event)
         self._count_late(event.envelopes)
-        self._tasks.create_task(self._archive_and_confirm(event, memory, asyncio.get_running_loop().time()))
+        self._tasks.create_task(self._take_and_confirm(event, memory, asyncio.get_running_loop().time()))
 
     async def _on_long_messages(self, reader: EnvelopeReader) -> None:
         """Take in a long packet of a named peer, a part at a time, and confirm it once all of it is on disk."""
@@ -259,16 +259,16 @@ class ServedPeer:
     async def _take_part(self, envelopes: list[Envelope]) -> MessageResponse:
         self._count_late(envelopes)
         load = Load.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes))
-        await self._services.intake.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
+        await self._services.bounds.envelopes.enter(load.memory, holds=self._memory_bytes > 0)
         self._memory_bytes += load.memory
         try:
-            return await self._archive(envelopes, b"")  # the whole packet is confirmed, not its parts
+            return await self._take_in(envelopes, b"")  # the whole packet is confirmed, not its parts
         finally:
             self._give_back(load.memory)
 
-    async def _archive_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
+    async def _take_and_confirm(self, event: MessagesReceived, memory: int, received_at: float) -> None:
         try:
-            self._confirm(await self._archive(event.envelopes, event.batch_hash), received_at)
+            self._confirm(await self._take_in(event.envelopes, event.batch_hash), received_at)
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:
@@ -285,8 +285,8 @@ class ServedPeer:
             now = self._services.clock()  # they are judged a moment later
             self.late += sum(envelope.expiry <= now for envelope in envelopes)
 
-    async def _archive(self, envelopes: Sequence[Envelope], batch_hash: bytes) -> MessageResponse:
-        return await self._services.archive.take(
+    async def _take_in(self, envelopes: Sequence[Envelope], batch_hash: bytes) -> MessageResponse:
+        return await self._services.intake.take(
             envelopes,
             batch_hash,
             peer=self.number,
@@ -339,21 +339,21 @@ class ServedPeer:
             self._requested.set()
         else:
             with contextlib.suppress(ConnectionLost):
-                outlet = self.outlet()
-                await self._services.delivery.refuse(payload, refused, outlet, self._known_requester.node_id)
+                sender = self.sender()
+                await self._services.delivery.refuse(payload, refused, sender, self._known_requester.node_id)
 
     def _has_room_for(self, request: bytes) -> bool:
         """Whether one more request may wait; then it is counted."""
         if len(self._requests) >= MAX_WAITING_REQUESTS or not self._known_requester.enter():
             return False
-        if self._services.intake.requests.enter_at_once(len(request), holds=bool(self._requests)):
+        if self._services.bounds.requests.enter_at_once(len(request), holds=bool(self._requests)):
             return True
         self._known_requester.leave()
         return False
 
     async def _answer_requests(self) -> None:
         """Answer one request after the other."""
-        outlet = self.outlet()
+        sender = self.sender()
         while True:
             await self._requested.wait()
             if not self._requests:
@@ -361,13 +361,13 @@ class ServedPeer:
                 continue
             payload = self._requests.popleft()
             self._request_bytes -= len(payload)
-            self._services.intake.requests.leave(len(payload))
+            self._services.bounds.requests.leave(len(payload))
             try:
                 await self._services.delivery.answer(
                     payload,
-                    outlet,
+                    sender,
                     self._known_requester,
-                    max_packet_bytes=min(TARGET_PACKET_BYTES, self._pace.max_packet_bytes),
+                    max_packet_bytes=min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes),
                 )
             except ConnectionLost:
                 return
@@ -383,15 +383,15 @@ class ServedPeer:
                 services.relay,
                 self.connection,
                 self.number,
-                self._pace,
+                self._send_rate,
                 services.clock,
-                self.outlet().turn,
+                self.sender().turn,
                 is_limited=not self._known_meter.is_allowed,
             ).run()
 
     def _send_at_once(self, code: PacketCode, payload: bytes) -> None:
         """Send a confirmation: as many come as the peer sends packets."""
-        self._pace.count(len(payload))
+        self._send_rate.count(len(payload))
         self.connection.send(code, payload)
 
     def _throttle(self, size: int, now: float) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mailserver.errors import MailserverError
 from mailserver.files import write_atomically
-from mailserver.handoff import records
+from mailserver.handoff import json_records as records
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.sqlite.store import EnvelopeStore
 from mailserver.waku.acceptance import Verdict

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, local_folder
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Handover, HandoverError, compaction_running, pruning_turn, read_handover
+from mailserver.handoff.archived import Archived, ArchivedError, compaction_running, pruning_turn, read_archived
 from mailserver.live.intake import Clock
 from mailserver.metrics.registry import Metrics
 from mailserver.store.retention import Retention
@@ -143,7 +143,7 @@ class Pruning:
             await self._give_back_pages()
             if handover is not None and this.waiting:
                 await self._warn(this.waiting)
-        except HandoverError as error:
+        except ArchivedError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.error("pruning stopped error=%r", self._problem)
@@ -154,19 +154,19 @@ class Pruning:
         if this.envelopes:
             await self._report(this)
 
-    async def _archived(self) -> Handover | None:
+    async def _archived(self) -> Archived | None:
         """Which rows are archived, as the compaction says; None if that does not matter."""
         if not self._settings.archive_before_prune:
             return None
-        handover = await asyncio.to_thread(read_handover, self._path)
+        handover = await asyncio.to_thread(read_archived, self._path)
         if handover is None:
-            return Handover("", self._settings.archive, 0, {}) if self._settings.archive else None
+            return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
         if handover.store_id != await self._store.identity():
-            raise HandoverError(f"the record of the compaction is of another store, {handover.store_id}")
+            raise ArchivedError(f"the record of the compaction is of another store, {handover.store_id}")
         return handover
 
     async def _keep_within(
-        self, limit: Retention, handover: Handover | None, settings: PruningSettings, this: _Round
+        self, limit: Retention, handover: Archived | None, settings: PruningSettings, this: _Round
     ) -> None:
         now = self._clock()
         if handover is None:
@@ -194,7 +194,7 @@ class Pruning:
         self,
         limit: Retention,
         now: float,
-        archived: tuple[Handover, int, int] | None,
+        archived: tuple[Archived, int, int] | None,
         settings: PruningSettings,
         this: _Round,
     ) -> bool:
@@ -221,7 +221,7 @@ class Pruning:
             await self._pause(time.monotonic() - began)  # half of the writer's time is left to others
         return True
 
-    async def _is_there(self, handover: Handover, day: int, seq: int, this: _Round) -> bool:
+    async def _is_there(self, handover: Archived, day: int, seq: int, this: _Round) -> bool:
         """Whether the other copy of a day is there: as seen just now, or by a run not long ago."""
         if self._folder is None:
             age = self._wall() - handover.verified_at

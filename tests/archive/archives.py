@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from mailserver.handoff.records import day_text
+from mailserver.handoff.json_records import day_text
 
 
 def make_archive(

@@ -28,7 +28,7 @@ from mailserver.limits.admission import NOBODY_ALLOWED
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.live.feed import Feed
-from mailserver.live.intake import Archive
+from mailserver.live.intake import Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import EnvelopeStore, open_store
@@ -111,8 +111,8 @@ def take_of(payload: bytes) -> MessagesReceived:
     return event
 
 
-def archive_of(store: EnvelopeStore) -> Archive:
-    return Archive(
+def intake_of(store: EnvelopeStore) -> Intake:
+    return Intake(
         store,
         Acceptance(Requirements(MIN_POW)),
         Clock(),
@@ -131,11 +131,11 @@ def new_packets(count: int) -> list[bytes]:
 async def test_envelope_is_hashed_twice_and_its_packet_once(tmp_path: Path, work: Work) -> None:
     (payload,) = new_packets(1)
     async with open_store(tmp_path / "store") as store:
-        archive = archive_of(store)
+        intake = intake_of(store)
         work.begin()
 
         event = take_of(payload)
-        response = await archive.take(event.envelopes, event.batch_hash, peer=1)
+        response = await intake.take(event.envelopes, event.batch_hash, peer=1)
 
     assert response.errors == ()
     assert work.hashes == 2 * PER_PACKET + 1  # its hash and its proof of work
@@ -147,11 +147,11 @@ async def test_envelope_costs_as_much_to_store_however_many_there_are(tmp_path: 
     (payload,) = new_packets(1)
     async with open_store(tmp_path / "store") as store:
         await fill(store, stored)
-        archive = archive_of(store)
+        intake = intake_of(store)
         event = take_of(payload)
         work.begin()
 
-        await archive.take(event.envelopes, event.batch_hash, peer=1)
+        await intake.take(event.envelopes, event.batch_hash, peer=1)
 
         assert work.statements <= 8  # all of the one transaction
         assert work.steps / PER_PACKET < 100
@@ -160,12 +160,12 @@ async def test_envelope_costs_as_much_to_store_however_many_there_are(tmp_path: 
 async def test_packet_takes_three_times_its_length_in_memory_until_it_is_stored(tmp_path: Path) -> None:
     first, payload = new_packets(2)
     async with open_store(tmp_path / "store") as store:
-        archive = archive_of(store)
-        await archive.take(take_of(first).envelopes, b"", peer=1)  # fills caches
+        intake = intake_of(store)
+        await intake.take(take_of(first).envelopes, b"", peer=1)  # fills caches
 
         tracemalloc.start()
         event = take_of(payload)
-        await archive.take(event.envelopes, event.batch_hash, peer=1)
+        await intake.take(event.envelopes, event.batch_hash, peer=1)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
-from mailserver.catchup import patience as patience_module
+from mailserver.catchup import retry as patience_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import SyncSettings

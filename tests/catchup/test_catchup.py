@@ -12,10 +12,10 @@ import pytest
 
 from mailserver.catchup import catchup as catchup_module
 from mailserver.catchup import ledger as ledger_module
-from mailserver.catchup.absences import Contact, Contacts
 from mailserver.catchup.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.catchup.command import run_once
 from mailserver.catchup.ledger import PROGRESS_FILE, SyncError, open_ledger
+from mailserver.catchup.outages import Contact, Contacts
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range
 from mailserver.codec.keys import Enode, NodeId

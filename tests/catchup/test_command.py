@@ -10,7 +10,7 @@ import pytest
 from mailserver.catchup import command as command_module
 from mailserver.catchup.command import complaints, is_complete, overview, report, run_once
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.pages import Wrong
+from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.store.sqlite.schema import STORE_FILE

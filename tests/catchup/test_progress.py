@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mailserver.catchup.pages import Wrong
+from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
 
 BEFORE = Progress(

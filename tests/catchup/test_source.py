@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.catchup import pages as pages_module
-from mailserver.catchup import patience as patience_module
+from mailserver.catchup import page_rules as pages_module
+from mailserver.catchup import retry as patience_module
 from mailserver.catchup import source as source_module
-from mailserver.catchup.pages import MIN_PAGE_ENVELOPES, Lie, Wrong
+from mailserver.catchup.page_rules import MIN_PAGE_ENVELOPES, Lie, Wrong
 from mailserver.catchup.progress import State
 from mailserver.catchup.source import MAX_REFUSALS, MAX_WRONG
 from mailserver.client import mail_client as client_module

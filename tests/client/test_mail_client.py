@@ -35,7 +35,7 @@ from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
 from mailserver.history.delivery import DeliverySettings
 from mailserver.limits.admission import Admission, AdmissionLimits
-from mailserver.limits.pace import BURST_S, SHARE
+from mailserver.limits.send_rate import BURST_S, SHARE
 from mailserver.mail.answer import AnswerCheck, Fault
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request

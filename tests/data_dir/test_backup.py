@@ -12,7 +12,7 @@ from mailserver.data_dir.backup import Backup, BackupError, back_up
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
 from mailserver.errors import StoreError
 from mailserver.files import open_descriptor, try_lock
-from mailserver.handoff.archived import Handover, write_handover
+from mailserver.handoff.archived import Archived, write_archived
 from mailserver.store.sqlite import backup as store_backup
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelopes, stored
@@ -28,7 +28,7 @@ def data_dir(tmp_path: Path) -> Path:
     change(data_dir / STORE_FILE, "PRAGMA journal_mode = WAL")
     load_or_make_key(data_dir)
     (data_dir / PROGRESS_FILE).write_text('{"version": 1, "missed": [], "sources": {}}\n')
-    write_handover(data_dir / STORE_FILE, Handover("id", "archive", NOW, {}))
+    write_archived(data_dir / STORE_FILE, Archived("id", "archive", NOW, {}))
     (data_dir / f"{STORE_FILE}-compaction.json").write_text("{}\n")
     (data_dir / "lock").write_text("1\n")
     (data_dir / "enode").write_text("enode://\n")

@@ -21,7 +21,7 @@ from mailserver.doctor.disk import (
     read_growth,
 )
 from mailserver.doctor.findings import Finding, Verdict
-from mailserver.handoff.archived import Handover, handover_file, write_handover
+from mailserver.handoff.archived import Archived, archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.archive.archives import make_archive
 from tests.mailservers import NOW, make_envelope, stored
@@ -195,7 +195,7 @@ def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
     assert findings_of(tmp_path, "") == []
     assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.WARNING
 
-    write_handover(tmp_path / STORE_FILE, Handover("id", str(archive), 1_795_200_000, {DAY_NUMBER: 7}))
+    write_archived(tmp_path / STORE_FILE, Archived("id", str(archive), 1_795_200_000, {DAY_NUMBER: 7}))
     (finding,) = findings_of(tmp_path, str(archive))
     assert finding.verdict is Verdict.PROBLEM
     assert "is not there: is its disk mounted?" in finding.text
@@ -206,12 +206,12 @@ def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
     assert finding.verdict is Verdict.PROBLEM
     assert f"{file} is missing" in finding.text
 
-    handover_file(tmp_path / STORE_FILE).write_text("{")
+    archived_file(tmp_path / STORE_FILE).write_text("{")
     assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.PROBLEM
 
 
 def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
-    write_handover(tmp_path / STORE_FILE, Handover("id", "s3a://bucket/archive", 1_795_200_000, {}))
+    write_archived(tmp_path / STORE_FILE, Archived("id", "s3a://bucket/archive", 1_795_200_000, {}))
 
     (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=47)
     assert finding.verdict is Verdict.OK

@@ -19,22 +19,22 @@ from hypothesis import strategies as st
 
 from mailserver.handoff import archived as handover_module
 from mailserver.handoff.archived import (
+    Archived,
+    ArchivedError,
     CompactionRunning,
-    Handover,
-    HandoverError,
+    archived_file,
     compaction_lock,
     compaction_running,
-    handover_file,
     pruning_turn,
-    read_handover,
-    write_handover,
+    read_archived,
+    write_archived,
 )
-from mailserver.handoff.records import MAX_RECORD_BYTES
+from mailserver.handoff.json_records import MAX_RECORD_BYTES
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import names_in
 
 DAY = (date(2026, 11, 20) - date(1970, 1, 1)).days
-RECORD = Handover("0123abcd", "s3://bucket/archive", 1_795_236_010, {DAY: 12345, DAY + 1: 20000})
+RECORD = Archived("0123abcd", "s3://bucket/archive", 1_795_236_010, {DAY: 12345, DAY + 1: 20000})
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_record_lies_beside_the_store_and_is_named_after_it(store: Path) -> None:
-    write_handover(store, RECORD)
+    write_archived(store, RECORD)
 
     assert names_in(store.parent) == {f"{STORE_FILE}-archived.json"}
-    assert handover_file(store) == store.parent / f"{STORE_FILE}-archived.json"
-    assert stat.S_IMODE(handover_file(store).stat().st_mode) == 0o600
+    assert archived_file(store) == store.parent / f"{STORE_FILE}-archived.json"
+    assert stat.S_IMODE(archived_file(store).stat().st_mode) == 0o600
 
 
 def test_record_is_json_that_people_can_read(store: Path) -> None:
-    write_handover(store, RECORD)
+    write_archived(store, RECORD)
 
-    assert json.loads(handover_file(store).read_text(encoding="ascii")) == {
+    assert json.loads(archived_file(store).read_text(encoding="ascii")) == {
         "version": 1,
         "store_id": "0123abcd",
         "archive": "s3://bucket/archive",
@@ -67,54 +67,54 @@ def test_record_is_json_that_people_can_read(store: Path) -> None:
 
 @given(
     st.builds(
-        Handover,
+        Archived,
         st.text(st.characters(exclude_categories=["Cs"])),
         st.text(st.characters(exclude_categories=["Cs"])),
         st.integers(0, 2**40),
         st.dictionaries(st.integers(0, 100_000), st.integers(0, 2**63 - 1)),
     )
 )
-def test_record_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, record: Handover) -> None:
+def test_record_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, record: Archived) -> None:
     store = tmp_path_factory.mktemp("record") / STORE_FILE
 
-    write_handover(store, record)
+    write_archived(store, record)
 
-    assert read_handover(store) == record
+    assert read_archived(store) == record
 
 
 def test_no_record_is_none(store: Path) -> None:
-    assert read_handover(store) is None
+    assert read_archived(store) is None
 
 
 def test_later_record_replaces_the_earlier(store: Path) -> None:
-    write_handover(store, RECORD)
-    write_handover(store, Handover("other", "elsewhere", 2, {}))
+    write_archived(store, RECORD)
+    write_archived(store, Archived("other", "elsewhere", 2, {}))
 
-    assert read_handover(store) == Handover("other", "elsewhere", 2, {})
+    assert read_archived(store) == Archived("other", "elsewhere", 2, {})
 
 
 def test_record_that_cannot_be_written_leaves_the_earlier(store: Path) -> None:
-    write_handover(store, RECORD)
-    handover_file(store).with_name(f"{handover_file(store).name}.tmp").mkdir()
+    write_archived(store, RECORD)
+    archived_file(store).with_name(f"{archived_file(store).name}.tmp").mkdir()
 
     with pytest.raises(OSError, match="Is a directory"):
-        write_handover(store, Handover("other", "elsewhere", 2, {}))
+        write_archived(store, Archived("other", "elsewhere", 2, {}))
 
-    assert read_handover(store) == RECORD
+    assert read_archived(store) == RECORD
 
 
 def test_what_a_later_program_adds_is_passed_over(store: Path) -> None:
-    write_handover(store, RECORD)
+    write_archived(store, RECORD)
     change(store, more="of it")
 
-    assert read_handover(store) == RECORD
+    assert read_archived(store) == RECORD
 
 
 def change(store: Path, **fields: object) -> None:
     """Change fields of the record; Ellipsis takes one away."""
-    record = json.loads(handover_file(store).read_text()) | fields
+    record = json.loads(archived_file(store).read_text()) | fields
     left = {name: value for name, value in record.items() if value is not ...}
-    handover_file(store).write_text(json.dumps(left))
+    archived_file(store).write_text(json.dumps(left))
 
 
 @pytest.mark.parametrize(
@@ -147,39 +147,39 @@ def change(store: Path, **fields: object) -> None:
     ],
 )
 def test_record_that_is_not_understood_is_an_error(store: Path, field: str, value: Any) -> None:
-    write_handover(store, RECORD)
+    write_archived(store, RECORD)
     change(store, **{field: value})
 
-    with pytest.raises(HandoverError, match="is no record of the compaction") as refused:
-        read_handover(store)
+    with pytest.raises(ArchivedError, match="is no record of the compaction") as refused:
+        read_archived(store)
 
-    assert str(handover_file(store)) in str(refused.value)
+    assert str(archived_file(store)) in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"[]", b"1", b"null", b"{", b"[" * 100_000, b"not JSON"])
 def test_file_that_is_no_record_is_an_error(store: Path, content: bytes) -> None:
-    handover_file(store).write_bytes(content)
+    archived_file(store).write_bytes(content)
 
-    with pytest.raises(HandoverError, match="is no record of the compaction"):
-        read_handover(store)
+    with pytest.raises(ArchivedError, match="is no record of the compaction"):
+        read_archived(store)
 
 
 def test_each_truncation_of_a_record_is_an_error(store: Path) -> None:
-    write_handover(store, RECORD)
-    whole = handover_file(store).read_bytes()
+    write_archived(store, RECORD)
+    whole = archived_file(store).read_bytes()
 
     for end in range(len(whole.rstrip())):
-        handover_file(store).write_bytes(whole[:end])
-        with pytest.raises(HandoverError):
-            read_handover(store)
+        archived_file(store).write_bytes(whole[:end])
+        with pytest.raises(ArchivedError):
+            read_archived(store)
 
 
 def test_record_that_cannot_be_read_is_an_error(store: Path) -> None:
-    handover_file(store).mkdir()
+    archived_file(store).mkdir()
 
-    with pytest.raises(HandoverError, match="cannot read"):
-        read_handover(store)
+    with pytest.raises(ArchivedError, match="cannot read"):
+        read_archived(store)
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_record_that_cannot_be_read_is_an_error(store: Path) -> None:
     ids=["bytes", "utf-16", "long"],
 )
 def test_what_is_no_text_of_ours_is_no_record(store: Path, content: bytes) -> None:
-    handover_file(store).write_bytes(content)
+    archived_file(store).write_bytes(content)
 
-    with pytest.raises(HandoverError, match="is no record of the compaction"):
-        read_handover(store)
+    with pytest.raises(ArchivedError, match="is no record of the compaction"):
+        read_archived(store)
 
 
 # The lock

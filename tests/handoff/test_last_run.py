@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mailserver.handoff import last_run as compaction_module
 from mailserver.handoff.archived import compaction_lock, pruning_turn
+from mailserver.handoff.json_records import MAX_RECORD_BYTES
 from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
@@ -31,7 +32,6 @@ from mailserver.handoff.last_run import (
     read_compaction,
     write_compaction,
 )
-from mailserver.handoff.records import MAX_RECORD_BYTES
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import names_in
 

@@ -29,7 +29,7 @@ from mailserver.limits.request_quotas import (
     RequestLimits,
 )
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure, decode_completion
-from mailserver.mail.pages import TARGET_PACKET_BYTES
+from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, RequestId
 from mailserver.metrics.registry import Metrics
 from mailserver.store.sqlite import search as search_module

@@ -21,7 +21,7 @@ from mailserver.codec import rlp, snappy
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import DisconnectReason
-from mailserver.handoff.archived import Handover, write_handover
+from mailserver.handoff.archived import Archived, write_archived
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, decode_request
 from mailserver.net.listener import MAX_PENDING
@@ -796,7 +796,7 @@ async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peer
     with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
         ((store_id,),) = connection.execute("SELECT id FROM identity").fetchall()
         days = dict(connection.execute("SELECT day, last_seq FROM reception_days").fetchall())
-    write_handover(tmp_path / STORE_FILE, Handover(store_id, "s3://bucket/archive", AN_HOUR_AGO, days))
+    write_archived(tmp_path / STORE_FILE, Archived(store_id, "s3://bucket/archive", AN_HOUR_AGO, days))
     with running_daemon(tmp_path, *flags) as daemon:
         daemon.wait_for_line("pruned envelopes=300")
         assert await serves(peers, daemon)

@@ -14,8 +14,8 @@ import pytest
 
 from mailserver.files import write_atomically
 from mailserver.handoff.last_run import ArchivedDay, Compaction, write_compaction
-from mailserver.monitoring.history import MAX_MINUTES, MINUTE_S, encode_file
-from mailserver.monitoring.history_file import HISTORY_FILE
+from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, encode_file
+from mailserver.monitoring.last_day_file import HISTORY_FILE
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.writer import NewEnvelope

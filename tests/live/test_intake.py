@@ -13,7 +13,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.limits.packet_rates import RATE_BURST_S, RateLimiter, RateLimitSettings
 from mailserver.live.feed import Feed, LiveEnvelope
-from mailserver.live.intake import TIMELY_S, Archive, EnvelopeRefused
+from mailserver.live.intake import TIMELY_S, EnvelopeRefused, Intake
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.sqlite.keys import Query
 from mailserver.store.sqlite.store import EnvelopeStore, open_store
@@ -44,7 +44,7 @@ async def store(tmp_path: Path) -> AsyncIterator[EnvelopeStore]:
         yield store
 
 
-def archive_of(
+def intake_of(
     store: EnvelopeStore,
     *,
     min_pow: float = 0.0,
@@ -53,9 +53,9 @@ def archive_of(
     feed: Feed | None = None,
     limits: RateLimitSettings = NO_LIMITS,
     metrics: Metrics | None = None,
-) -> Archive:
+) -> Intake:
     acceptance = Acceptance(Requirements(min_pow, interest))
-    return Archive(
+    return Intake(
         store,
         acceptance,
         clock or Clock(),
@@ -80,7 +80,7 @@ def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:
 async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: EnvelopeStore) -> None:
     envelopes = make_envelopes(5)
 
-    response = await archive_of(store).take(envelopes, HASH, peer=1)
+    response = await intake_of(store).take(envelopes, HASH, peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw for envelope in in_order(envelopes)]
@@ -89,7 +89,7 @@ async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: 
 async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(store: EnvelopeStore) -> None:
     envelope = make_envelope(1, created=NOW - 7)
 
-    await archive_of(store).take([envelope], HASH, peer=1)
+    await intake_of(store).take([envelope], HASH, peer=1)
 
     page = await store.find(EVERYTHING, 1)
     assert next(iter(page.keys)).created == NOW - 7
@@ -101,12 +101,12 @@ async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_o
 ) -> None:
     clock, ahead = Clock(NOW), 0 if step > 0 else -step
     envelope = make_envelope(1, created=NOW - ahead, ttl=ahead + 50)  # acceptable before and after
-    archive = archive_of(store, clock=clock)
-    await archive.take([envelope], HASH, peer=1)
+    intake = intake_of(store, clock=clock)
+    await intake.take([envelope], HASH, peer=1)
 
     clock.now += step
     newer = [make_envelope(number, created=int(clock.now)) for number in range(2, 5)]  # what is seen ages by these
-    response = await archive.take([*newer, envelope], HASH, peer=2)
+    response = await intake.take([*newer, envelope], HASH, peer=2)
 
     assert response == MessageResponse(HASH)
     assert sorted(await all_in(store)) == sorted(one.raw for one in [envelope, *newer])
@@ -114,26 +114,26 @@ async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_o
 
 async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store: EnvelopeStore) -> None:
     metrics = Metrics()
-    archive = archive_of(store, metrics=metrics)
+    intake = intake_of(store, metrics=metrics)
     timely = [make_envelope(1, created=NOW - TIMELY_S, ttl=1000), make_envelope(2, created=NOW + MAX_AHEAD_S)]
     others = [make_envelope(3, created=NOW - TIMELY_S - 1, ttl=1000), make_envelope(4, created=NOW - 100, ttl=50)]
 
-    await archive.take([*timely, *others], HASH, peer=1)
-    await archive.take(timely, HASH, peer=2)  # known
-    await archive.take_own(make_envelope(5))
+    await intake.take([*timely, *others], HASH, peer=1)
+    await intake.take(timely, HASH, peer=2)  # known
+    await intake.take_own(make_envelope(5))
 
     assert count_of(metrics.timely) == 2
 
 
 async def test_empty_packet_is_confirmed(store: EnvelopeStore) -> None:
-    assert await archive_of(store).take([], HASH, peer=1) == MessageResponse(HASH)
+    assert await intake_of(store).take([], HASH, peer=1) == MessageResponse(HASH)
 
 
 async def test_duplicates_are_confirmed_and_stored_once(store: EnvelopeStore) -> None:
-    archive, envelope = archive_of(store), make_envelope(1)
+    intake, envelope = intake_of(store), make_envelope(1)
 
-    first = await archive.take([envelope, envelope], HASH, peer=1)
-    second = await archive.take([envelope], HASH, peer=1)
+    first = await intake.take([envelope, envelope], HASH, peer=1)
+    second = await intake.take([envelope], HASH, peer=1)
 
     assert first == second == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw]
@@ -146,9 +146,9 @@ async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: 
     forged = encode_envelope(NOW, NOW + 1, NEWS, b"data", 0)
     unwanted = make_envelope(12, topic=SPORT)
     huge = make_envelope(13, data_bytes=MAX_PACKET_BYTES)
-    archive = archive_of(store, interest=Interest(topics=frozenset({NEWS})))
+    intake = intake_of(store, interest=Interest(topics=frozenset({NEWS})))
 
-    response = await archive.take([future, good[0], old, forged, unwanted, good[1], huge], HASH, peer=1)
+    response = await intake.take([future, good[0], old, forged, unwanted, good[1], huge], HASH, peer=1)
 
     assert response == MessageResponse(
         HASH,
@@ -169,7 +169,7 @@ async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: 
 async def test_low_proof_of_work_is_reported(store: EnvelopeStore) -> None:
     envelope = make_envelope(1)
 
-    response = await archive_of(store, min_pow=1000.0).take([envelope], HASH, peer=1)
+    response = await intake_of(store, min_pow=1000.0).take([envelope], HASH, peer=1)
 
     assert response.errors == (refused(envelope, Verdict.LOW_POW),)
     assert await all_in(store) == []
@@ -179,7 +179,7 @@ async def test_low_proof_of_work_is_reported(store: EnvelopeStore) -> None:
 async def test_late_envelope_is_dropped_without_a_word(store: EnvelopeStore, late: int) -> None:
     envelope = make_envelope(1, created=NOW - 50 - late, ttl=50)
 
-    response = await archive_of(store).take([envelope], HASH, peer=1)
+    response = await intake_of(store).take([envelope], HASH, peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == []
@@ -187,7 +187,7 @@ async def test_late_envelope_is_dropped_without_a_word(store: EnvelopeStore, lat
 
 async def test_long_packet_leaves_others_their_turn(store: EnvelopeStore) -> None:
     late = make_envelope(1, created=NOW - 60, ttl=50)
-    taking = asyncio.create_task(archive_of(store).take([late] * 4096, HASH, peer=1))
+    taking = asyncio.create_task(intake_of(store).take([late] * 4096, HASH, peer=1))
 
     await turns(3)
 
@@ -198,8 +198,8 @@ async def test_long_packet_leaves_others_their_turn(store: EnvelopeStore) -> Non
 async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(store: EnvelopeStore) -> None:
     late = make_envelope(1, created=NOW - 60, ttl=50)
     metrics = Metrics()
-    archive = archive_of(store, metrics=metrics)
-    taking = [asyncio.create_task(archive.take([late] * 1024, HASH, peer=number)) for number in range(10)]
+    intake = intake_of(store, metrics=metrics)
+    taking = [asyncio.create_task(intake.take([late] * 1024, HASH, peer=number)) for number in range(10)]
     await turns(1)
     judged = [count_of(metrics.rejected[Verdict.EXPIRED])]  # the first piece of each
     while not all(task.done() for task in taking):
@@ -214,7 +214,7 @@ async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: Envel
     envelopes = [make_envelope(number, data_bytes=10) for number in range(2500)]
     future = make_envelope(1, created=NOW + MAX_AHEAD_S + 1)
 
-    response = await archive_of(store).take([*envelopes, future], HASH, peer=1)
+    response = await intake_of(store).take([*envelopes, future], HASH, peer=1)
 
     assert [error.hash for error in response.errors] == [future.hash()]
     assert len(await all_in(store)) == 2500
@@ -222,21 +222,21 @@ async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: Envel
 
 async def test_nothing_is_confirmed_that_could_not_be_stored(tmp_path: Path) -> None:
     async with open_store(tmp_path / "mailserver.db") as store:
-        archive = archive_of(store)
+        intake = intake_of(store)
 
     with pytest.raises(StoreError):
-        await archive.take([make_envelope(1)], HASH, peer=1)
+        await intake.take([make_envelope(1)], HASH, peer=1)
 
 
 async def test_clock_is_read_anew_for_each_packet(store: EnvelopeStore) -> None:
     clock = Clock()
-    archive = archive_of(store, clock=clock)
+    intake = intake_of(store, clock=clock)
     envelope = make_envelope(1)
 
     clock.now = NOW - 60
-    early = await archive.take([envelope], HASH, peer=1)
+    early = await intake.take([envelope], HASH, peer=1)
     clock.now = NOW
-    in_time = await archive.take([envelope], HASH, peer=1)
+    in_time = await intake.take([envelope], HASH, peer=1)
 
     assert [error.code for error in early.errors] == [EnvelopeErrorCode.TIME_SYNC]
     assert in_time.errors == ()
@@ -275,10 +275,10 @@ def raws(published: list[LiveEnvelope]) -> list[bytes]:
 async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: EnvelopeStore) -> None:
     feed = Feed()
     reader = feed.reader()
-    archive, envelopes = archive_of(store, feed=feed), make_envelopes(3)
+    intake, envelopes = intake_of(store, feed=feed), make_envelopes(3)
 
-    await archive.take(envelopes, HASH, peer=7)
-    await archive.take([envelopes[1], envelopes[1]], HASH, peer=9)
+    await intake.take(envelopes, HASH, peer=7)
+    await intake.take([envelopes[1], envelopes[1]], HASH, peer=9)
     published = reader.read_nowait()
 
     assert raws(published) == [envelope.raw for envelope in envelopes]
@@ -292,7 +292,7 @@ async def test_what_is_refused_or_late_goes_nowhere(store: EnvelopeStore) -> Non
     reader = feed.reader()
     late, future = make_envelope(1, created=NOW - 60, ttl=50), make_envelope(2, created=NOW + MAX_AHEAD_S + 1)
 
-    await archive_of(store, feed=feed).take([late, future], HASH, peer=1)
+    await intake_of(store, feed=feed).take([late, future], HASH, peer=1)
 
     assert reader.read_nowait() == []
 
@@ -302,7 +302,7 @@ async def test_envelope_from_the_future_counts_the_lower_work_that_its_receivers
     reader = feed.reader()
     present, ahead = make_envelope(1, created=NOW - 3), make_envelope(2, created=NOW + 4)
 
-    await archive_of(store, feed=feed, clock=Clock(NOW + 0.9)).take([present, ahead], HASH, peer=1)
+    await intake_of(store, feed=feed, clock=Clock(NOW + 0.9)).take([present, ahead], HASH, peer=1)
 
     assert [live.pow for live in reader.read_nowait()] == [present.pow(), ahead.pow(4)]
 
@@ -314,7 +314,7 @@ async def test_relay_does_not_wait_for_the_disk(store: EnvelopeStore, tmp_path: 
 
     with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        taking = asyncio.create_task(archive_of(store, feed=feed).take([envelope], HASH, peer=1))
+        taking = asyncio.create_task(intake_of(store, feed=feed).take([envelope], HASH, peer=1))
         published = await asyncio.wait_for(reader.read(), DEADLINE_S)
         stored = taking.done()
 
@@ -324,13 +324,13 @@ async def test_relay_does_not_wait_for_the_disk(store: EnvelopeStore, tmp_path: 
 
 
 async def test_duplicate_is_confirmed_and_not_put_again(store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, archive = PutsCounted(store, monkeypatch), archive_of(store)
+    counted, intake = PutsCounted(store, monkeypatch), intake_of(store)
     envelope, another = make_envelope(1), make_envelope(2)
 
-    await archive.take([envelope], HASH, peer=1)
+    await intake.take([envelope], HASH, peer=1)
     for peer in (1, 2, 3):
-        assert await archive.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
-    await archive.take([envelope, another], HASH, peer=2)
+        assert await intake.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
+    await intake.take([envelope, another], HASH, peer=2)
 
     assert counted.puts == [envelope.raw, another.raw]
 
@@ -338,11 +338,11 @@ async def test_duplicate_is_confirmed_and_not_put_again(store: EnvelopeStore, mo
 async def test_duplicate_of_what_waits_for_the_disk_is_confirmed_only_when_that_is_there(
     store: EnvelopeStore, tmp_path: Path
 ) -> None:
-    archive, envelope = archive_of(store), make_envelope(1)
+    intake, envelope = intake_of(store), make_envelope(1)
 
     with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        taking = [asyncio.create_task(archive.take([envelope], HASH, peer=peer)) for peer in (1, 2)]
+        taking = [asyncio.create_task(intake.take([envelope], HASH, peer=peer)) for peer in (1, 2)]
         await turns(50)
         assert not any(task.done() for task in taking)
 
@@ -355,14 +355,14 @@ async def test_what_could_not_be_stored_is_stored_when_sent_again_but_not_relaye
 ) -> None:
     feed = Feed()
     reader = feed.reader()
-    archive, envelopes = archive_of(store, feed=feed), make_envelopes(2)
+    intake, envelopes = intake_of(store, feed=feed), make_envelopes(2)
 
     with disk_full(tmp_path):
         for peer in (1, 2):
             with pytest.raises(StoreError):
-                await archive.take(envelopes, HASH, peer=peer)
+                await intake.take(envelopes, HASH, peer=peer)
     assert await all_in(store) == []
-    response = await archive.take(envelopes, HASH, peer=1)
+    response = await intake.take(envelopes, HASH, peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw for envelope in envelopes]
@@ -374,11 +374,11 @@ async def test_envelope_in_the_second_of_its_expiry_is_taken_and_known_again(
 ) -> None:
     counted, feed = PutsCounted(store, monkeypatch), Feed()
     reader = feed.reader()
-    archive = archive_of(store, feed=feed, clock=Clock(NOW + 0.5))
+    intake = intake_of(store, feed=feed, clock=Clock(NOW + 0.5))
     envelope = make_envelope(1, created=NOW - 50, ttl=50)
 
     for peer in (1, 2):
-        assert await archive.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
+        assert await intake.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
 
     assert counted.puts == raws(reader.read_nowait()) == [envelope.raw]
 
@@ -391,7 +391,7 @@ async def test_own_envelope_is_stored_and_published_as_such(store: EnvelopeStore
     reader = feed.reader()
     envelope = make_envelope(1)
 
-    await archive_of(store, feed=feed).take_own(envelope)
+    await intake_of(store, feed=feed).take_own(envelope)
 
     assert await all_in(store) == [envelope.raw]
     (live,) = reader.read_nowait()
@@ -402,11 +402,11 @@ async def test_own_envelope_is_stored_and_published_as_such(store: EnvelopeStore
 async def test_own_envelope_that_comes_back_is_known(store: EnvelopeStore) -> None:
     feed = Feed()
     reader = feed.reader()
-    archive, envelope = archive_of(store, feed=feed), make_envelope(1)
+    intake, envelope = intake_of(store, feed=feed), make_envelope(1)
 
-    await archive.take_own(envelope)
-    await archive.take([envelope], HASH, peer=5)
-    await archive.take_own(envelope)
+    await intake.take_own(envelope)
+    await intake.take([envelope], HASH, peer=5)
+    await intake.take_own(envelope)
 
     (live,) = reader.read_nowait()
     assert live.sighting.peers == (5,)
@@ -427,7 +427,7 @@ async def test_own_envelope_that_no_node_would_take_is_refused(
     reader = feed.reader()
 
     with pytest.raises(EnvelopeRefused) as refusal:
-        await archive_of(store, feed=feed, interest=Interest(topics=frozenset({NEWS}))).take_own(envelope)
+        await intake_of(store, feed=feed, interest=Interest(topics=frozenset({NEWS}))).take_own(envelope)
 
     assert refusal.value.verdict is verdict
     assert str(refusal.value) == verdict.value
@@ -437,13 +437,13 @@ async def test_own_envelope_that_no_node_would_take_is_refused(
 async def test_own_envelope_is_relayed_also_if_it_cannot_be_stored(store: EnvelopeStore, tmp_path: Path) -> None:
     feed = Feed()
     reader = feed.reader()
-    archive, envelope = archive_of(store, feed=feed), make_envelope(1)
+    intake, envelope = intake_of(store, feed=feed), make_envelope(1)
 
     with disk_full(tmp_path), pytest.raises(StoreError):
-        await archive.take_own(envelope)
+        await intake.take_own(envelope)
 
     assert raws(reader.read_nowait()) == [envelope.raw]
-    await archive.take_own(envelope)
+    await intake.take_own(envelope)
     assert await all_in(store) == [envelope.raw]
     assert reader.read_nowait() == []
 
@@ -480,10 +480,10 @@ async def test_envelope_over_its_topics_limit_is_refused_and_neither_stored_nor_
 ) -> None:
     feed = Feed()
     reader = feed.reader()
-    archive = archive_of(store, feed=feed, limits=TWO_A_SECOND)
+    intake = intake_of(store, feed=feed, limits=TWO_A_SECOND)
     news, sport = make_envelopes(BURST + 5), make_envelope(1000, topic=SPORT)
 
-    response = await archive.take([*news, sport], HASH, peer=1)
+    response = await intake.take([*news, sport], HASH, peer=1)
 
     assert response.errors == tuple(refused(envelope, Verdict.TOPIC_LIMIT) for envelope in news[BURST:])
     assert {error.code for error in response.errors} == {EnvelopeErrorCode.INVALID}
@@ -494,21 +494,21 @@ async def test_envelope_over_its_topics_limit_is_refused_and_neither_stored_nor_
 
 async def test_limit_of_bytes_of_a_topic_is_kept_too(store: EnvelopeStore, time: Time) -> None:
     size = len(make_envelope(0, data_bytes=MAX_PACKET_BYTES // 2).raw)
-    archive = archive_of(store, limits=RateLimitSettings(NO_RATE_LIMITS, RateLimits(topic=1000)))
+    intake = intake_of(store, limits=RateLimitSettings(NO_RATE_LIMITS, RateLimits(topic=1000)))
 
     envelopes = [make_envelope(number, data_bytes=MAX_PACKET_BYTES // 2) for number in range(5)]
-    response = await archive.take(envelopes, HASH, peer=1)
+    response = await intake.take(envelopes, HASH, peer=1)
 
     fit = MAX_RECEIVED_PACKET_BYTES // size  # a bucket is never too small for one packet
     assert response.errors == tuple(refused(envelope, Verdict.TOPIC_LIMIT) for envelope in envelopes[fit:])
 
 
 async def test_envelope_counts_once_however_many_peers_send_it(store: EnvelopeStore, time: Time) -> None:
-    archive = archive_of(store, limits=TWO_A_SECOND)
+    intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(BURST)
 
-    responses = [await archive.take(envelopes, HASH, peer=peer) for peer in range(5)]
-    over = await archive.take([make_envelope(1000)], HASH, peer=1)
+    responses = [await intake.take(envelopes, HASH, peer=peer) for peer in range(5)]
+    over = await intake.take([make_envelope(1000)], HASH, peer=1)
 
     assert responses == [MessageResponse(HASH)] * 5
     assert [error.description for error in over.errors] == [Verdict.TOPIC_LIMIT.value]
@@ -517,25 +517,25 @@ async def test_envelope_counts_once_however_many_peers_send_it(store: EnvelopeSt
 async def test_envelope_that_was_refused_is_taken_when_its_topic_has_room_again(
     store: EnvelopeStore, time: Time
 ) -> None:
-    archive = archive_of(store, limits=TWO_A_SECOND)
-    await archive.take(make_envelopes(BURST), HASH, peer=1)
+    intake = intake_of(store, limits=TWO_A_SECOND)
+    await intake.take(make_envelopes(BURST), HASH, peer=1)
     envelope = make_envelope(1000)
 
     time.now += 0.49
-    assert (await archive.take([envelope], HASH, peer=1)).errors == (refused(envelope, Verdict.TOPIC_LIMIT),)
+    assert (await intake.take([envelope], HASH, peer=1)).errors == (refused(envelope, Verdict.TOPIC_LIMIT),)
     time.now += 0.02
-    assert await archive.take([envelope], HASH, peer=1) == MessageResponse(HASH)
+    assert await intake.take([envelope], HASH, peer=1) == MessageResponse(HASH)
 
     assert envelope.raw in await all_in(store)
 
 
 async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: EnvelopeStore, time: Time) -> None:
-    archive = archive_of(store, limits=TWO_A_SECOND)
+    intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(2 * BURST)
 
-    allowed = await archive.take(envelopes, HASH, peer=1, is_limited=False)
-    await archive.take_own(make_envelope(1000))
-    limited = await archive.take([make_envelope(number) for number in range(2000, 2000 + BURST)], HASH, peer=2)
+    allowed = await intake.take(envelopes, HASH, peer=1, is_limited=False)
+    await intake.take_own(make_envelope(1000))
+    limited = await intake.take([make_envelope(number) for number in range(2000, 2000 + BURST)], HASH, peer=2)
 
     assert allowed == limited == MessageResponse(HASH)
 
@@ -543,12 +543,12 @@ async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: E
 async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_topic(
     store: EnvelopeStore, time: Time
 ) -> None:
-    archive = archive_of(store, limits=TWO_A_SECOND)
+    intake = intake_of(store, limits=TWO_A_SECOND)
     future = [make_envelope(number, created=NOW + MAX_AHEAD_S + 1) for number in range(BURST)]
 
-    await archive.take(future, HASH, peer=1)
+    await intake.take(future, HASH, peer=1)
 
-    assert await archive.take(make_envelopes(BURST), HASH, peer=1) == MessageResponse(HASH)
+    assert await intake.take(make_envelopes(BURST), HASH, peer=1) == MessageResponse(HASH)
 
 
 # Metrics
@@ -556,12 +556,12 @@ async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_top
 
 async def test_what_becomes_of_envelopes_is_counted(store: EnvelopeStore) -> None:
     metrics = Metrics()
-    archive = archive_of(store, interest=Interest(topics=frozenset({NEWS})), metrics=metrics)
+    intake = intake_of(store, interest=Interest(topics=frozenset({NEWS})), metrics=metrics)
     good, unwanted = make_envelopes(3), make_envelope(12, topic=SPORT)
     future = make_envelope(10, created=NOW + MAX_AHEAD_S + 1)
 
-    await archive.take([*good, future, unwanted], HASH, peer=1)
-    await archive.take(good, HASH, peer=2)
+    await intake.take([*good, future, unwanted], HASH, peer=1)
+    await intake.take(good, HASH, peer=2)
 
     assert count_of(metrics.received) == 8
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
@@ -572,9 +572,9 @@ async def test_what_becomes_of_envelopes_is_counted(store: EnvelopeStore) -> Non
 
 async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: EnvelopeStore) -> None:
     metrics = Metrics()
-    archive = archive_of(store, limits=RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS), metrics=metrics)
+    intake = intake_of(store, limits=RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS), metrics=metrics)
 
-    await archive.take(make_envelopes(int(RATE_BURST_S) + 2), HASH, peer=1)
+    await intake.take(make_envelopes(int(RATE_BURST_S) + 2), HASH, peer=1)
 
     assert count_of(metrics.rejected[Verdict.TOPIC_LIMIT]) == 2
 
@@ -587,21 +587,21 @@ async def test_envelopes_that_are_not_stored_are_counted(store: EnvelopeStore, t
     connection.close()
 
     with pytest.raises(StoreError):
-        await archive_of(store, metrics=metrics).take(make_envelopes(3), HASH, peer=1)
+        await intake_of(store, metrics=metrics).take(make_envelopes(3), HASH, peer=1)
 
     assert (count_of(metrics.not_stored), count_of(metrics.stored)) == (3, 0)
 
 
 async def test_each_envelope_is_counted_once_by_what_became_of_it(store: EnvelopeStore) -> None:
     metrics = Metrics()
-    archive = archive_of(store, metrics=metrics)
+    intake = intake_of(store, metrics=metrics)
     late = make_envelope(1000, created=NOW - MAX_EXPIRED_S - 51)
 
     many = [make_envelope(number) for number in range(300)]  # more than are judged together
 
-    await archive.take([*many, late], HASH, peer=1)
-    await archive.take([*many, make_envelope(300)], HASH, peer=2)
-    await archive.take_own(make_envelope(301))
+    await intake.take([*many, late], HASH, peer=1)
+    await intake.take([*many, make_envelope(300)], HASH, peer=2)
+    await intake.take_own(make_envelope(301))
 
     assert count_of(metrics.received) == 602  # of peers
     assert count_of(metrics.new) == 302
@@ -612,10 +612,10 @@ async def test_each_envelope_is_counted_once_by_what_became_of_it(store: Envelop
 
 async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: EnvelopeStore, tmp_path: Path) -> None:
     metrics = Metrics()
-    archive, envelopes = archive_of(store, metrics=metrics), make_envelopes(3)
+    intake, envelopes = intake_of(store, metrics=metrics), make_envelopes(3)
     with disk_full(tmp_path), pytest.raises(StoreError):
-        await archive.take(envelopes, HASH, peer=1)
-    await archive.take(envelopes, HASH, peer=1)
+        await intake.take(envelopes, HASH, peer=1)
+    await intake.take(envelopes, HASH, peer=1)
 
     assert count_of(metrics.not_stored) == 3
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.codec import snappy
-from mailserver.limits.pace import BURST_S, SHARE, Pace
+from mailserver.limits.send_rate import BURST_S, SHARE, SendRate
 from mailserver.live import relay as relay_module
 from mailserver.live.feed import MAX_FEED_ENVELOPES, Feed, LiveEnvelope
 from mailserver.live.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES, POOL_BYTES, Bundle, Pool
@@ -129,7 +129,7 @@ class Hub:
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
         connection = Connection(pipe, session_config(KEY, "hub/1"), STATUS)
         number = len(self.neighbours) + 1
-        pace = Pace()
+        pace = SendRate()
 
         async def on_event(event: Event) -> None:
             if isinstance(event, StatusReceived | SettingsChanged):

@@ -22,8 +22,8 @@ from mailserver.metrics.registry import (
     SyncFigures,
 )
 from mailserver.monitoring.health import Health
-from mailserver.monitoring.history import MAX_MINUTES, MINUTE_S, NAMES, History, Minutes
-from mailserver.monitoring.history_file import HistoryFile
+from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, NAMES, LastDay, Minutes
+from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
@@ -127,13 +127,13 @@ def monitoring(
 ) -> Monitoring:
     """What looks after a store in `folder`, and a node with so many peers."""
     metrics, clock = metrics or Metrics(), clock or Clock()
-    history = History(metrics, clock)
+    history = LastDay(metrics, clock)
     return Monitoring(
         metrics,
         Watch(store, folder / STORE_FILE, metrics.loop_lag),
         Health(metrics, peers, expects_compaction=expects_compaction, clock=clock),
         history,
-        HistoryFile(folder, history),
+        LastDayFile(folder, history),
         enode=ENODE,
         node=lambda: NODE,
         sync=lambda: sync,

@@ -13,8 +13,8 @@ import pytest
 from mailserver.metrics.registry import DiskFigures
 from mailserver.monitoring import http as http_module
 from mailserver.monitoring import state as state_module
-from mailserver.monitoring.history import Minutes, encode_shown
 from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from mailserver.monitoring.last_day import Minutes, encode_shown
 from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
-from mailserver.handoff.archived import Handover, write_handover
+from mailserver.handoff.archived import Archived, write_archived
 from mailserver.handoff.last_run import Compaction, write_compaction
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -116,7 +116,7 @@ async def prepare(source: Path, ours: Path) -> None:
             started_at=now - 700, finished_at=now - 600, exit_code=0, rows=100, seconds=100.0, succeeded_at=now - 600
         ),
     )
-    write_handover(path, Handover(identity, "archive", now - 600, {now // 86400 - 1: 100}))
+    write_archived(path, Archived(identity, "archive", now - 600, {now // 86400 - 1: 100}))
 
 
 async def make_traffic(daemon: Daemon, instance: str, prometheus: Prometheus) -> tuple[float, str]:

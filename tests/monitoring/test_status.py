@@ -12,7 +12,7 @@ import pytest
 
 from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
 from mailserver.metrics.registry import Check, CompactionFigures
-from mailserver.monitoring.history import Column
+from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CompactionStatus, DayStatus, LoggedError, SyncStatus, days_of
 from mailserver.monitoring.watch import Sight

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Handover, compaction_lock, handover_file, write_handover
+from mailserver.handoff.archived import Archived, archived_file, compaction_lock, write_archived
 from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction, compaction_file, write_compaction
 from mailserver.handoff.last_upkeep import Task, Upkeep, write_upkeep
 from mailserver.metrics.registry import Metrics
@@ -125,7 +125,7 @@ async def test_compaction_is_seen_with_what_it_left(store: EnvelopeStore, tmp_pa
     path = tmp_path / STORE_FILE
     run = Compaction(NOW - 90, NOW - 50, exit_code=0, rows=12, bytes=1, days=1, seconds=40.0, succeeded_at=NOW - 50)
     write_compaction(path, run)
-    write_handover(path, Handover(await store.identity(), "archive", NOW - 55, {}))
+    write_archived(path, Archived(await store.identity(), "archive", NOW - 55, {}))
 
     sight = await look(store, tmp_path)
 
@@ -165,7 +165,7 @@ async def test_compaction_at_work_is_told_from_one_that_was_killed(store: Envelo
     assert (died.is_running, died.has_died) == (False, True)
 
 
-@pytest.mark.parametrize("file", [compaction_file, handover_file])
+@pytest.mark.parametrize("file", [compaction_file, archived_file])
 async def test_damaged_record_of_the_compaction_says_so(store: EnvelopeStore, tmp_path: Path, file: object) -> None:
     assert callable(file)
     file(tmp_path / STORE_FILE).write_text("{")

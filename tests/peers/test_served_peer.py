@@ -20,6 +20,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.history.delivery import MAX_REQUEST_BYTES, DeliverySettings
 from mailserver.limits.admission import Allowed
+from mailserver.limits.intake_bounds import IntakeBounds, Load
 from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
@@ -27,7 +28,6 @@ from mailserver.mail.request import RequestId, decode_request
 from mailserver.metrics.registry import Direction, count_of
 from mailserver.net import connection as connection_module
 from mailserver.peers import served_peer as peer_module
-from mailserver.peers.intake import Intake, Load
 from mailserver.peers.served_peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
@@ -461,7 +461,7 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
 ) -> None:
     payloads = [messages(*map(make_envelope, range(at, at + 100))) for at in range(0, 1000, 100)]
     size = max(Load.of(PacketCode.MESSAGES, payload).memory for payload in payloads)
-    async with running_mailserver(tmp_path, intake=Intake(max_envelope_bytes=3 * size)) as mailserver:
+    async with running_mailserver(tmp_path, bounds=IntakeBounds(max_envelope_bytes=3 * size)) as mailserver:
         flooders = [await mailserver.dial(status=NOTHING_WANTED) for _ in payloads]
         honest = await mailserver.dial(status=NOTHING_WANTED)
         lone = messages(make_envelope(10_000))
@@ -472,17 +472,17 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
             await until(lambda: mailserver.store.queued[0] == 300)
             honest.say(PacketCode.MESSAGES, lone)
             await until(lambda: mailserver.store.queued[0] == 301)
-            assert mailserver.peers.intake.envelopes.used_bytes < 4 * size
+            assert mailserver.limits.intake_bounds.envelopes.used_bytes < 4 * size
 
         for raw, payload in zip([honest, *flooders], [lone, *payloads], strict=True):
             assert await raw.hear_confirmation() == confirmation(payload)
-        await until(lambda: mailserver.peers.intake.envelopes.used_bytes == 0)
-    assert mailserver.peers.intake.envelopes.used_bytes == 0
+        await until(lambda: mailserver.limits.intake_bounds.envelopes.used_bytes == 0)
+    assert mailserver.limits.intake_bounds.envelopes.used_bytes == 0
 
 
 async def test_memory_of_packets_is_given_back_however_their_peer_ends(mailserver: Mailserver) -> None:
     undecodable = messages(make_envelope(1)) + b"\x00"
-    memory = mailserver.peers.intake.envelopes
+    memory = mailserver.limits.intake_bounds.envelopes
 
     broken, gone = await mailserver.dial(), await mailserver.dial()
     broken.say(PacketCode.MESSAGES, undecodable)
@@ -658,13 +658,13 @@ async def test_peer_that_has_left_is_gone_without_a_search_for_cycles(mailserver
 
 async def test_waiting_requests_of_all_peers_are_bounded_and_who_has_none_is_heard(tmp_path: Path) -> None:
     request = sealed_request(deployed_fields()).raw
-    async with running_mailserver(tmp_path, intake=Intake(max_request_bytes=3 * len(request))) as mailserver:
+    async with running_mailserver(tmp_path, bounds=IntakeBounds(max_request_bytes=3 * len(request))) as mailserver:
         await fill(mailserver.store, make_large_envelopes(100, 60_000))
         greedy = [await mailserver.dial(status=NOTHING_WANTED) for _ in range(2)]  # neither reads its answer
         for raw in greedy:
             for _ in range(6):
                 raw.say(PacketCode.P2P_REQUEST, request)
-        memory = mailserver.peers.intake.requests
+        memory = mailserver.limits.intake_bounds.requests
         await until(lambda: any(peer.requests_waiting for peer in mailserver.peers))
 
         honest = await mailserver.dial()
@@ -965,7 +965,7 @@ async def test_light_nodes_part(tmp_path: Path) -> None:
 
 
 async def test_what_a_trusted_peer_sends_too_late_is_counted(tmp_path: Path) -> None:
-    """It was on its way for too long: the peer is to be asked for it (mailserver.catchup.absences)."""
+    """It was on its way for too long: the peer is to be asked for it (mailserver.catchup.outages)."""
     late, timely = make_envelope(1, created=NOW - 60, ttl=50), make_envelope(2)
     async with running_mailserver(tmp_path, trusted=[private_key("friend").public_key]) as mailserver:
         friend, stranger = await mailserver.dial(name="friend"), await mailserver.dial(name="stranger")

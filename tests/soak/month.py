@@ -24,7 +24,7 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import key_from_password
 from spark_export.days import day_of
-from spark_export.records import decode_record, visible
+from spark_export.manifest import decode_record, visible
 from tests.integration.daemons import PROGRAM, Daemon, running_daemon
 from tests.moved_clock import MovedClock
 from tests.soak.model import SECONDS_PER_DAY, Model, make_envelopes

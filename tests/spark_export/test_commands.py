@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from mailserver.handoff.last_run import CompactionState, look
 from mailserver.units import size_text
 from spark_export.cli import main
@@ -334,7 +334,7 @@ def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(
 
     assert "Input/output error" in said(done)
     assert len(archived(archive)) == rows
-    left = read_handover(store)
+    left = read_archived(store)
     assert left is not None
     assert left.days == {DAY: rows}
     assert list(scratch.iterdir()) == []

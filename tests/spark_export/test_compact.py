@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
 from mailserver.codec.keccak import keccak256
-from mailserver.handoff.archived import compaction_lock, handover_file, read_handover
+from mailserver.handoff.archived import archived_file, compaction_lock, read_archived
 from mailserver.store.sqlite.backup import copy_store as copy_moment
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.writer import NewEnvelope
@@ -27,7 +27,7 @@ from spark_export.archive import Archive
 from spark_export.config import PartitionBy
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.layout import Layout
-from spark_export.records import PeriodRecord
+from spark_export.manifest import PeriodRecord
 from spark_export.storage import open_storage
 from tests.spark_export.samples import (
     CHAT,
@@ -83,7 +83,7 @@ def records(spark: SparkSession, archive: Path) -> dict[str, PeriodRecord]:
 
 
 def handed_over(store: Path) -> dict[int, int]:
-    handover = read_handover(store)
+    handover = read_archived(store)
     assert handover is not None
     return dict(handover.days)
 
@@ -492,12 +492,12 @@ def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_
         compact_into(spark, archive, tmp_path / "backup.db", run="run-2")
 
     store.unlink()
-    handover_file(store).unlink()
+    archived_file(store).unlink()
     put(copy_store(tmp_path / "backup.db", store), after)  # as rows 5 to 7
     compact_into(spark, archive, store, run="run-3")
 
     assert archived(archive) == rows_of([*before, *lost, *after])
-    said = read_handover(store)
+    said = read_archived(store)
     assert said is not None
     assert said.store_id == identity(store)
     assert said.days == {DAY: 7}
@@ -605,7 +605,7 @@ def test_missing_store_is_named(spark: SparkSession, store: Path, archive: Path)
 
 def test_handover_that_cannot_be_written_is_named(spark: SparkSession, store: Path, archive: Path) -> None:
     put(store, envelopes(3))
-    handover_file(store).mkdir()
+    archived_file(store).mkdir()
 
     with pytest.raises(ExportError, match="cannot read "):
         compact_into(spark, archive, store)
@@ -811,7 +811,7 @@ def test_row_whose_time_of_reception_is_damaged_stays_in_its_store(
 
         assert len(archived(archive)) == 7
         assert report.miscounted == [{"store": str(store), "day": FIRST, "rows": -1}]
-        handover = read_handover(store)
+        handover = read_archived(store)
         assert handover is not None
         assert handover.days == {DAY + 1: 8}
 

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from spark_export import compact as compact_module
 from spark_export.archive import Archive, snapshot_of
 from spark_export.days import day_name
-from spark_export.records import PeriodRecord
+from spark_export.manifest import PeriodRecord
 from spark_export.storage import LocalStorage, open_storage
 from tests.spark_export.samples import (
     DAY,
@@ -121,7 +121,7 @@ class Case:
             rows = sorted((row for file in files for row in rows_of_file(file)), key=lambda row: row["hash"])
             wanted = (self.old.get(period, []), self.new[period])
             assert rows in [sorted(one, key=lambda row: row["hash"]) for one in wanted]
-        handover = read_handover(self.store)
+        handover = read_archived(self.store)
         for day, seq in ({} if handover is None else handover.days).items():
             period = day_name(day)
             safe = {row["hash"][:34] for row in archived(self.archive, period)}
@@ -133,7 +133,7 @@ class Case:
         assert sorted(self.records()) == sorted(self.new)
         assert list((self.archive / "_staging").glob("*")) == []
         assert not list(self.archive.rglob("*.tmp"))
-        handover = read_handover(self.store)
+        handover = read_archived(self.store)
         assert handover is not None
         assert {day_name(day) for day in handover.days} == set(self.new)
         self.assert_whole()

@@ -16,7 +16,7 @@ from spark_export.errors import ExportError, Unreadable
 from spark_export.fingerprint import Fingerprint
 from spark_export.inspection import LEAD_S, due, read_contents
 from spark_export.layout import Layout
-from spark_export.records import DayRecord, FileRecord, PeriodRecord
+from spark_export.manifest import DayRecord, FileRecord, PeriodRecord
 from spark_export.storage import HadoopStorage
 
 A_DAY = 86_400

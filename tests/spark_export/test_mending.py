@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from mailserver.handoff.last_run import (
     ArchivedDay,
     ArchiveFigures,
@@ -30,11 +30,11 @@ from spark_export.archive import Archive
 from spark_export.config import PartitionBy
 from spark_export.errors import ArchiveGone, ExportCheckFailed, ExportError
 from spark_export.faults import FaultKind
+from spark_export.manifest import PeriodRecord, lost_of
 from spark_export.mending import Mending
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.recording import recorded
-from spark_export.records import PeriodRecord, lost_of
 from spark_export.run_report import RunReport, archived_days
 from spark_export.storage import LocalStorage
 from spark_export.verify import verify
@@ -100,7 +100,7 @@ class Place:
 
     def covered(self) -> set[int]:
         """The days of which the mailserver may delete rows, relative to DAY."""
-        handover = read_handover(self.store)
+        handover = read_archived(self.store)
         assert handover is not None
         return {day - DAY for day in handover.days}
 
@@ -669,7 +669,7 @@ def test_what_a_verification_or_merge_finds_gone_is_covered_no_more(
 ) -> None:
     place.run(spark, "run-2")  # of the archive in this folder
     place.forget_second_names()
-    before = read_handover(place.store)
+    before = read_archived(place.store)
     assert before is not None
     assert DAY in before.days
     place.file(FIRST).unlink()
@@ -677,7 +677,7 @@ def test_what_a_verification_or_merge_finds_gone_is_covered_no_more(
 
     run(spark, str(place.archive), now=(DAY + 60) * DAY_S, stores=[place.store], **more)
 
-    after = read_handover(place.store)
+    after = read_archived(place.store)
     assert after is not None
     assert after.days == {day: seq for day, seq in before.days.items() if day != DAY}
     assert after.verified_at == before.verified_at
@@ -686,12 +686,12 @@ def test_what_a_verification_or_merge_finds_gone_is_covered_no_more(
 def test_record_of_another_archive_is_left_alone_by_a_verification(
     spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = read_handover(place.store)  # of the archive that this one is a copy of
+    before = read_archived(place.store)  # of the archive that this one is a copy of
     assert before is not None
 
     verify(spark, str(place.archive), now=NOW, stores=[place.store])
 
-    assert read_handover(place.store) == before
+    assert read_archived(place.store) == before
     assert "not corrected, it is of another archive" in caplog.text
 
 

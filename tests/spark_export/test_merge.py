@@ -20,9 +20,9 @@ from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.fingerprint import Fingerprint
 from spark_export.layout import Layout
 from spark_export.load import write_staged
+from spark_export.manifest import known_seq
 from spark_export.merge import merge
 from spark_export.read import read_archive
-from spark_export.records import known_seq
 from spark_export.run_report import RunReport
 from spark_export.storage import HadoopStorage, LocalStorage, Storage
 from spark_export.verify import verify

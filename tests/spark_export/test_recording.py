@@ -21,8 +21,8 @@ from mailserver.handoff.last_run import (
 from spark_export.days import month_of
 from spark_export.errors import ExportError, RunAtWork
 from spark_export.fingerprint import Fingerprint
+from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.recording import recorded
-from spark_export.records import DayRecord, PeriodRecord
 from spark_export.run_report import archived_days
 from tests.spark_export.samples import DAY
 

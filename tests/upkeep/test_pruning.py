@@ -14,7 +14,7 @@ import pytest
 
 from mailserver.archive.holdings import ArchiveFault
 from mailserver.files import open_descriptor, try_lock
-from mailserver.handoff.archived import Handover, compaction_lock, handover_file, write_handover
+from mailserver.handoff.archived import Archived, archived_file, compaction_lock, write_archived
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.sqlite import deletion
@@ -93,7 +93,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 def record(path: Path, days: dict[int, int], store_id: str | None = None) -> None:
     """Write what a run of the compaction would."""
     ((identity,),) = rows(path, "SELECT id FROM identity")
-    write_handover(path, Handover(store_id or identity, "archive", NOW, days))
+    write_archived(path, Archived(store_id or identity, "archive", NOW, days))
 
 
 def size_of(path: Path) -> int:
@@ -247,7 +247,7 @@ async def test_record_beside_the_store_counts_without_the_setting(path: Path) ->
 
 async def test_archive_may_be_left_out_of_account(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_store(path, received_at(0, 1, 2))
-    handover_file(path).write_text("broken")
+    archived_file(path).write_text("broken")
 
     async with pruning(path, CapacityRetention(1), archive=ELSEWHERE, archive_before_prune=False) as service:
         await service.prune_once()
@@ -469,7 +469,7 @@ async def test_unreadable_record_stops_pruning_and_is_told_once(path: Path, capl
 
     async with pruning(path, MONTH) as service:
         for content in ("broken", "broken", "{}", "{}", "broken"):
-            handover_file(path).write_text(content)
+            archived_file(path).write_text(content)
             await service.prune_once()
         assert left(path) == [0, 1]
         errors = len(lines(caplog, logging.ERROR))
@@ -477,7 +477,7 @@ async def test_unreadable_record_stops_pruning_and_is_told_once(path: Path, capl
         record(path, {START // DAY: 2})
         await service.prune_once()
         assert left(path) == []
-        handover_file(path).write_text("broken")
+        archived_file(path).write_text("broken")
         await service.prune_once()
 
     assert errors == 3
@@ -556,7 +556,7 @@ async def test_fault_of_ours_does_not_end_the_service(
 
     async with pruning(path, MONTH) as service:
         with monkeypatch.context() as faulty:
-            faulty.setattr(pruning_module, "read_handover", None)
+            faulty.setattr(pruning_module, "read_archived", None)
             await service.prune_once()
         await service.prune_once()
 

@@ -20,7 +20,7 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
-from mailserver.handoff.archived import HandoverError, adopt_handover
+from mailserver.handoff.archived import ArchivedError, adopt_archived
 from mailserver.store.sqlite.damage import explain, look_at_files
 from mailserver.store.sqlite.schema import APPLICATION_ID, IDENTITY_BYTES, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.wal import has_content, wal_file, write_again
@@ -204,8 +204,8 @@ def _identify(connection: sqlite3.Connection, path: Path) -> None:
         return
     identity = secrets.token_hex(IDENTITY_BYTES)
     try:
-        adopt_handover(path, identity)
-    except HandoverError as error:  # pruning waits for the next run of the compaction
+        adopt_archived(path, identity)
+    except ArchivedError as error:  # pruning waits for the next run of the compaction
         log.warning("record of the compaction not taken over error=%r", str(error))
     connection.execute("INSERT INTO identity VALUES (?)", (identity,))
     log.info("store restored from a backup identity=%s", identity)

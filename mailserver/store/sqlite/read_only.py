@@ -4,7 +4,7 @@ SQLite's ordinary read-only connection makes the log and its index (`-wal`, `-sh
 none, and leaves them there. So:
 
 - No log: the file alone is the store. It is read as immutable, without locks. Should a daemon begin to write it
-  meanwhile, what was read may be of two moments: `read_untouched` notices and says so.
+  meanwhile, what was read may be of two moments: `open_read_only` notices and says so.
 - A log with its index: both are read, the index is not written. That is so beside a daemon, and after one was killed.
 - A log without its index: SQLite would have to make one.
 """
@@ -25,7 +25,7 @@ CACHE_KIB = 32 * 1024
 
 
 @contextlib.contextmanager
-def read_untouched(path: Path) -> Iterator[sqlite3.Connection]:
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store at `path`, in autocommit mode.
 
     Raises:

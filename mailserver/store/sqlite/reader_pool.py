@@ -19,7 +19,7 @@ from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import GroupedFairQueue
 from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import open_reader
-from mailserver.store.sqlite.trouble import Trouble
+from mailserver.store.sqlite.failures import StoreFailures
 
 
 def _nobody(_: int) -> None:
@@ -51,8 +51,8 @@ class _Waiting(NamedTuple):
 class ReaderPool:
     """The connections. Made by `open_readers`."""
 
-    def __init__(self, connections: Sequence[aiosqlite.Connection], trouble: Trouble) -> None:
-        self._trouble = trouble
+    def __init__(self, connections: Sequence[aiosqlite.Connection], failures: StoreFailures) -> None:
+        self._failures = failures
         # Last in, first out: what a request has just looked at is in that connection's page cache.
         self._idle = [*connections]
         self._waiting: GroupedFairQueue[_Waiting] = GroupedFairQueue()
@@ -82,7 +82,7 @@ class ReaderPool:
             payer.charge(work)
             return await connection.execute_fetchall(sql, parameters)
         except sqlite3.Error as error:
-            raise StoreError(f"cannot read the store: {self._trouble.not_read(error)}") from error
+            raise StoreError(f"cannot read the store: {self._failures.not_read(error)}") from error
         except asyncio.CancelledError:
             # Nobody waits for the rows: stop the statement, so that the connection is free at once.
             await connection.interrupt()
@@ -138,7 +138,7 @@ class PaidReader:
 
 
 @contextlib.asynccontextmanager
-async def open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterator[ReaderPool]:
+async def open_readers(path: Path, count: int, failures: StoreFailures) -> AsyncIterator[ReaderPool]:
     """Open so many connections to the store at `path`; they are closed at the end.
 
     Raises:
@@ -150,4 +150,4 @@ async def open_readers(path: Path, count: int, trouble: Trouble) -> AsyncIterato
             connection = await open_reader(path)
             stack.push_async_callback(connection.close)
             connections.append(connection)
-        yield ReaderPool(connections, trouble)
+        yield ReaderPool(connections, failures)

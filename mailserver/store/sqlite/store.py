@@ -10,6 +10,7 @@ from pathlib import Path
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import Deleted, delete_batch, give_back_pages
+from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.keys import Page, Query
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
@@ -17,7 +18,6 @@ from mailserver.store.sqlite.reader import Finder, Raws
 from mailserver.store.sqlite.reader_pool import OURSELVES, PaidReader, Payer, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.search import GoesOn, always
-from mailserver.store.sqlite.trouble import Trouble
 from mailserver.store.sqlite.writer import NewEnvelope, StoreWriter
 
 READERS = 3
@@ -52,9 +52,9 @@ class ReceptionDay:
 class EnvelopeStore:
     """A store that is open for writing. Made by `open_store`."""
 
-    def __init__(self, writer: StoreWriter, readers: ReaderPool, trouble: Trouble) -> None:
+    def __init__(self, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
         self._writer = writer
-        self._trouble = trouble
+        self._failures = failures
         self._readers = readers
         self._finder = Finder(PaidReader(readers))
 
@@ -75,21 +75,21 @@ class EnvelopeStore:
     @property
     def problem(self) -> str:
         """Why envelopes are not stored at present; "" if they are, as far as it is known."""
-        return self._writer.held or self._trouble.writing
+        return self._writer.held or self._failures.writing
 
     @property
     def is_lost(self) -> bool:
         """Whether what is open is no longer the store at its path: nothing is stored or deleted until a restart."""
-        return self._trouble.is_lost
+        return self._failures.is_lost
 
     @property
     def damage(self) -> str:
         """What else is wrong with the file, as far as it was used since it was opened; "" if nothing is."""
-        return self._trouble.damage
+        return self._failures.damage
 
     def tell(self, on_change: Callable[[], None]) -> None:
         """Have this called whenever `problem` or `damage` has changed by what was written or read."""
-        self._trouble.tell(on_change)
+        self._failures.tell(on_change)
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -248,12 +248,12 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
     """
     worker = await open_writer(path)
     try:
-        trouble, presence = Trouble(path), Presence(path)
-        async with open_readers(path, READERS, trouble) as readers:
-            writer = StoreWriter(worker, path, presence, trouble)
+        failures, presence = StoreFailures(path), Presence(path)
+        async with open_readers(path, READERS, failures) as readers:
+            writer = StoreWriter(worker, path, presence, failures)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield EnvelopeStore(writer, readers, trouble)
+                yield EnvelopeStore(writer, readers, failures)
             finally:
                 writer.close()
                 await writing
@@ -272,7 +272,7 @@ async def read_stats(path: Path) -> StoreStats:
         StoreError: there is no such store, or it cannot be read.
     """
     await asyncio.to_thread(check_header, path)
-    async with open_readers(path, 1, Trouble(path)) as readers:
+    async with open_readers(path, 1, StoreFailures(path)) as readers:
         return await _stats(readers)
 
 

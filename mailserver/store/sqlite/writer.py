@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, transaction
+from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence, StoreLost
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.trouble import Trouble
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -125,11 +125,11 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
 
-    def __init__(self, worker: Worker, path: Path, presence: Presence, trouble: Trouble) -> None:
+    def __init__(self, worker: Worker, path: Path, presence: Presence, failures: StoreFailures) -> None:
         self._worker = worker
         self._presence = presence
         self._wal = wal_file(path)
-        self._trouble = trouble
+        self._failures = failures
         self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: FairQueue[_Part] = FairQueue()
@@ -256,9 +256,9 @@ class StoreWriter:
             self._max_wal_bytes = size + _WAL_STEP_BYTES
             try:
                 await self._write(_restart_log)
-                self._trouble.checkpointed(None)
+                self._failures.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
-                self._trouble.checkpointed(error)
+                self._failures.checkpointed(error)
             except StoreLost:  # who waits for the next transaction is told
                 pass
 
@@ -272,7 +272,7 @@ class StoreWriter:
         try:
             return await self._worker.run(partial(_while_present, self._presence, work))
         except StoreLost as error:
-            self._trouble.lost(str(error))
+            self._failures.lost(str(error))
             raise
 
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
@@ -318,9 +318,9 @@ class StoreWriter:
         try:
             await self._write(partial(_commit, envelopes))
             failure = None
-            self._trouble.stored()
+            self._failures.stored()
         except sqlite3.Error as error:
-            cause = self._trouble.not_stored(len(envelopes), error)
+            cause = self._failures.not_stored(len(envelopes), error)
             failure = StoreError(f"cannot store {len(envelopes)} envelopes: {cause}")
             failure.__cause__ = error
         except StoreLost as error:

@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from mailserver.handoff.archived import handover_file
+from mailserver.handoff.archived import archived_file
 from spark_export.archive import STAGING
 from tests.faults.kills.moments import Moment, after, killing, then, wait_for, written
 from tests.faults.kills.subject import Subject
@@ -126,7 +126,7 @@ def _kill_daemon(subject: Subject, compactor: Compactor, archive: Path, number: 
     with subject.running() as daemon:
         _verify(subject, daemon, archive)
         compactor.start(subject.store, archive, f"run-{number}")
-        handed_over = written(handover_file(subject.store), 1)
+        handed_over = written(archived_file(subject.store), 1)
         rng = subject.rng
         moment: Moment = after(rng.uniform(0, USUAL_RUN_S)) if rng.random() < 0.7 else handed_over
         subject.flood_and_kill(daemon, moment)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mailserver.codec.keccak import keccak256
-from mailserver.handoff.archived import Handover, compaction_lock, write_handover
+from mailserver.handoff.archived import Archived, compaction_lock, write_archived
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY
 from tests.faults.kills.moments import after, at_packets, killing, written
 from tests.faults.kills.subject import Subject
@@ -71,7 +71,7 @@ def _archive(subject: Subject, archived: set[bytes], rows: Sequence[Row]) -> Non
     archived.update(keccak256(row.raw) for row in rows)
     days = {row.received // SECONDS_PER_DAY: row.seq for row in rows}
     with compaction_lock(subject.store):
-        write_handover(subject.store, Handover(identity_of(subject.store), "archive", int(time.time()), days))
+        write_archived(subject.store, Archived(identity_of(subject.store), "archive", int(time.time()), days))
 
 
 def _to_the_end(subject: Subject, archived: set[bytes] | None) -> None:

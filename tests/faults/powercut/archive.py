@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
 from spark_export.archive import Archive, directory_of, snapshot_of
 from spark_export.errors import ExportError
-from spark_export.records import PeriodRecord
+from spark_export.manifest import PeriodRecord
 from spark_export.storage import LocalStorage
 from tests.faults.powercut.archiving import FIRST, LATE, TOLD
 from tests.faults.powercut.checks import Broken, Expected, check_data_dir
@@ -41,7 +41,7 @@ async def archive(recorder: Recorder, choice: random.Random) -> Scenario:
         promised = rows if late_at < cut else FIRST
         if lost := sum(row.raw not in left and row.raw not in archived for row in promised):
             raise Broken(f"{lost} of {len(promised)} envelopes are neither in the store nor in the archive")
-        handover = read_handover(folder / DATA / STORE_FILE)
+        handover = read_archived(folder / DATA / STORE_FILE)
         for seq, row in enumerate(rows, 1):  # as they were put
             may_go = 0 if handover is None else handover.days.get(row.received // SECONDS_PER_DAY, 0)
             if seq <= may_go and row.raw not in archived:

@@ -7,7 +7,7 @@ on standard output, when it is there.
 import sys
 from pathlib import Path
 
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from spark_export.merge import merge
 from spark_export.session import spark_session
 from tests.spark_export.conftest import SETTINGS
@@ -34,7 +34,7 @@ def main(store: Path, archive: Path) -> None:
 
 
 def _prune(store: Path) -> None:
-    handover = read_handover(store)
+    handover = read_archived(store)
     assert handover is not None
     assert prune(store, before=LONG_AFTER, archived=handover.days) > 0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from mailserver.catchup.ledger import open_ledger
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE, load_or_make_key, locked, read_enode
 from mailserver.errors import MailserverError
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
 from mailserver.handoff.last_run import read_compaction
-from mailserver.monitoring.history import decode_file
-from mailserver.monitoring.history_file import HISTORY_FILE
+from mailserver.monitoring.last_day import decode_file
+from mailserver.monitoring.last_day_file import HISTORY_FILE
 from mailserver.store.sqlite.keys import Query
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -63,7 +63,7 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
                 raise Broken("the node key is another one")
             async with open_store(path) as store:
                 open_ledger(data_dir)
-                read_handover(path)
+                read_archived(path)
                 read_compaction(path)
                 there = await served(store)
                 _check_served(there, expected)

@@ -10,7 +10,7 @@ from mailserver.app.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, l
 from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, SyncError, open_ledger
 from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
-from mailserver.handoff.archived import Handover, HandoverError, handover_file, read_handover, write_handover
+from mailserver.handoff.archived import Archived, ArchivedError, archived_file, read_archived, write_archived
 from mailserver.handoff.last_run import (
     MAX_ERROR_CHARS,
     ArchivedDay,
@@ -20,8 +20,8 @@ from mailserver.handoff.last_run import (
     read_compaction,
     write_compaction,
 )
-from mailserver.monitoring.history import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
-from mailserver.store.sqlite.rows import decode_and_compare
+from mailserver.monitoring.last_day import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
+from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import MAX_U32, decode_envelope, encode_envelope
 from tests.fuzz.choices import Choices
@@ -183,14 +183,14 @@ def fuzz_handover(data: bytes) -> None:
     """What the compaction hands over is read, and reads the same when it is written again, or is refused."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder, "store.db")
-        handover_file(store).write_bytes(text_of(data, HANDOVER))
+        archived_file(store).write_bytes(text_of(data, HANDOVER))
         try:
-            handover = read_handover(store)
-        except HandoverError as error:
+            handover = read_archived(store)
+        except ArchivedError as error:
             one_line(error)
             return
-        assert isinstance(handover, Handover)
-        _same_again(handover, write_handover, read_handover, store)
+        assert isinstance(handover, Archived)
+        _same_again(handover, write_archived, read_archived, store)
 
 
 def _same_again(value: Any, write: Callable[[Path, Any], None], read: Callable[[Path], Any], store: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from spark_export.errors import ExportError
-from spark_export.records import decode_record, decode_records, decode_settings
+from spark_export.manifest import decode_record, decode_records, decode_settings
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
 from tests.fuzz.targets.disk import record_seeds, text_of

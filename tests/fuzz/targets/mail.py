@@ -10,7 +10,7 @@ from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import NOBODY_ALLOWED
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
-from mailserver.mail.pages import cut
+from mailserver.mail.packing import cut
 from mailserver.mail.request import (
     MAX_REQUEST_TOPICS,
     ClearRequest,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Handover, handover_file, read_handover, write_handover
+from mailserver.handoff.archived import Archived, archived_file, read_archived, write_archived
 from mailserver.store.sqlite import backup as backup_module
 from mailserver.store.sqlite.backup import copy_store, snapshot
 from mailserver.store.sqlite.repair.check import check_store
@@ -130,12 +130,12 @@ async def test_each_copy_gets_an_identity_of_its_own_and_keeps_it(path: Path, tm
 async def test_record_of_the_compaction_follows_the_identity(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     copy(path, target)
-    record = Handover("before", "archive", NOW, {NOW // 86_400: 70})
-    write_handover(target, record)
+    record = Archived("before", "archive", NOW, {NOW // 86_400: 70})
+    write_archived(target, record)
 
     identity = await identity_after_a_start(target)
 
-    assert read_handover(target) == Handover(identity, "archive", NOW, {NOW // 86_400: 70})
+    assert read_archived(target) == Archived(identity, "archive", NOW, {NOW // 86_400: 70})
 
 
 async def test_damaged_record_is_left_and_the_store_opens(
@@ -143,8 +143,8 @@ async def test_damaged_record_is_left_and_the_store_opens(
 ) -> None:
     target = tmp_path / "copy.db"
     copy(path, target)
-    handover_file(target).write_text("{")
+    archived_file(target).write_text("{")
 
     assert await identity_after_a_start(target)
     assert "record of the compaction not taken over" in caplog.text
-    assert handover_file(target).read_text() == "{"
+    assert archived_file(target).read_text() == "{"

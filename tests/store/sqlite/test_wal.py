@@ -9,7 +9,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.damage import look_at_files
-from mailserver.store.sqlite.read_only import read_untouched
+from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import Log, index_file, read_log, wal_file, write_again
@@ -257,7 +257,7 @@ async def test_linked_store_that_a_kill_left_is_read_with_its_log(killed: Path) 
     link = linked(killed)
     (killed.parent / "index").rename(index_file(killed))
 
-    with read_untouched(link) as connection:
+    with open_read_only(link) as connection:
         (found,) = connection.execute("SELECT count(*) FROM envelopes").fetchone()
 
     assert found == 240

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from mailserver.errors import StoreError
 from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.connections import open_writer, pragma
+from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, STORE_FILE
-from mailserver.store.sqlite.trouble import Trouble
 from mailserver.store.sqlite.worker import Worker
 from mailserver.store.sqlite.writer import ANSWERED_AT_ONCE, MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
@@ -77,7 +77,7 @@ async def connected(path: Path) -> AsyncIterator[Running]:
 
     await worker.run(lambda connection: connection.set_trace_callback(trace))
     try:
-        yield Running(StoreWriter(worker, path, Presence(path), Trouble(path)), worker, statements, begun)
+        yield Running(StoreWriter(worker, path, Presence(path), StoreFailures(path)), worker, statements, begun)
     finally:
         await worker.close()
 

@@ -18,12 +18,12 @@ from enum import Enum
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
-from mailserver.handoff.archived import HandoverError, read_handover
+from mailserver.handoff.archived import ArchivedError, read_archived
 from mailserver.handoff.last_run import CompactionRecordError, read_compaction
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
-from mailserver.store.sqlite.read_only import read_untouched
+from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.salvage import survey
-from mailserver.store.sqlite.rows import decode_and_compare
+from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import MIGRATIONS, PAGE_BYTES, SECONDS_PER_DAY
 from mailserver.store.sqlite.wal import read_log, wal_file
 from mailserver.waku.envelope import MAX_U32
@@ -147,7 +147,7 @@ def _look_inside(path: Path, report: CheckReport, damaged: set[int], show: Show)
     """
     with contextlib.ExitStack() as stack:
         try:
-            connection = stack.enter_context(read_untouched(path))
+            connection = stack.enter_context(open_read_only(path))
         except StoreError as error:
             if isinstance(error.__cause__, sqlite3.DatabaseError):
                 report.unread = str(error)  # so damaged that SQLite reads nothing of it
@@ -313,8 +313,8 @@ class _Check:
         except CompactionRecordError as error:
             self._report.add(Kind.RECORD, str(error))
         try:
-            handover = read_handover(self._path)
-        except HandoverError as error:
+            handover = read_archived(self._path)
+        except ArchivedError as error:
             self._report.add(Kind.RECORD, str(error))
             return
         if handover is None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.files import open_descriptor, write_new
-from mailserver.handoff.archived import HandoverError, handover_file, read_handover, write_handover
+from mailserver.handoff.archived import ArchivedError, archived_file, read_archived, write_archived
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
-from mailserver.store.sqlite.read_only import read_untouched
-from mailserver.store.sqlite.repair.leaves import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
-from mailserver.store.sqlite.rows import decode_and_compare
+from mailserver.store.sqlite.read_only import open_read_only
+from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
+from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import read_log, wal_file
@@ -235,7 +235,7 @@ def _setting_aside(path: Path) -> Iterator[Aside]:
 
 def _expected(source: Path) -> int | None:
     try:
-        with read_untouched(source) as connection:
+        with open_read_only(source) as connection:
             ((count,),) = connection.execute("SELECT coalesce(sum(envelopes), 0) FROM reception_days")
     except (StoreError, sqlite3.Error):
         return None
@@ -248,9 +248,9 @@ def _hand_over(source: Path, target: Path, identity: str) -> None:
     Without any record, pruning would not wait for the archive. One that cannot be read stops it, too.
     """
     try:
-        handover = read_handover(source)
-    except HandoverError:
-        write_new(handover_file(target), handover_file(source).read_bytes())
+        handover = read_archived(source)
+    except ArchivedError:
+        write_new(archived_file(target), archived_file(source).read_bytes())
         return
     if handover is not None:
-        write_handover(target, replace(handover, store_id=identity, days={}))
+        write_archived(target, replace(handover, store_id=identity, days={}))

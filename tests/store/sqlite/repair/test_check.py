@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Handover, handover_file, write_handover
+from mailserver.handoff.archived import Archived, archived_file, write_archived
 from mailserver.handoff.last_run import compaction_file
 from mailserver.store.sqlite.repair import check as check_module
 from mailserver.store.sqlite.repair.check import CheckReport, Kind, check_store
@@ -405,7 +405,7 @@ def record(path: Path, **fields: Any) -> None:
         "verified_at": NOW,
         "days": {TODAY: 250},
     } | fields
-    write_handover(path, Handover(**values))
+    write_archived(path, Archived(**values))
 
 
 def test_record_of_the_store_is_sound(path: Path) -> None:
@@ -417,7 +417,7 @@ def test_record_of_the_store_is_sound(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda path: handover_file(path).write_text("{"), "is no record of the compaction"),
+        (lambda path: archived_file(path).write_text("{"), "is no record of the compaction"),
         (lambda path: record(path, store_id="other"), "is of another store, other"),
         (lambda path: record(path, days={TODAY: 301}), f"day {TODAY}: archived up to row 301, but there were 300"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Handover, handover_file, read_handover, write_handover
+from mailserver.handoff.archived import Archived, archived_file, read_archived, write_archived
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.repair.check import Kind, check_store
 from mailserver.store.sqlite.repair.salvage import Salvage, salvage
@@ -221,21 +221,21 @@ async def test_row_that_is_another_is_set_aside(path: Path) -> None:
 
 async def test_nothing_of_the_new_store_counts_as_archived(path: Path) -> None:
     identity = rows(path, "SELECT id FROM identity")[0][0]
-    write_handover(path, Handover(identity, "archive", NOW, {NOW // 86_400: 600}))
+    write_archived(path, Archived(identity, "archive", NOW, {NOW // 86_400: 600}))
 
     _, target = await save(path)
 
     new_identity = rows(target, "SELECT id FROM identity")[0][0]
     assert new_identity != identity
-    assert read_handover(target) == Handover(new_identity, "archive", NOW, {})
+    assert read_archived(target) == Archived(new_identity, "archive", NOW, {})
 
 
 async def test_record_that_is_damaged_holds_up_pruning_in_the_new_store_too(path: Path) -> None:
-    handover_file(path).write_text("no record")
+    archived_file(path).write_text("no record")
 
     _, target = await save(path)
 
-    assert handover_file(target).read_text() == "no record"
+    assert archived_file(target).read_text() == "no record"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mailserver.errors import MailserverError
-from mailserver.handoff.archived import Handover, read_handover, write_handover
+from mailserver.handoff.archived import Archived, read_archived, write_archived
 from mailserver.handoff.last_run import ArchivedDay, read_compaction
 from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.faults import Incidents
-from spark_export.records import PeriodRecord, known_seq
+from spark_export.manifest import PeriodRecord, known_seq
 from spark_export.store import Store
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], arch
         # `last_seq` never falls: where the archive knows of more, the store was put back from a backup, and other rows
         # may have those numbers now. The run that looks at that day again says up to where they are archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
-        _write(store.path, Handover(store.id, archive, int(now), archived))
+        _write(store.path, Archived(store.id, archive, int(now), archived))
 
 
 def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archive: str) -> None:
@@ -62,7 +62,7 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
     """
     for store in stores:
         try:
-            handover = read_handover(store)
+            handover = read_archived(store)
         except MailserverError as error:  # then nothing is pruned
             log.warning("record of the compaction not corrected cause=%r", str(error))
             continue
@@ -99,7 +99,7 @@ def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
     gone = []
     for store in stores:
         try:
-            handover, runs = read_handover(store.path), read_compaction(store.path)
+            handover, runs = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
             raise ExportError(
                 f"{error}; it may have spoken of an archive at {archive.url}, and there is none"
@@ -121,7 +121,7 @@ def last_found(archive: Archive, stores: Sequence[Store]) -> list[LastFound]:
     found = []
     for store in stores:
         try:
-            handover, last = read_handover(store.path), read_compaction(store.path)
+            handover, last = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
             log.warning("archive not compared with the record beside a store cause=%r", str(error))
             continue
@@ -133,8 +133,8 @@ def last_found(archive: Archive, stores: Sequence[Store]) -> list[LastFound]:
     return found
 
 
-def _write(store: Path, handover: Handover) -> None:
+def _write(store: Path, handover: Archived) -> None:
     try:
-        write_handover(store, handover)
+        write_archived(store, handover)
     except OSError as error:
         raise ExportError(f"cannot write beside {store}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""mailserver.peers.outlet: what a packet is more or less than its turn was for counts with the next."""
+"""mailserver.peers.paced_sender: what a packet is more or less than its turn was for counts with the next."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from mailserver.limits.pace import Pace
+from mailserver.limits.send_rate import SendRate
 from mailserver.limits.turns import Share, Turns
 from mailserver.net.connection import Connection
-from mailserver.peers.outlet import Outlet
+from mailserver.peers.paced_sender import PacedSender
 from mailserver.waku.packets import PacketCode, PeerSettings, RateLimits
 from tests.simulated_time import in_simulated_time
 
@@ -28,10 +28,10 @@ class Sent:
         self.packets.append((asyncio.get_running_loop().time(), len(payload)))
 
 
-async def sent_through(outlet: Outlet, packets: list[tuple[int, int]]) -> None:
+async def sent_through(sender: PacedSender, packets: list[tuple[int, int]]) -> None:
     for expected, size in packets:
-        await outlet.turn(expected)
-        outlet.send(PacketCode.P2P_MESSAGE, bytes(size))
+        await sender.turn(expected)
+        sender.send(PacketCode.P2P_MESSAGE, bytes(size))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ async def sent_through(outlet: Outlet, packets: list[tuple[int, int]]) -> None:
 async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
     packets: list[tuple[int, int]], moments: list[float]
 ) -> None:
-    pace, sent = Pace(), Sent()
+    pace, sent = SendRate(), Sent()
     pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
 
-    await sent_through(Outlet(cast(Connection, sent), pace, Share(Turns(), 10**9)), packets)
+    await sent_through(PacedSender(cast(Connection, sent), pace, Share(Turns(), 10**9)), packets)
 
     assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
 
@@ -63,8 +63,8 @@ async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turn
             nonlocal waited
             waited += 1
 
-    outlet = Outlet(cast(Connection, Sent()), Pace(), Share(Counted(), 100))
+    sender = PacedSender(cast(Connection, Sent()), SendRate(), Share(Counted(), 100))
 
-    await sent_through(outlet, [(expected, size)] * 4)
+    await sent_through(sender, [(expected, size)] * 4)
 
     assert waited == turns

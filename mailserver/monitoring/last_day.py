@@ -106,7 +106,7 @@ class Minutes:
         return answer_times([sum(filter(_is_known, self.columns[name])) for name in BUCKETS])
 
 
-class History:
+class LastDay:
     """What the last MAX_MINUTES were. The last of them is still under way."""
 
     def __init__(

@@ -9,7 +9,7 @@ MAX_BACKOFF_S = 300.0
 _MAX_DOUBLINGS = 16  # of a float; far beyond MAX_BACKOFF_S
 
 
-class Patience:
+class RetryPolicy:
     """Counts what went wrong with one source.
 
     `failures`: how often in a row. `is_hopeless`: the last two answers of a kind that leaves no hope were the same,

@@ -1,19 +1,19 @@
-"""mailserver.limits.pace, in simulated time: how long a packet waits is what is tested."""
+"""mailserver.limits.send_rate, in simulated time: how long a packet waits is what is tested."""
 
 import asyncio
 
 import pytest
 
-from mailserver.limits.pace import MAX_DEBT_S, MAX_TOPICS, Pace
+from mailserver.limits.send_rate import MAX_DEBT_S, MAX_TOPICS, SendRate
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
 from tests.mailservers import NEWS, SPORT
 from tests.simulated_time import in_simulated_time, pass_time
 
 
-def pace_of(*, packets: RateLimits = NO_RATE_LIMITS, sizes: RateLimits = NO_RATE_LIMITS) -> Pace:
+def pace_of(*, packets: RateLimits = NO_RATE_LIMITS, sizes: RateLimits = NO_RATE_LIMITS) -> SendRate:
     """The pace for a peer that has announced these limits."""
-    pace = Pace()
+    pace = SendRate()
     pace.follow(PeerSettings(packet_rate_limits=packets, byte_rate_limits=sizes))
     return pace
 
@@ -22,7 +22,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def times_of(pace: Pace, sizes: list[int]) -> list[float]:
+async def times_of(pace: SendRate, sizes: list[int]) -> list[float]:
     """Take packets of these sizes one after another; return when each may be sent."""
     times = []
     for size in sizes:
@@ -102,7 +102,7 @@ async def test_pause_gives_back_half_a_seconds_worth_and_no_more() -> None:
 
 @in_simulated_time
 async def test_same_settings_again_change_nothing_and_others_begin_anew() -> None:
-    pace, settings = Pace(), PeerSettings(packet_rate_limits=RateLimits(peer=2))
+    pace, settings = SendRate(), PeerSettings(packet_rate_limits=RateLimits(peer=2))
     pace.follow(settings)
     await times_of(pace, [1, 1])
 

@@ -1,7 +1,7 @@
-"""mailserver.catchup.absences: when a source was out of reach, and from when on it is asked."""
+"""mailserver.catchup.outages: when a source was out of reach, and from when on it is asked."""
 
-from mailserver.catchup import absences as absences_module
-from mailserver.catchup.absences import AWAY_INTERVAL_S, BACK_INTERVAL_S, Absence, Absences, Contact, Contacts
+from mailserver.catchup import outages as absences_module
+from mailserver.catchup.outages import AWAY_INTERVAL_S, BACK_INTERVAL_S, Contact, Contacts, Outage, Outages
 from mailserver.catchup.ranges import LATE_S
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S
 from tests.mailservers import NOW
@@ -13,11 +13,11 @@ ONE, OTHER, PHONE = (private_key(name).public_key for name in ("one", "other", "
 
 
 class Looking:
-    """An Absence that is looked at once a second of both clocks."""
+    """An Outage that is looked at once a second of both clocks."""
 
     def __init__(self, *, asks_while_away: bool = True) -> None:
         self.second = 0
-        self._absence = Absence(NOW, 0.0, KNOWN_S, asks_while_away=asks_while_away)
+        self._absence = Outage(NOW, 0.0, KNOWN_S, asks_while_away=asks_while_away)
 
     def look(self, contact: Contact | None, seconds: int = 1) -> list[tuple[int, int]]:
         """Let so many seconds pass with this connection; return when it was to be asked, and since when, from NOW."""
@@ -116,7 +116,7 @@ def test_silence_between_pings_is_no_standstill() -> None:
 
 
 def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None:
-    absences = Absences(NOW, 0.0, KNOWN_S)
+    absences = Outages(NOW, 0.0, KNOWN_S)
     absences.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
     alone = [
         absences.look(Contacts({}, None), [ONE, OTHER], NOW + second, float(second)) for second in range(1001, 3000)
@@ -129,7 +129,7 @@ def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None
 
 
 def test_only_the_one_that_was_away_is_asked_while_others_were_there() -> None:
-    absences = Absences(NOW, 0.0, KNOWN_S)
+    absences = Outages(NOW, 0.0, KNOWN_S)
     absences.look(Contacts({ONE: there(1), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
     absences.look(Contacts({OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1001, 1001.0)
 

@@ -25,7 +25,7 @@ MAX_DEBT_S = 1.0
 """How far confirmations may put off what can wait: a peer that sends more packets than it takes gets the rest, too."""
 
 
-class Pace:
+class SendRate:
     """The limits of one peer, and what of them is used."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""mailserver.catchup.patience: what counts as failing, and for how long it is borne with."""
+"""mailserver.catchup.retry: what counts as failing, and for how long it is borne with."""
 
-from mailserver.catchup.patience import MAX_BACKOFF_S, MIN_BACKOFF_S, Patience, backoff_s
+from mailserver.catchup.retry import MAX_BACKOFF_S, MIN_BACKOFF_S, RetryPolicy, backoff_s
 
 
 def test_so_many_failures_in_a_row_are_borne() -> None:
-    patience = Patience(3)
+    patience = RetryPolicy(3)
 
     for problem in ("one", "two"):
         patience.on_failure(problem, is_final=False)
@@ -19,7 +19,7 @@ def test_so_many_failures_in_a_row_are_borne() -> None:
 
 
 def test_same_final_answer_twice_is_hopeless_unless_something_has_come_between() -> None:
-    patience = Patience(6)
+    patience = RetryPolicy(6)
 
     for problem in ("no", "never"):
         patience.on_failure(problem, is_final=True)
@@ -35,7 +35,7 @@ def test_same_final_answer_twice_is_hopeless_unless_something_has_come_between()
 
 
 def test_pages_of_windows_that_are_put_off_again_and_again_are_no_success() -> None:
-    patience = Patience(3)
+    patience = RetryPolicy(3)
 
     for _ in range(3):
         patience.on_window_postponed()
@@ -48,7 +48,7 @@ def test_pages_of_windows_that_are_put_off_again_and_again_are_no_success() -> N
 
 
 def test_nothing_is_too_much_for_who_does_not_give_up() -> None:
-    patience = Patience(0)
+    patience = RetryPolicy(0)
 
     for _ in range(1000):
         patience.on_failure("no", is_final=True)

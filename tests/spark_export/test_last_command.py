@@ -335,7 +335,7 @@ def test_damaged_record_of_a_verification_is_not_well(archived: Path, capsys: py
     assert capsys.readouterr().err.startswith(f"spark-export: {upkeep_file(archived, Task.VERIFY)} is no record of ver")
 
 
-@pytest.mark.parametrize("module", ["spark_export.last", "spark_export.schedule", "spark_export.cli"])
+@pytest.mark.parametrize("module", ["spark_export.last_command", "spark_export.schedule", "spark_export.cli"])
 def test_what_is_no_run_imports_no_spark(module: str) -> None:
     """A health check every half minute, and a process that waits all day: neither pays for a run."""
     loaded = f"import sys, {module}; print(sorted({{'pyspark', 'py4j', 'pyarrow'}} & set(sys.modules)))"

@@ -42,7 +42,7 @@ class Contacts(NamedTuple):
     silent_s: float | None
 
 
-class Absence:
+class Outage:
     """What we may have missed of one mailserver."""
 
     def __init__(self, wall: float, now: float, known_for_s: float, *, asks_while_away: bool = True) -> None:
@@ -96,14 +96,14 @@ class Absence:
         return max(self._asked_at, self._lost_at) + AWAY_INTERVAL_S
 
 
-class Absences:
+class Outages:
     """The same for all sources, and for the time in which nobody at all was connected: then all are asked."""
 
     def __init__(self, wall: float, now: float, known_for_s: float) -> None:
-        """Begin to look; `known_for_s` as for an Absence."""
+        """Begin to look; `known_for_s` as for an Outage."""
         self._known_for_s = known_for_s
-        self._everybody = Absence(wall, now, known_for_s, asks_while_away=False)
-        self._sources: dict[NodeId, Absence] = {}
+        self._everybody = Outage(wall, now, known_for_s, asks_while_away=False)
+        self._sources: dict[NodeId, Outage] = {}
 
     def look(self, contacts: Contacts, sources: Iterable[NodeId], wall: float, now: float) -> dict[NodeId, int]:
         """Take all connections; return which of the sources are to be asked, and since when."""
@@ -112,7 +112,7 @@ class Absences:
         due: dict[NodeId, int] = {}
         known, self._sources = self._sources, {}
         for source in sources:
-            absence = known.get(source) or Absence(wall, now, self._known_for_s)
+            absence = known.get(source) or Outage(wall, now, self._known_for_s)
             self._sources[source] = absence
             since = absence.look(contacts.sources.get(source), wall, now)
             both = [bound for bound in (since, since_all) if bound is not None]

@@ -1,11 +1,11 @@
-"""mailserver.catchup.pages: which envelopes are right, and which pages lead on."""
+"""mailserver.catchup.page_rules: which envelopes are right, and which pages lead on."""
 
 import random
 
 import pytest
 
-from mailserver.catchup import pages as pages_module
-from mailserver.catchup.pages import (
+from mailserver.catchup import page_rules as pages_module
+from mailserver.catchup.page_rules import (
     MAX_IDLE_PAGES,
     MAX_PAGE_BYTES,
     MAX_PAGE_ENVELOPES,

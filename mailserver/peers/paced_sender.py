@@ -5,18 +5,18 @@ who does not read has us keep none of it. So a turn is for about so many bytes, 
 with the next.
 """
 
-from mailserver.limits.pace import Pace
+from mailserver.limits.send_rate import SendRate
 from mailserver.limits.turns import Share
 from mailserver.net.connection import Connection
 from mailserver.waku.packets import PacketCode
 
 
-class Outlet:
+class PacedSender:
     """Used by one task, packet by packet: first its turn, then the packet."""
 
-    __slots__ = ("_connection", "_counted", "_pace", "_sealing")
+    __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
-    def __init__(self, connection: Connection, pace: Pace, sealing: Share) -> None:
+    def __init__(self, connection: Connection, pace: SendRate, sealing: Share) -> None:
         """Lead to a connection.
 
         Args:
@@ -24,7 +24,7 @@ class Outlet:
             sealing: the connection's share of what is sealed for all.
         """
         self._connection = connection
-        self._pace = pace
+        self._send_rate = pace
         self._sealing = sealing
         self._counted = 0
 
@@ -35,7 +35,7 @@ class Outlet:
             ConnectionLost: the connection has ended.
         """
         await self._connection.drain()
-        await self._pace.take(size)
+        await self._send_rate.take(size)
         await self._sealing.take(size)
         await self._connection.drain()  # what else goes there may have come between
         self._counted = size
@@ -48,7 +48,7 @@ class Outlet:
         """
         more = len(payload) - self._counted
         if more:
-            self._pace.correct(more)
+            self._send_rate.correct(more)
             self._sealing.correct(more)
         self._counted = 0
         self._connection.send(code, payload)

@@ -1,10 +1,10 @@
-"""mailserver.peers.intake: what packets are counted with, and who waits for whom."""
+"""mailserver.limits.intake_bounds: what packets are counted with, and who waits for whom."""
 
 import asyncio
 
 import pytest
 
-from mailserver.peers.intake import (
+from mailserver.limits.intake_bounds import (
     ENVELOPE_MEMORY_BYTES,
     MAX_INTAKE_BYTES,
     PACKET_MEMORY_BYTES,

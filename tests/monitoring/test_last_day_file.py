@@ -1,4 +1,4 @@
-"""mailserver.monitoring.history_file: the history outlives a restart, and a bad file stops nobody."""
+"""mailserver.monitoring.last_day_file: the history outlives a restart, and a bad file stops nobody."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ import pytest
 
 from mailserver.files import write_atomically
 from mailserver.metrics.registry import Metrics
-from mailserver.monitoring import history_file as history_file_module
-from mailserver.monitoring.history import Column, History, Minutes
-from mailserver.monitoring.history_file import HISTORY_FILE, MAX_FILE_BYTES, HistoryFile
+from mailserver.monitoring import last_day_file as history_file_module
+from mailserver.monitoring.last_day import Column, LastDay, Minutes
+from mailserver.monitoring.last_day_file import HISTORY_FILE, MAX_FILE_BYTES, LastDayFile
 from tests.mailservers import NOW, Clock
 from tests.monitoring.samples import NODE, minutes
 from tests.waiting import turns, until
 
 
-def history(taken: int = 0) -> History:
+def history(taken: int = 0) -> LastDay:
     metrics = Metrics()
-    made = History(metrics, Clock(), lambda: 6000.0)
+    made = LastDay(metrics, Clock(), lambda: 6000.0)
     made.begin(NODE)
     if taken:
         metrics.new.inc(taken)
@@ -29,15 +29,15 @@ def history(taken: int = 0) -> History:
     return made
 
 
-def taken(made: History) -> list[float]:
+def taken(made: LastDay) -> list[float]:
     return list(made.minutes().columns[Column.TAKEN.value])
 
 
 async def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
-    await HistoryFile(tmp_path, history(7)).save()
+    await LastDayFile(tmp_path, history(7)).save()
 
     after = history()
-    HistoryFile(tmp_path, after).load()
+    LastDayFile(tmp_path, after).load()
 
     assert taken(after) == [7]
     assert stat.S_IMODE((tmp_path / HISTORY_FILE).stat().st_mode) == 0o600
@@ -45,7 +45,7 @@ async def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 async def test_it_is_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file_module, "SAVE_INTERVAL_S", 0.01)
-    keeping = asyncio.create_task(HistoryFile(tmp_path, history(7)).keep())
+    keeping = asyncio.create_task(LastDayFile(tmp_path, history(7)).keep())
 
     for _ in range(2):
         await until((tmp_path / HISTORY_FILE).exists)
@@ -56,13 +56,13 @@ async def test_it_is_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_it_is_saved_at_the_end(tmp_path: Path) -> None:
-    keeping = asyncio.create_task(HistoryFile(tmp_path, history(7)).keep())
+    keeping = asyncio.create_task(LastDayFile(tmp_path, history(7)).keep())
     await turns()
     keeping.cancel()
     await asyncio.wait([keeping])
 
     after = history()
-    HistoryFile(tmp_path, after).load()
+    LastDayFile(tmp_path, after).load()
     assert taken(after) == [7]
 
 
@@ -81,7 +81,7 @@ async def test_end_in_the_middle_of_a_save_waits_for_it(tmp_path: Path, monkeypa
         at_once -= 1
 
     monkeypatch.setattr(history_file_module, "write_atomically", slow_write)
-    keeping = asyncio.create_task(HistoryFile(tmp_path, history(7)).keep())
+    keeping = asyncio.create_task(LastDayFile(tmp_path, history(7)).keep())
     await until(begun.is_set)
     keeping.cancel()
     asyncio.get_running_loop().call_later(0.05, go_on.set)
@@ -93,7 +93,7 @@ async def test_end_in_the_middle_of_a_save_waits_for_it(tmp_path: Path, monkeypa
 
 def test_without_a_file_it_begins_with_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     after = history()
-    HistoryFile(tmp_path, after).load()
+    LastDayFile(tmp_path, after).load()
 
     assert taken(after) == []
     assert caplog.records == []
@@ -106,7 +106,7 @@ async def test_damaged_file_is_set_aside_with_one_line(
     (tmp_path / HISTORY_FILE).write_bytes(data)
     after = history(3)
 
-    file = HistoryFile(tmp_path, after)
+    file = LastDayFile(tmp_path, after)
     file.load()
 
     (record,) = caplog.records
@@ -121,7 +121,7 @@ async def test_damaged_file_is_set_aside_with_one_line(
 def test_file_that_cannot_be_read_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / HISTORY_FILE).mkdir()
 
-    HistoryFile(tmp_path, history()).load()
+    LastDayFile(tmp_path, history()).load()
 
     (record,) = caplog.records
     assert record.getMessage().startswith("history not read error=")
@@ -133,7 +133,7 @@ async def test_file_that_cannot_be_written_is_said_once_until_it_can(
     blocked = tmp_path / f"{HISTORY_FILE}.tmp"
     blocked.mkdir()
     (blocked / "here").touch()
-    file = HistoryFile(tmp_path, history(1))
+    file = LastDayFile(tmp_path, history(1))
 
     await file.save()
     await file.save()
@@ -151,7 +151,7 @@ async def test_file_that_cannot_be_written_is_said_once_until_it_can(
 async def test_full_disk_leaves_the_old_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await HistoryFile(tmp_path, history(7)).save()
+    await LastDayFile(tmp_path, history(7)).save()
     before = (tmp_path / HISTORY_FILE).read_bytes()
     real_open = os.open
 
@@ -160,7 +160,7 @@ async def test_full_disk_leaves_the_old_file(
 
     monkeypatch.setattr(os, "open", on_full_disk)
     monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: None)
-    await HistoryFile(tmp_path, history(8)).save()
+    await LastDayFile(tmp_path, history(8)).save()
 
     assert (tmp_path / HISTORY_FILE).read_bytes() == before
     assert "No space left on device" in caplog.text
@@ -171,6 +171,6 @@ async def test_whole_day_takes_little(tmp_path: Path) -> None:
     made = history()
     made.resume(day)
 
-    await HistoryFile(tmp_path, made).save()
+    await LastDayFile(tmp_path, made).save()
 
     assert (tmp_path / HISTORY_FILE).stat().st_size < MAX_FILE_BYTES / 10

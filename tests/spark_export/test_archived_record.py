@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.handoff.archived import read_handover
+from mailserver.handoff.archived import read_archived
+from spark_export.archived_record import hand_over
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint
-from spark_export.handover import hand_over
-from spark_export.records import DayRecord, PeriodRecord
+from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.store import Store, StoreDay
 
 DAY = 20_000  # 2024-10-04
@@ -30,7 +30,7 @@ def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_
 
     hand_over([store], record(known), "file:///archive", 1.0)
 
-    handover = read_handover(store.path)
+    handover = read_archived(store.path)
     assert handover is not None
     assert handover.days == archived
 

@@ -20,7 +20,7 @@ LOG_INTERVAL_S = 60.0
 """Least time between two lines on the same failure."""
 
 
-class Trouble:
+class StoreFailures:
     """The state of one store. Only the event loop's thread uses it."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:

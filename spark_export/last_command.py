@@ -14,9 +14,9 @@ from typing import Any
 from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState, look
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, look_at
 from spark_export.days import utc_text
-from spark_export.due import waiting_since
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
+from spark_export.overdue import waiting_since
 
 _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_DAY = 86_400

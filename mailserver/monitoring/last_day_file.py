@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from mailserver.files import write_atomically
-from mailserver.monitoring.history import History, Minutes, decode_file, encode_file
+from mailserver.monitoring.last_day import LastDay, Minutes, decode_file, encode_file
 
 HISTORY_FILE = "history.json"
 
@@ -19,10 +19,10 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class HistoryFile:
+class LastDayFile:
     """Where a history is kept."""
 
-    def __init__(self, folder: Path, history: History) -> None:
+    def __init__(self, folder: Path, history: LastDay) -> None:
         self._path = folder / HISTORY_FILE
         self._history = history
         self._failing = False

@@ -9,7 +9,7 @@ from spark_export.config import PartitionBy
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint
 from spark_export.layout import Layout
-from spark_export.records import (
+from spark_export.manifest import (
     DayRecord,
     FileRecord,
     PeriodRecord,

@@ -1,10 +1,10 @@
-"""mailserver.mail.pages: an answer is cut where another envelope would not fit, and never reordered."""
+"""mailserver.mail.packing: an answer is cut where another envelope would not fit, and never reordered."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mailserver.mail.pages import TARGET_PACKET_BYTES, cut, max_body_bytes
+from mailserver.mail.packing import TARGET_PACKET_BYTES, cut, max_body_bytes
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import MAX_PACKET_BYTES

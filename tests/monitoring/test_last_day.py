@@ -1,4 +1,4 @@
-"""mailserver.monitoring.history: minutes of a clock that never steps, and their file."""
+"""mailserver.monitoring.last_day: minutes of a clock that never steps, and their file."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.metrics.registry import ClientFamily, Direction, Metrics, NodeFigures, Outcome, RequestKind
-from mailserver.monitoring.history import (
+from mailserver.monitoring.last_day import (
     BUCKETS,
     MAX_MINUTES,
     MINUTE_S,
     NAMES,
     Column,
-    History,
+    LastDay,
     Minutes,
     answer_times,
     decode_file,
@@ -40,7 +40,7 @@ class Run:
     node: NodeFigures = NODE
 
     def __post_init__(self) -> None:
-        self.history = History(self.metrics, self.clock, lambda: self.steady_s)
+        self.history = LastDay(self.metrics, self.clock, lambda: self.steady_s)
         self.history.begin(self.node)
 
     def note(self, lag_s: float = 0.0) -> None:

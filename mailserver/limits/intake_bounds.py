@@ -114,7 +114,7 @@ class SharedMemory:
                 entered.set_result(None)
 
 
-class Intake:
+class IntakeBounds:
     """The memory for each kind of what waits, and the turns."""
 
     def __init__(
