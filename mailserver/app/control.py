@@ -20,7 +20,7 @@ from mailserver.api.errors import ErrorCode, Known
 from mailserver.api.params import Fields, Json, enode, list_of, whole
 from mailserver.catchup.catchup import MAX_SOURCES, Catchup
 from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
-from mailserver.catchup.ledger import SyncError
+from mailserver.catchup.ledger import CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, MailserverError, StartupError
@@ -65,7 +65,7 @@ class StatusMethods:
         return status
 
 
-class SyncMethods:
+class CatchupMethods:
     """Catching up, as a command asks the daemon for it."""
 
     def __init__(self, catchup: Catchup) -> None:
@@ -111,7 +111,7 @@ def _is_at_it(source: Progress) -> bool:
 
 
 CONTROL_ERRORS: Known = {
-    SyncError: ErrorCode.STORE_UNAVAILABLE,
+    CatchupError: ErrorCode.STORE_UNAVAILABLE,
     ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away: nobody hears it
 }
 

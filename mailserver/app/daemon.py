@@ -20,18 +20,18 @@ from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config, parse_address
-from mailserver.app.control import CONTROL_ERRORS, ControlSocket, StatusMethods, SyncMethods
+from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.server import CLIENT_ID, Reload, Server
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import SyncSettings
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
-from mailserver.metrics.registry import Metrics, SyncFigures
+from mailserver.metrics.registry import CatchupFigures, Metrics
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import LastDay
 from mailserver.monitoring.last_day_file import LastDayFile
@@ -71,7 +71,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
     with recent_errors() as recent, locked(config.data_dir):
         key = load_or_make_key(config.data_dir)
         named, config = config, policy.without_ourselves(config, key.public_key)
-        settings, metrics = sync_settings(config), Metrics()
+        settings, metrics = catchup_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir) as store,
             _prove_time(config, store, metrics, failed=stop.set) as proven_time,
@@ -126,7 +126,7 @@ async def _serve(
 
 @contextlib.asynccontextmanager
 async def _catch_up(
-    config: Config, settings: SyncSettings, store: EnvelopeStore, failed: Callable[[], None]
+    config: Config, settings: CatchupSettings, store: EnvelopeStore, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
     """Fetch what was missed, and what is asked for, as long as the context is entered."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
@@ -160,7 +160,7 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 @contextlib.asynccontextmanager
 async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitoring) -> AsyncIterator[None]:
     """Answer the commands of whoever owns the data directory as long as the context is entered."""
-    methods = {**SyncMethods(catchup).table(), **StatusMethods(monitoring).table()}
+    methods = {**CatchupMethods(catchup).table(), **StatusMethods(monitoring).table()}
     control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
     await control.start(config.data_dir)
     try:
@@ -253,8 +253,8 @@ async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterato
         await monitor.stop()
 
 
-def _sync_figures(progress: Progress) -> SyncFigures:
-    return SyncFigures(
+def _sync_figures(progress: Progress) -> CatchupFigures:
+    return CatchupFigures(
         source=progress.source,
         left_s=progress.left_s,
         pages=progress.pages,
@@ -334,9 +334,9 @@ async def _prune(
         await running
 
 
-def sync_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> SyncSettings:
+def catchup_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> CatchupSettings:
     """How to catch up: from these sources, or the trusted peers."""
-    return SyncSettings(
+    return CatchupSettings(
         sources=config.trusted_enodes if sources is None else sources,
         password_key=key_from_password(config.password),
         client_id=CLIENT_ID,

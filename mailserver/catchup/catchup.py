@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mailserver.catchup.ledger import SyncError, open_ledger
+from mailserver.catchup.ledger import CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
-from mailserver.catchup.source import Clock, Source, SyncSettings
+from mailserver.catchup.source import CatchupSettings, Clock, Source
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.store.sqlite.store import EnvelopeStore
 from mailserver.waku.acceptance import MAX_AHEAD_S
@@ -55,11 +55,11 @@ STOP_PATIENCE_S = 0.5
 class Catchup:
     """Catches up whatever was added, now and before the process was last ended, as long as `run` runs."""
 
-    def __init__(self, store: EnvelopeStore, folder: Path, settings: SyncSettings, clock: Clock = time.time) -> None:
+    def __init__(self, store: EnvelopeStore, folder: Path, settings: CatchupSettings, clock: Clock = time.time) -> None:
         """Read the progress file in `folder`.
 
         Raises:
-            SyncError: it is damaged, or there are more than MAX_SOURCES sources.
+            CatchupError: it is damaged, or there are more than MAX_SOURCES sources.
         """
         self._store = store
         self._settings = settings
@@ -90,7 +90,7 @@ class Catchup:
         Args:
             sources: whom to ask; those of the settings if not given. An address that is new for its node counts.
         Raises:
-            SyncError: the progress file cannot be written, or there are more than MAX_SOURCES sources at work.
+            CatchupError: the progress file cannot be written, or there are more than MAX_SOURCES sources at work.
             ValueError: the bounds are no times, or in the wrong order.
         """
         until = min(until, int(self._clock()) + MAX_AHEAD_S)
@@ -158,7 +158,7 @@ class Catchup:
         is_by_the_way = node_id not in named and (node_id in self._by_the_way or node_id not in self._sources)
         try:
             source = self._source(named.get(node_id, enode), self._settings.sources, is_by_the_way=is_by_the_way)
-        except SyncError:  # so many others are asked already
+        except CatchupError:  # so many others are asked already
             return False
         if is_by_the_way and source.progress().is_hopeless:
             return False
@@ -188,7 +188,7 @@ class Catchup:
                 if is_new:
                     source.rouse()
                     self._owe_missed([source])
-        except SyncError as error:  # commands have so many others asked just now
+        except CatchupError as error:  # commands have so many others asked just now
             log.error("catch-up does not follow the settings error=%r", str(error))
 
     async def settled(self, sources: Iterable[Enode] | None = None) -> None:
@@ -332,7 +332,7 @@ class Catchup:
         if not for_one_by_the_way:
             free += [node_id for node_id in others if node_id in self._by_the_way]
         if not free:
-            raise SyncError(f"cannot catch up from more than {MAX_SOURCES} mailservers")
+            raise CatchupError(f"cannot catch up from more than {MAX_SOURCES} mailservers")
         self._forget(free[0])
 
     def _forget(self, node_id: NodeId) -> None:
@@ -366,7 +366,7 @@ class Catchup:
             self._problem = None
             self._is_missed_saved = True
             self._store.hold("")
-        except SyncError as error:  # tried again in a second; what a kill loses is only fetched twice
+        except CatchupError as error:  # tried again in a second; what a kill loses is only fetched twice
             if not self._is_missed_saved:
                 self._store.hold(str(error))
             if str(error) != self._problem:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import Clock, SyncSettings
+from mailserver.catchup.source import CatchupSettings, Clock
 from mailserver.store.sqlite.store import EnvelopeStore
 
 ATTEMPTS = 6
@@ -25,7 +25,7 @@ Show = Callable[[Sequence[Progress]], None]
 async def run_once(
     store: EnvelopeStore,
     folder: Path,
-    settings: SyncSettings,
+    settings: CatchupSettings,
     since: int,
     until: int,
     *,
@@ -41,7 +41,7 @@ async def run_once(
         since: together with `until`, the range of creation times, Unix seconds; at most the present.
         show: called with the progress every SHOW_INTERVAL_S.
     Raises:
-        SyncError: the progress file is damaged, or cannot be written; or there are too many sources.
+        CatchupError: the progress file is damaged, or cannot be written; or there are too many sources.
         StoreError: the store cannot be read.
     """
     catchup = Catchup(store, folder, replace(settings, give_up_after=ATTEMPTS), clock)

@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 _VERSION = 1
 
 
-class SyncError(MailserverError):
+class CatchupError(MailserverError):
     """The progress file cannot be read or written. `str()` is one line for the operator, and names it."""
 
 
@@ -118,7 +118,7 @@ class Ledger:
         """Write what is owed now, if that has changed. A write that has begun is finished, also when cancelled.
 
         Raises:
-            SyncError: it cannot be written; what was there is still there.
+            CatchupError: it cannot be written; what was there is still there.
         """
         async with self._turn:  # two writers at once would share a temporary file
             if not self._changed:
@@ -133,7 +133,7 @@ class Ledger:
                 raise
             except OSError as error:
                 self._changed = True
-                raise SyncError(f"cannot write {self._path}: {error.strerror or error}") from error
+                raise CatchupError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def _encode(self) -> str:
         sources = {
@@ -149,7 +149,7 @@ def open_ledger(folder: Path) -> Ledger:
     """Read the progress file in a folder; without one nothing is owed.
 
     Raises:
-        SyncError: it cannot be read, is damaged, or is of a later version.
+        CatchupError: it cannot be read, is damaged, or is of a later version.
     """
     path = folder / PROGRESS_FILE
     try:
@@ -158,14 +158,14 @@ def open_ledger(folder: Path) -> Ledger:
     except FileNotFoundError:
         return Ledger(path, {}, [])
     except OSError as error:
-        raise SyncError(f"cannot read {path}: {error.strerror}") from error
+        raise CatchupError(f"cannot read {path}: {error.strerror}") from error
     try:
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
         return Ledger(path, *_decode(json.loads(data)))
     except (ValueError, RecursionError, DecodeError) as error:
         advice = "delete it, and fetch what may be missing here with waku-mailserver sync --since"
-        raise SyncError(f"{path} is damaged: {error}; {advice}") from error
+        raise CatchupError(f"{path} is damaged: {error}; {advice}") from error
 
 
 def _encode(part: Range) -> dict[str, int | str]:

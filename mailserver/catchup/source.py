@@ -67,7 +67,7 @@ class RequestTooDear(MailserverError):
 
 
 @dataclass(frozen=True, slots=True)
-class SyncSettings:
+class CatchupSettings:
     """Whom to ask, for what, and what to take.
 
     `password_key` seals the requests. `acceptance` is that of the archive: what it would not take live is not taken
@@ -93,7 +93,7 @@ class Source:
         enode: Enode,
         account: Account,
         store: EnvelopeStore,
-        settings: SyncSettings,
+        settings: CatchupSettings,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:

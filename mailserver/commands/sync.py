@@ -9,7 +9,7 @@ import uvloop
 from mailserver.api.params import Json
 from mailserver.app.config import Config
 from mailserver.app.control import SYNC, call_daemon
-from mailserver.app.daemon import sync_settings
+from mailserver.app.daemon import catchup_settings
 from mailserver.app.logs import set_up_logging
 from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
 from mailserver.catchup.progress import Progress
@@ -94,7 +94,7 @@ async def _catch_up(
     try:
         with locked(config.data_dir):
             async with open_own_store(config.data_dir) as store:
-                settings = sync_settings(config, sources)
+                settings = catchup_settings(config, sources)
                 return await run_once(store, config.data_dir, settings, since, until, show=show)
     except DataDirInUse:
         params: dict[str, Json] = {"sources": [str(source) for source in sources], "since": since, "until": until}

@@ -32,7 +32,7 @@ MAX_LONG_MESSAGE_BYTES = 32 * 1024 * 1024
 """What one long message takes at most: a frame of 16 MiB, and what it inflates to."""
 
 
-class Share:
+class FrameShare:
     """Memory for one frame, asked for or held. Made by `ReceiveMemory.ask`."""
 
     __slots__ = ("is_granted", "on_granted", "size")
@@ -50,15 +50,15 @@ class ReceiveMemory:
         """Have so many bytes to give. A frame that is larger would wait for ever."""
         self._free = max_bytes
         self._long: ReceiveMemory | None = None
-        self._waiting: list[Share] = []  # oldest first; no more than connections
+        self._waiting: list[FrameShare] = []  # oldest first; no more than connections
 
-    def ask(self, size: int, on_granted: Callable[[], None]) -> Share:
+    def ask(self, size: int, on_granted: Callable[[], None]) -> FrameShare:
         """Ask for memory for a frame of so many bytes; `give_back` it when the frame is there, or will not come.
 
         Args:
             on_granted: called when it is granted later; not if it is at once.
         """
-        share = Share(size, on_granted)
+        share = FrameShare(size, on_granted)
         if size <= self._free:  # so it is smaller than all that wait
             self._grant(share)
         else:
@@ -72,7 +72,7 @@ class ReceiveMemory:
             self._long = ReceiveMemory(MAX_LONG_MESSAGE_BYTES)
         return self._long
 
-    def give_back(self, share: Share) -> None:
+    def give_back(self, share: FrameShare) -> None:
         """Take the memory back, or off the list of those who wait. Once for each share."""
         if share.is_granted:
             self._free += share.size
@@ -86,7 +86,7 @@ class ReceiveMemory:
             self._grant(smallest)
             smallest.on_granted()
 
-    def _grant(self, share: Share) -> None:
+    def _grant(self, share: FrameShare) -> None:
         share.is_granted = True
         self._free -= share.size
 
@@ -116,7 +116,7 @@ class FrameRoom:
         self._on_granted = on_granted
         self._on_late = on_late
         self._frame: ComingFrame | None = None
-        self._share: Share | None = None
+        self._share: FrameShare | None = None
         self._timer: TimerHandle | None = None
 
     @property

@@ -96,7 +96,7 @@ class Turns:
                 break
 
 
-class Share:
+class TurnShare:
     """What one connection makes us do of some work: beyond so much of it, it waits for its turn."""
 
     __slots__ = ("_began", "_done", "_free", "_turns")

@@ -211,7 +211,7 @@ def _by(counter: Counter, members: Iterable[_K]) -> dict[_K, Counter]:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncFigures:
+class CatchupFigures:
     """How far catching up from one source is; `source` names it, `wrong` counts by reason."""
 
     source: str
@@ -306,7 +306,7 @@ class Figures:
     memory_limit: int | None = None
     problems: frozenset[Check] = frozenset()
     is_ready: bool = True
-    sync: tuple[SyncFigures, ...] = ()
+    sync: tuple[CatchupFigures, ...] = ()
 
 
 class FiguresCollector(Collector):
@@ -456,7 +456,7 @@ _SYNC = {
 }
 
 
-def _of_sync(sources: Iterable[SyncFigures]) -> Iterable[Metric]:
+def _of_sync(sources: Iterable[CatchupFigures]) -> Iterable[Metric]:
     """Catching up from other mailservers. There are at most 16 sources."""
     by_source = {(figures.source,): figures for figures in sources}
     for name, (family, attribute, help_text) in _SYNC.items():

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable
 from prometheus_client.registry import CollectorRegistry
 
 from mailserver.codec.keys import Enode
-from mailserver.metrics.registry import Figures, FiguresCollector, Metrics, NodeFigures, SyncFigures
+from mailserver.metrics.registry import CatchupFigures, Figures, FiguresCollector, Metrics, NodeFigures
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import LastDay, encode_shown
 from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.status import (
     Activity,
+    CatchupStatus,
     CompactionStatus,
     LoggedError,
     PeersStatus,
     ProblemStatus,
     Queues,
     Status,
-    SyncStatus,
     Versions,
     days_of,
 )
@@ -39,7 +39,7 @@ class Monitoring:
         *,
         enode: Enode,
         node: Callable[[], NodeFigures],
-        sync: Callable[[], Iterable[SyncFigures]],
+        sync: Callable[[], Iterable[CatchupFigures]],
         errors: Callable[[], Iterable[LoggedError]],
         clock: Callable[[], float],
     ) -> None:
@@ -104,7 +104,7 @@ class Monitoring:
             store=sight.store,
             disk=sight.disk,
             compaction=CompactionStatus.of(sight),
-            catching_up=SyncStatus.of(self._sync()),
+            catching_up=CatchupStatus.of(self._sync()),
             days=days_of(sight.days, archived),
             errors=tuple(self._errors()),
         )

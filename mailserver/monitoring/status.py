@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from mailserver import __version__
 from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
-from mailserver.metrics.registry import Direction, DiskFigures, NodeFigures, StoreFigures, SyncFigures
+from mailserver.metrics.registry import CatchupFigures, Direction, DiskFigures, NodeFigures, StoreFigures
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.last_day import Minutes
 from mailserver.monitoring.watch import Sight
@@ -150,7 +150,7 @@ class CompactionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncStatus:
+class CatchupStatus:
     """How far catching up is, with all sources together."""
 
     sources: int
@@ -160,7 +160,7 @@ class SyncStatus:
     stored: int
 
     @classmethod
-    def of(cls, sources: Iterable[SyncFigures]) -> "SyncStatus":
+    def of(cls, sources: Iterable[CatchupFigures]) -> "CatchupStatus":
         """Take sources together; `left_s` is that of the one that has most before it."""
         known = list(sources)
         return cls(
@@ -210,7 +210,7 @@ class Status:
     store: StoreFigures | None
     disk: DiskFigures | None
     compaction: CompactionStatus | None
-    catching_up: SyncStatus
+    catching_up: CatchupStatus
     days: tuple[DayStatus, ...]
     errors: tuple[LoggedError, ...]
 

@@ -16,7 +16,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
-from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Share, Turns
+from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Turns, TurnShare
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.rlpx.events import (
@@ -103,7 +103,7 @@ class Connection:
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
-        self._opening = Share(turns or Turns(), FREE_FRAMES)
+        self._opening = TurnShare(turns or Turns(), FREE_FRAMES)
         self._counted_frames = 0
         self._room = FrameRoom(
             memory or ReceiveMemory(),

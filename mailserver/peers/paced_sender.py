@@ -6,7 +6,7 @@ with the next.
 """
 
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Share
+from mailserver.limits.turns import TurnShare
 from mailserver.net.connection import Connection
 from mailserver.waku.packets import PacketCode
 
@@ -16,7 +16,7 @@ class PacedSender:
 
     __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
-    def __init__(self, connection: Connection, pace: SendRate, sealing: Share) -> None:
+    def __init__(self, connection: Connection, pace: SendRate, sealing: TurnShare) -> None:
         """Lead to a connection.
 
         Args:

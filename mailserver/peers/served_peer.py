@@ -20,7 +20,7 @@ from mailserver.limits.intake_bounds import TURN_BYTES, IntakeBounds, Load
 from mailserver.limits.packet_rates import Meter, RateLimiter
 from mailserver.limits.request_quotas import Requester, RequestLimiter
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Share, Turns
+from mailserver.limits.turns import Turns, TurnShare
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import PeerRelay, Relay
@@ -117,8 +117,8 @@ class ServedPeer:
         self._unconfirmed_bytes = 0
         self._confirmed = asyncio.Event()
         self._work = self._memory = 0  # of the packet that is being taken in
-        self._opening = Share(services.bounds.turns, TURN_BYTES)
-        self._sealing = Share(services.sealing, SEALED_BYTES)
+        self._opening = TurnShare(services.bounds.turns, TURN_BYTES)
+        self._sealing = TurnShare(services.sealing, SEALED_BYTES)
         self._memory_bytes = 0
         self._requests: deque[bytes] = deque()
         self._request_bytes = 0

@@ -20,8 +20,8 @@ from mailserver.app.control import (
     MAX_LINE_BYTES,
     SYNC,
     CallFailed,
+    CatchupMethods,
     ControlSocket,
-    SyncMethods,
     call_daemon,
 )
 from mailserver.catchup import source as source_module
@@ -236,7 +236,7 @@ async def daemon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     hurry(monkeypatch)
     monkeypatch.setattr("mailserver.app.control.SHOW_INTERVAL_S", 0.02)
     async with catching_up(folder, wanted=None) as catchup:
-        control = ControlSocket(Dispatcher(SyncMethods(catchup).table(), CONTROL_ERRORS))
+        control = ControlSocket(Dispatcher(CatchupMethods(catchup).table(), CONTROL_ERRORS))
         await control.start(folder)
         try:
             yield

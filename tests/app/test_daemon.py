@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from mailserver.app.config import Config, load_config
-from mailserver.app.daemon import run_daemon, sync_settings
+from mailserver.app.daemon import catchup_settings, run_daemon
 from mailserver.catchup.catchup import Catchup
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
@@ -633,7 +633,7 @@ async def test_history_requests_of_ours_have_the_work_of_the_setting(tmp_path: P
         request = decode_request((await raw.hear_packet()).payload)
         assert isinstance(request, SealedRequest)
         assert request.envelope.pow() >= 0.02
-    assert sync_settings(Config(request_pow=0.02)).request_pow == 0.02
+    assert catchup_settings(Config(request_pow=0.02)).request_pow == 0.02
 
 
 async def test_what_json_rpc_has_changed_stays_unless_the_settings_change_it(tmp_path: Path, log: Log) -> None:

@@ -12,7 +12,7 @@ from mailserver.catchup import catchup as catchup_module
 from mailserver.catchup import retry as patience_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import SyncSettings
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.net import connection as connection_module
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -39,7 +39,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 async def catching_up(
     folder: Path,
     *sources: Enode,
-    settings: SyncSettings | None = None,
+    settings: CatchupSettings | None = None,
     clock: Clock | None = None,
     held: list[Envelope] | None = None,
     wanted: tuple[int, int] | None = WHOLE,

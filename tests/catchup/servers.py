@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailserver.catchup.source import SyncSettings
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
@@ -64,9 +64,9 @@ def stored_raws(path: Path) -> list[bytes]:
     return sorted(raw for (raw,) in rows(path, "SELECT raw FROM envelopes"))
 
 
-def settings_for(*sources: Enode, min_pow: float = 0.0, interest: Interest = FULL_INTEREST) -> SyncSettings:
+def settings_for(*sources: Enode, min_pow: float = 0.0, interest: Interest = FULL_INTEREST) -> CatchupSettings:
     """Settings to ask these sources."""
-    return SyncSettings(sources, PASSWORD_KEY, "sync/test", Acceptance(Requirements(min_pow, interest)))
+    return CatchupSettings(sources, PASSWORD_KEY, "sync/test", Acceptance(Requirements(min_pow, interest)))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from mailserver.catchup import catchup as catchup_module
 from mailserver.catchup import ledger as ledger_module
 from mailserver.catchup.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.catchup.command import run_once
-from mailserver.catchup.ledger import PROGRESS_FILE, SyncError, open_ledger
+from mailserver.catchup.ledger import PROGRESS_FILE, CatchupError, open_ledger
 from mailserver.catchup.outages import Contact, Contacts
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range
@@ -126,7 +126,7 @@ async def test_source_that_was_asked_by_the_way_makes_room_when_it_owes_nothing(
             await asyncio.wait_for(catchup.settled([source]), DEADLINE_S)
 
         assert len(catchup.snapshot()) == MAX_SOURCES
-        with pytest.raises(SyncError, match="more than 16 mailservers"):
+        with pytest.raises(CatchupError, match="more than 16 mailservers"):
             await catchup.add(*WHOLE, [one.enode, other.enode])
         assert_stored(tmp_path, THREE_DAYS)
 
@@ -151,9 +151,9 @@ async def test_more_sources_than_there_may_be_are_an_error(tmp_path: Path) -> No
         some = [nobody(number) for number in range(MAX_SOURCES)]
         catchup = Catchup(store, tmp_path, settings_for(*some))
 
-        with pytest.raises(SyncError, match="more than 16 mailservers"):
+        with pytest.raises(CatchupError, match="more than 16 mailservers"):
             await catchup.add(0, 1, [nobody(MAX_SOURCES)])
-        with pytest.raises(SyncError, match="more than 16 mailservers"):
+        with pytest.raises(CatchupError, match="more than 16 mailservers"):
             Catchup(store, tmp_path, settings_for(*some, nobody(MAX_SOURCES)))
 
 
@@ -822,7 +822,7 @@ async def test_damaged_progress_file_is_an_error_that_names_it(tmp_path: Path) -
     write(tmp_path / PROGRESS_FILE, b"{")
 
     async with open_store(tmp_path / STORE_FILE) as store:
-        with pytest.raises(SyncError, match="is damaged"):
+        with pytest.raises(CatchupError, match="is damaged"):
             Catchup(store, tmp_path, settings_for(nobody(1)))
 
     assert read(tmp_path / PROGRESS_FILE) == b"{"
@@ -853,7 +853,7 @@ async def test_range_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
 
     async with open_store(tmp_path / STORE_FILE) as store:
-        with pytest.raises(SyncError, match="cannot write"):
+        with pytest.raises(CatchupError, match="cannot write"):
             await Catchup(store, tmp_path, settings_for(nobody(1))).add(*WHOLE)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mailserver.app.config import Config
 from mailserver.catchup.progress import State
-from mailserver.catchup.source import SyncSettings
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.mail.request import Cursor
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -45,7 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.fixture
-def settings() -> SyncSettings:
+def settings() -> CatchupSettings:
     return replace(settings_for(), password_key=key_from_password(Config().password))
 
 
@@ -65,7 +65,7 @@ def source(folder: Path, *flags: str) -> Iterator[Daemon]:
 
 @pytest.mark.parametrize("limit", [1000, 70])
 async def test_all_that_a_daemon_has_is_stored(
-    tmp_path: Path, source_folder: Path, settings: SyncSettings, limit: int
+    tmp_path: Path, source_folder: Path, settings: CatchupSettings, limit: int
 ) -> None:
     with source(source_folder, "--max-request-limit", str(limit)) as daemon:
         async with catching_up(tmp_path, daemon.enode, settings=settings, wanted=RANGE) as catchup:
@@ -76,7 +76,7 @@ async def test_all_that_a_daemon_has_is_stored(
     assert progress.stored == len(WEEK)
 
 
-async def test_topics_of_a_daemon_are_stored(tmp_path: Path, source_folder: Path, settings: SyncSettings) -> None:
+async def test_topics_of_a_daemon_are_stored(tmp_path: Path, source_folder: Path, settings: CatchupSettings) -> None:
     some = replace(settings, acceptance=settings_for(interest=Interest(topics=frozenset({SPORT}))).acceptance)
 
     with source(source_folder) as daemon:
@@ -87,7 +87,7 @@ async def test_topics_of_a_daemon_are_stored(tmp_path: Path, source_folder: Path
 
 
 async def test_daemon_that_is_killed_and_comes_back_is_asked_on(
-    tmp_path: Path, source_folder: Path, settings: SyncSettings
+    tmp_path: Path, source_folder: Path, settings: CatchupSettings
 ) -> None:
     with source(source_folder, "--max-request-limit", "50") as daemon:
         enode = daemon.enode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.catchup.ledger import MAX_ACCOUNTS, MAX_FILE_BYTES, PROGRESS_FILE, Account, SyncError, open_ledger
+from mailserver.catchup.ledger import MAX_ACCOUNTS, MAX_FILE_BYTES, PROGRESS_FILE, Account, CatchupError, open_ledger
 from mailserver.catchup.ranges import LATE_S, MAX_RANGES, WINDOW_S, Range
 from mailserver.codec.keys import NodeId
 from mailserver.mail.request import Cursor
@@ -254,7 +254,7 @@ async def test_failed_write_leaves_the_file_and_is_tried_again(tmp_path: Path) -
     ledger.note_change()
 
     (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
-    with pytest.raises(SyncError, match=r"cannot write .*sync\.json"):
+    with pytest.raises(CatchupError, match=r"cannot write .*sync\.json"):
         await ledger.save()
     assert (tmp_path / PROGRESS_FILE).read_text() == before
     (tmp_path / f"{PROGRESS_FILE}.tmp").rmdir()
@@ -346,7 +346,7 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: str) ->
     path = tmp_path / PROGRESS_FILE
     path.write_bytes(content.encode(errors="surrogateescape"))
 
-    with pytest.raises(SyncError) as caught:
+    with pytest.raises(CatchupError) as caught:
         open_ledger(tmp_path)
 
     assert str(caught.value).startswith(f"{path} is damaged: ")
@@ -363,12 +363,12 @@ def test_every_truncation_is_whole_or_an_error(tmp_path_factory: pytest.TempPath
     text = json.dumps(record(cursor=CURSOR.encode().hex()))
     (folder / PROGRESS_FILE).write_text(text[: data.draw(st.integers(0, len(text) - 1))])
 
-    with pytest.raises(SyncError):
+    with pytest.raises(CatchupError):
         open_ledger(folder)
 
 
 def test_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / PROGRESS_FILE).mkdir()
 
-    with pytest.raises(SyncError, match=r"cannot read .*sync\.json"):
+    with pytest.raises(CatchupError, match=r"cannot read .*sync\.json"):
         open_ledger(tmp_path)

@@ -1,6 +1,6 @@
 """mailserver.limits.frame_memory."""
 
-from mailserver.limits.frame_memory import ReceiveMemory, Share
+from mailserver.limits.frame_memory import FrameShare, ReceiveMemory
 
 
 class Frames:
@@ -10,7 +10,7 @@ class Frames:
         self.memory = ReceiveMemory(max_bytes)
         self.served: list[str] = []
 
-    def ask(self, name: str, size: int) -> Share:
+    def ask(self, name: str, size: int) -> FrameShare:
         return self.memory.ask(size, lambda: self.served.append(name))
 
 

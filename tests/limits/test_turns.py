@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from mailserver.limits.turns import BURST_S, FRAMES_AT_ONCE, FREE_FRAMES, LATER_AT_ONCE, Share, Turns
+from mailserver.limits.turns import BURST_S, FRAMES_AT_ONCE, FREE_FRAMES, LATER_AT_ONCE, Turns, TurnShare
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
@@ -78,7 +78,7 @@ async def test_many_who_do_little_at_once_do_not_hold_the_loop_up() -> None:
     rounds = 0
 
     async def work(number: int) -> None:
-        await Share(turns, free=8).take(1)
+        await TurnShare(turns, free=8).take(1)
         until_s = time.perf_counter() + BURST_S / 8
         while time.perf_counter() < until_s:
             pass
@@ -98,7 +98,7 @@ async def test_who_has_said_little_goes_before_those_who_say_much_at_the_same_ti
     had: list[str] = []
 
     async def come(name: str, size: int) -> None:
-        await Share(turns, free=8).take(1, size)
+        await TurnShare(turns, free=8).take(1, size)
         had.append(name)
 
     tasks = [asyncio.create_task(come(f"much {number}", 32_768)) for number in range(3 * LATER_AT_ONCE)]
@@ -195,7 +195,7 @@ async def test_pings_of_a_flood_are_all_answered() -> None:
 
 async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() -> None:
     turns = Turns()
-    shares = [Share(turns, 100) for _ in range(5)]
+    shares = [TurnShare(turns, 100) for _ in range(5)]
     rounds, done = 0, []
 
     async def work(name: int) -> None:
@@ -222,7 +222,7 @@ async def test_who_has_had_little_is_next_however_many_want_much() -> None:
     amid_it = asyncio.Event()
 
     async def work(name: str, size: int, times: int) -> None:
-        share = Share(turns, 10)
+        share = TurnShare(turns, 10)
         for _ in range(times):
             await share.take(size)
             done.append(name)
@@ -250,7 +250,7 @@ async def test_share_is_whole_again_after_a_turn_and_after_a_pause(monkeypatch: 
             nonlocal waited
             waited += 1
 
-    share = Share(Counted(), 100)
+    share = TurnShare(Counted(), 100)
     steps = [
         (60, 1.0, 0),
         (39, 1.9, 0),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mailserver.codec.keys import Enode
 from mailserver.metrics.registry import (
+    CatchupFigures,
     Check,
     ClientFamily,
     CompactionFigures,
@@ -19,7 +20,6 @@ from mailserver.metrics.registry import (
     Metrics,
     NodeFigures,
     StoreFigures,
-    SyncFigures,
 )
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, NAMES, LastDay, Minutes
@@ -48,7 +48,7 @@ NODE = NodeFigures(
     refused={"too_fast": 6, "address_full": 0},
     exceeded={"topic": 8},
 )
-SYNC = SyncFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow": 7, "oversize": 1}, False)
+SYNC = CatchupFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow": 7, "oversize": 1}, False)
 
 FIGURES = Figures(
     node=NODE,
@@ -120,7 +120,7 @@ def monitoring(
     *,
     metrics: Metrics | None = None,
     peers: Callable[[], int] = lambda: 1,
-    sync: Iterable[SyncFigures] = (),
+    sync: Iterable[CatchupFigures] = (),
     errors: Iterable[LoggedError] = (),
     clock: Clock | None = None,
     expects_compaction: bool = False,

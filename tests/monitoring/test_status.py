@@ -14,7 +14,7 @@ from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, Archive
 from mailserver.metrics.registry import Check, CompactionFigures
 from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
-from mailserver.monitoring.status import CompactionStatus, DayStatus, LoggedError, SyncStatus, days_of
+from mailserver.monitoring.status import CatchupStatus, CompactionStatus, DayStatus, LoggedError, days_of
 from mailserver.monitoring.watch import Sight
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import ReceptionDay, open_store
@@ -168,9 +168,9 @@ def test_compaction_is_told_in_a_word(exit_code: int | None, is_running: bool, h
 
 
 def test_source_with_most_before_it_says_how_far_catching_up_is() -> None:
-    shown = SyncStatus.of([SYNC, replace(SYNC, left_s=5, is_set_aside=True)])
+    shown = CatchupStatus.of([SYNC, replace(SYNC, left_s=5, is_set_aside=True)])
 
-    assert shown == SyncStatus(sources=2, set_aside=1, left_s=86_400, fetched=500, stored=400)
+    assert shown == CatchupStatus(sources=2, set_aside=1, left_s=86_400, fetched=500, stored=400)
 
 
 def test_days_of_store_and_archive_are_put_side_by_side_and_bounded() -> None:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Share, Turns
+from mailserver.limits.turns import Turns, TurnShare
 from mailserver.net.connection import Connection
 from mailserver.peers.paced_sender import PacedSender
 from mailserver.waku.packets import PacketCode, PeerSettings, RateLimits
@@ -49,7 +49,7 @@ async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
     pace, sent = SendRate(), Sent()
     pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
 
-    await sent_through(PacedSender(cast(Connection, sent), pace, Share(Turns(), 10**9)), packets)
+    await sent_through(PacedSender(cast(Connection, sent), pace, TurnShare(Turns(), 10**9)), packets)
 
     assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
 
@@ -63,7 +63,7 @@ async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turn
             nonlocal waited
             waited += 1
 
-    sender = PacedSender(cast(Connection, Sent()), SendRate(), Share(Counted(), 100))
+    sender = PacedSender(cast(Connection, Sent()), SendRate(), TurnShare(Counted(), 100))
 
     await sent_through(sender, [(expected, size)] * 4)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.source import SyncSettings
+from mailserver.catchup.source import CatchupSettings
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -210,7 +210,7 @@ async def catch_up(recorder: Recorder, choice: random.Random) -> Scenario:
             await until(lambda: rows(path, total) == [(known,)], FETCHED_WITHIN_S)
             await asyncio.to_thread(daemon.wait_for_line, "caught up")
             assert daemon.stop() == 0
-        settings = SyncSettings((source.enode,), PASSWORD_KEY, "power", Acceptance(Requirements(0.0, FULL_INTEREST)))
+        settings = CatchupSettings((source.enode,), PASSWORD_KEY, "power", Acceptance(Requirements(0.0, FULL_INTEREST)))
     recording.sent += missed
     story = Story(recording)
 

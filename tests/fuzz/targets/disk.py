@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, load_config
-from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, SyncError, open_ledger
+from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, CatchupError, open_ledger
 from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.handoff.archived import Archived, ArchivedError, archived_file, read_archived, write_archived
@@ -122,7 +122,7 @@ def fuzz_ledger(data: bytes) -> None:
         Path(folder, PROGRESS_FILE).write_bytes(text_of(data, LEDGER))
         try:
             ledger = open_ledger(Path(folder))
-        except SyncError as error:
+        except CatchupError as error:
             one_line(error)
             return
     for part in ledger.missed:
