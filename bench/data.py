@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import accumulate
 
 from mailserver.codec.keccak import keccak256
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelopes, mine
 
 ENVELOPE_BYTES = 561

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.days import day_name
 from spark_export.decode import decode_rows
 from spark_export.load import ROW_GROUP_BYTES

@@ -6,10 +6,12 @@ a plain number of bytes or seconds.
 
 from decimal import Decimal
 
+SECONDS_PER_DAY = 86_400
+
 SIGNIFICANT_DIGITS = 6
 PLAIN_UP_TO = 1e15
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_SPANS_S = (("days", 86_400), ("h", 3600), ("min", 60))
+_SPANS_S = (("days", SECONDS_PER_DAY), ("h", 3600), ("min", 60))
 
 
 def size_text(size: float) -> str:

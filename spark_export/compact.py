@@ -18,7 +18,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, staged_data
 from spark_export.archived_record import check_archive_is_there, hand_over, last_found
 from spark_export.config import CompactConfig

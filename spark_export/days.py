@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 
 _EPOCH = date(1970, 1, 1)
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver.handoff.last_run import ArchivedDay
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, record_of
 from spark_export.days import day_name, month_of
 from spark_export.errors import Unreadable

@@ -13,13 +13,13 @@ from typing import Any
 
 from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState, look
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, look_at
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.days import utc_text
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
 from spark_export.overdue import waiting_since
 
 _SECONDS_PER_HOUR = 3600
-_SECONDS_PER_DAY = 86_400
 
 
 _RUN_OF = {Task.MERGE: "merge", Task.VERIFY: "verification"}
@@ -99,7 +99,7 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
     if state is CompactionState.DIED:
         return "the last run was killed, or the machine went down: is there memory enough?"
     succeeded_at = None if record is None else record.succeeded_at
-    if succeeded_at is not None and succeeded_at > now + _SECONDS_PER_DAY:
+    if succeeded_at is not None and succeeded_at > now + SECONDS_PER_DAY:
         return _yet_to_come("run", succeeded_at)
     if since is not None and now - since > limits.age * _SECONDS_PER_HOUR:
         return f"no run has succeeded{' yet, and rows wait' if succeeded_at is None else ''} since {utc_text(since)}"
@@ -115,7 +115,7 @@ def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limi
         return f"the last {name} failed: {run.error}"
     if state is CompactionState.DIED:
         return f"the last {name} was killed, or the machine went down: is there memory enough?"
-    if run.succeeded_at is not None and run.succeeded_at > now + _SECONDS_PER_DAY:
+    if run.succeeded_at is not None and run.succeeded_at > now + SECONDS_PER_DAY:
         return _yet_to_come(name, run.succeeded_at)
     return ""
 

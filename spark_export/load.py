@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.fingerprint import Fingerprint, aggregates
 from spark_export.layout import FILE_BYTES, Layout
 from spark_export.manifest import FileRecord

@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.handoff.last_run import ArchivedDay
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import (
     DAMAGED,
     RECORDS,

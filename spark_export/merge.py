@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, existing_layout, staged_data
 from spark_export.archived_record import withdraw
 from spark_export.days import day_of, month_name, month_of

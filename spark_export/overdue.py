@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mailserver.handoff.last_run import Compaction
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.store import oldest_day
 
 

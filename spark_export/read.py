@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import SNAPSHOTS, Archive, directory_of, existing_layout, snapshot_of
 from spark_export.layout import Layout
 from spark_export.load import read_periods

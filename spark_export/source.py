@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import Bytes, decode_rows, hex_strings
 from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
 from spark_export.store import Store, StoreDay, connect

@@ -34,9 +34,9 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope
@@ -113,7 +113,7 @@ def stored(envelope: Envelope, received: int = NOW) -> NewEnvelope:
     return NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw)
 
 
-async def fill(store: EnvelopeStore, envelopes: Sequence[Envelope]) -> None:
+async def fill(store: SqliteStore, envelopes: Sequence[Envelope]) -> None:
     """Put envelopes into a store."""
     await store.put([stored(envelope) for envelope in envelopes])
 
@@ -159,7 +159,7 @@ class Mailserver:
     """What runs. `peers`, `connections` and `tasks` are of everyone who was ever served, in that order."""
 
     node: Node
-    store: EnvelopeStore
+    store: SqliteStore
     path: Path
     clock: Clock
     services: Services
@@ -246,7 +246,7 @@ class Mailserver:
 
 
 def wired(
-    store: EnvelopeStore,
+    store: SqliteStore,
     clock: Clock,
     settings: DeliverySettings,
     peers: Peers,

@@ -40,8 +40,8 @@ from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
+from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -98,7 +98,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
 async def _serve(
     config: Config,
     key: PrivateKey,
-    store: EnvelopeStore,
+    store: Store,
     acceptance: Acceptance,
     catchup: Catchup,
     metrics: Metrics,
@@ -126,7 +126,7 @@ async def _serve(
 
 @contextlib.asynccontextmanager
 async def _catch_up(
-    config: Config, settings: CatchupSettings, store: EnvelopeStore, failed: Callable[[], None]
+    config: Config, settings: CatchupSettings, store: Store, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
     """Fetch what was missed, and what is asked for, as long as the context is entered."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
@@ -200,7 +200,7 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
 @contextlib.asynccontextmanager
 async def _monitor(
     config: Config,
-    store: EnvelopeStore,
+    store: Store,
     server: Server,
     catchup: Catchup,
     proven_time: ProvenTime,
@@ -310,7 +310,7 @@ async def _background(
 
 @contextlib.asynccontextmanager
 async def _prove_time(
-    config: Config, store: EnvelopeStore, metrics: Metrics, failed: Callable[[], None]
+    config: Config, store: Store, metrics: Metrics, failed: Callable[[], None]
 ) -> AsyncIterator[ProvenTime]:
     """Follow how much time has passed for sure as long as the context is entered."""
     proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
@@ -320,9 +320,7 @@ async def _prove_time(
 
 
 @contextlib.asynccontextmanager
-async def _prune(
-    config: Config, store: EnvelopeStore, proven_time: ProvenTime, metrics: Metrics
-) -> AsyncIterator[Pruning]:
+async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics: Metrics) -> AsyncIterator[Pruning]:
     """Keep the store within its limits as long as the context is entered."""
     settings = policy.pruning(config)
     pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)

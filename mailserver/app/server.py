@@ -37,7 +37,7 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.interface import Store
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
@@ -61,7 +61,7 @@ class Server:
         self,
         config: Config,
         key: PrivateKey,
-        store: EnvelopeStore,
+        store: Store,
         acceptance: Acceptance,
         catchup: Catchup,
         metrics: Metrics,

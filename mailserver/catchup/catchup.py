@@ -16,10 +16,11 @@ from pathlib import Path
 from mailserver.catchup.ledger import CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.ranges import LATE_S, SECONDS_PER_DAY, Range, missed_range
+from mailserver.catchup.ranges import LATE_S, Range, missed_range
 from mailserver.catchup.source import CatchupSettings, Clock, Source
 from mailserver.codec.keys import Enode, NodeId
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.interface import Store
+from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.acceptance import MAX_AHEAD_S
 from mailserver.waku.envelope import MAX_U32
 
@@ -55,7 +56,7 @@ STOP_PATIENCE_S = 0.5
 class Catchup:
     """Catches up whatever was added, now and before the process was last ended, as long as `run` runs."""
 
-    def __init__(self, store: EnvelopeStore, folder: Path, settings: CatchupSettings, clock: Clock = time.time) -> None:
+    def __init__(self, store: Store, folder: Path, settings: CatchupSettings, clock: Clock = time.time) -> None:
         """Read the progress file in `folder`.
 
         Raises:

@@ -11,7 +11,7 @@ from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import CatchupSettings, Clock
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.interface import Store
 
 ATTEMPTS = 6
 """So many failures in a row, and a source is given up: after about a minute. Deployed nodes refuse a second connection
@@ -23,7 +23,7 @@ Show = Callable[[Sequence[Progress]], None]
 
 
 async def run_once(
-    store: EnvelopeStore,
+    store: Store,
     folder: Path,
     settings: CatchupSettings,
     since: int,

@@ -22,8 +22,6 @@ and clocks differ. What was created so long before a moment has arrived by then.
 MAX_RANGES = 32
 """Most ranges that one source may owe us. There are more only if ever new stretches are asked for while it is down."""
 
-SECONDS_PER_DAY = 86_400
-
 
 @dataclass(frozen=True, slots=True)
 class Range:

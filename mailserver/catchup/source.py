@@ -17,8 +17,7 @@ from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
 from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
-from mailserver.store.sqlite.store import EnvelopeStore
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope, Store
 from mailserver.units import number_text
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import EnvelopeHash
@@ -92,7 +91,7 @@ class Source:
         self,
         enode: Enode,
         account: Account,
-        store: EnvelopeStore,
+        store: Store,
         settings: CatchupSettings,
         clock: Clock,
         on_change: Callable[[], None],

@@ -14,8 +14,9 @@ from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import field_of, read_record
+from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import has_content, wal_file
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _VERSION = 1
 
 
 @contextlib.asynccontextmanager
-async def open_own_store(data_dir: Path) -> AsyncIterator[EnvelopeStore]:
+async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
     """Open the store of a data directory whose lock we hold.
 
     Raises:

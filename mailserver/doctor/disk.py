@@ -14,8 +14,8 @@ from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.handoff.archived import Archived, ArchivedError, read_archived
 from mailserver.store.sqlite.read_only import open_read_only
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
-from mailserver.units import size_text
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.units import SECONDS_PER_DAY, size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Less, and the log of SQLite alone may fill the disk: it takes up to 128 MiB in a flood."""

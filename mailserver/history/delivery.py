@@ -8,11 +8,9 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
 from mailserver.history.requests import RequestRecord
@@ -32,10 +30,8 @@ from mailserver.mail.request import (
     fallback_request_id,
 )
 from mailserver.metrics.registry import Metrics, Outcome
-from mailserver.store.sqlite.keys import Page, Place, Query
-from mailserver.store.sqlite.reader_pool import Payer
-from mailserver.store.sqlite.store import EnvelopeStore
-from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash, encode_body, packet_bytes
+from mailserver.store.interface import HistorySource, Page, Payer, Query
+from mailserver.waku.envelope import encode_body, packet_bytes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
@@ -101,8 +97,8 @@ class DeliverySettings:
 class Delivery:
     """Answers history requests from the store."""
 
-    def __init__(self, store: EnvelopeStore, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
-        self._store = store
+    def __init__(self, source: HistorySource, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
+        self._source = source
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
@@ -235,16 +231,12 @@ class Delivery:
         payer = Payer(requester.address, requester.node_id, charge)
         page = await self._find(Query(lower, upper, request.interest, request.cursor), limit, payer)
         record.found_at = _now()
-        record.is_early = page.reached is not None
-        seqs, end = page.keys.seqs, page.end
-        del page  # whoever does not read its answer has us keep what is left of it
-        last = await self._send_all(seqs, request, client, max_packet_bytes, record, bill, payer)
-        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
-        last_hash = NO_ENVELOPE if last is None else EnvelopeHash(keccak256(last))
-        cursor = None if end is None else _cursor(end, last_hash)
+        record.is_early = page.ended_early
+        await self._send_all(page, request, client, max_packet_bytes, record, bill)
+        cursor = None if page.end is None else Cursor(*page.end)
         if cursor is not None:
             requester.give(cursor, _now())
-        return Completion(request.request_id, last_hash, cursor)
+        return Completion(request.request_id, page.last_hash or NO_ENVELOPE, cursor)
 
     async def _find(self, query: Query, limit: int, payer: Payer) -> Page:
         began = _now()
@@ -254,41 +246,37 @@ class Delivery:
 
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                return await self._store.find(query, limit, payer=payer, goes_on=goes_on)
+                return await self._source.find(query, limit, payer=payer, goes_on=goes_on)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
 
     async def _send_all(
         self,
-        seqs: Sequence[int],
+        page: Page,
         request: MailRequest,
         client: Client,
         max_packet_bytes: int,
         record: RequestRecord,
         bill: Bill,
-        payer: Payer,
-    ) -> bytes | None:
-        """Send what was found, packet by packet; return the last envelope, None if there was none."""
-        last = None
+    ) -> None:
+        """Send what was found, packet by packet."""
         max_bytes = max_body_bytes(max_packet_bytes)
-        at, mean = 0, _LIKELY_BYTES
-        while at < len(seqs):
+        mean = _LIKELY_BYTES
+        while page.left:
             # As many as will fit, if they are as long as those of the packet before.
-            rows = seqs[at : at + (1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS))]
+            count = 1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS, page.left)
             # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
-            await client.turn(min(packet_bytes(len(rows) * mean), max_packet_bytes))
-            raws = await self._store.read(rows, max_bytes, payer=payer)
-            at += len(raws.sizes)
+            await client.turn(min(packet_bytes(count * mean), max_packet_bytes))
+            raws = await page.read(count, max_bytes)
             bill.charge_envelopes(len(raws.sizes), _now())
             if raws.body:
-                last, payload = raws.last, encode_body(raws.body)
+                payload = encode_body(raws.body)
                 client.send(PacketCode.P2P_MESSAGE, payload)
                 count = len(raws.sizes) - raws.sizes.count(0)
                 mean = len(raws.body) // count
                 record.sent(count, len(payload), _now())
                 self._metrics.batch_size.observe(len(payload))
             del raws
-        return last
 
 
 def _decode(payload: bytes) -> SealedRequest | ClearRequest:
@@ -318,11 +306,3 @@ async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _cursor(end: Place, last_hash: EnvelopeHash) -> Cursor:
-    """Where the next page goes on: behind the last envelope found, also if that was deleted since, or further down."""
-    created, prefix = end
-    if prefix and last_hash.startswith(prefix):
-        return Cursor(created, last_hash)
-    return Cursor(created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\x00")))

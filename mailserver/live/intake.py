@@ -10,8 +10,7 @@ from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.seen import Seen, Sighting
 from mailserver.metrics.registry import Metrics
-from mailserver.store.sqlite.store import EnvelopeStore
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope, Store
 from mailserver.waku.acceptance import Acceptance, Verdict
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import EnvelopeError, MessageResponse
@@ -64,7 +63,7 @@ class Intake:
 
     def __init__(
         self,
-        store: EnvelopeStore,
+        store: Store,
         acceptance: Acceptance,
         clock: Clock,
         *,

@@ -16,8 +16,8 @@ from mailserver.metrics.registry import CatchupFigures, Direction, DiskFigures, 
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.last_day import Minutes
 from mailserver.monitoring.watch import Sight
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
-from mailserver.store.sqlite.store import ReceptionDay
+from mailserver.store.interface import ReceptionDay
+from mailserver.units import SECONDS_PER_DAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, Compactio
 from mailserver.handoff.last_upkeep import Task, look_at
 from mailserver.metrics.registry import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
-from mailserver.store.sqlite.store import EnvelopeStore, ReceptionDay
+from mailserver.store.interface import ReceptionDay, Store
 from mailserver.store.sqlite.wal import wal_file
 
 LOOK_INTERVAL_S = 15.0
@@ -60,7 +60,7 @@ class Sight:
 class Watch:
     """Looks again and again. `sight` is what it saw last."""
 
-    def __init__(self, store: EnvelopeStore, path: Path, lag: Histogram) -> None:
+    def __init__(self, store: Store, path: Path, lag: Histogram) -> None:
         """Take what to look at; `lag` is told how late the event loop is."""
         self._store = store
         self._path = path

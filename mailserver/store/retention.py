@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 
 BATCH_ROWS = 250
 """Most envelopes that are deleted in one transaction. Commits wait for it: 6 ms in a store of a million, and twice

@@ -19,7 +19,7 @@ from mailserver.errors import MailserverError
 from mailserver.files import write_atomically
 from mailserver.handoff import json_records as records
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.interface import Store
 from mailserver.waku.acceptance import Verdict
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ProvenTime:
         """How far our clock is ahead of the time that has passed for sure; below zero if it is behind."""
         return self._offset() - self._proven_offset
 
-    async def begin(self, store: EnvelopeStore) -> None:
+    async def begin(self, store: Store) -> None:
         """Go on from the moment in the record; without one, from the last reception that is not in the future.
 
         Raises:

@@ -19,9 +19,9 @@ from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError, compaction_running, pruning_turn, read_archived
 from mailserver.live.intake import Clock
 from mailserver.metrics.registry import Metrics
+from mailserver.store.interface import Store
 from mailserver.store.retention import Retention
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.units import SECONDS_PER_DAY
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Pruning:
 
     def __init__(
         self,
-        store: EnvelopeStore,
+        store: Store,
         path: Path,
         settings: PruningSettings,
         clock: Clock,

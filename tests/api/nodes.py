@@ -26,7 +26,7 @@ from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.packets import StatusOptions
 from tests.mailservers import CLIENT_ID, PASSWORD_KEY, Clock, wired
@@ -49,7 +49,7 @@ class RunningNode:
     """What runs."""
 
     node: Node
-    store: EnvelopeStore
+    store: SqliteStore
     keys: KeyStore
     filters: Filters
     peers: Peers

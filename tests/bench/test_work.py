@@ -31,7 +31,7 @@ from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import decode_envelopes
@@ -92,7 +92,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return counted
 
 
-async def fill(store: EnvelopeStore, count: int, *, days: int = DAYS) -> None:
+async def fill(store: SqliteStore, count: int, *, days: int = DAYS) -> None:
     """Store so many envelopes, created evenly over the last days."""
     rng = random.Random(SEED)
     for rows in history(count, TOPICS, end=int(NOW), span_s=days * DAY_S, rng=rng):
@@ -111,7 +111,7 @@ def take_of(payload: bytes) -> MessagesReceived:
     return event
 
 
-def intake_of(store: EnvelopeStore) -> Intake:
+def intake_of(store: SqliteStore) -> Intake:
     return Intake(
         store,
         Acceptance(Requirements(MIN_POW)),

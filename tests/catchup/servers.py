@@ -17,7 +17,7 @@ from mailserver.codec.keys import Enode
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.rlpx.handshake import Recipient
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes

@@ -21,7 +21,7 @@ from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from tests.catchup.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
 from tests.catchup.servers import DAY, Archive, Asked, Server, make_envelopes, row, serving, settings_for
 from tests.mailservers import NOW, Clock, fill, make_envelope
@@ -617,9 +617,9 @@ async def test_source_that_is_left_while_a_page_is_stored_says_so_throughout(
 ) -> None:
     storing, go_on, watched = asyncio.Event(), asyncio.Event(), asyncio.Event()
     problems: list[str] = []
-    put = EnvelopeStore.put
+    put = SqliteStore.put
 
-    async def put_slowly(store: EnvelopeStore, *rows: Any, **more: Any) -> None:
+    async def put_slowly(store: SqliteStore, *rows: Any, **more: Any) -> None:
         storing.set()
         await go_on.wait()
         await put(store, *rows, **more)
@@ -639,7 +639,7 @@ async def test_source_that_is_left_while_a_page_is_stored_says_so_throughout(
             await archive(asked)
 
     async with serving(answer) as server, catching_up(tmp_path, server.enode) as catchup:
-        monkeypatch.setattr(EnvelopeStore, "put", put_slowly)
+        monkeypatch.setattr(SqliteStore, "put", put_slowly)
         await asyncio.wait_for(storing.wait(), DEADLINE_S)
         catchup.follow([])
         go_on.set()

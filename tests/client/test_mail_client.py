@@ -44,7 +44,7 @@ from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.store.sqlite import search as search_module
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku import peer as waku_peer_module
 from mailserver.waku.acceptance import Requirements, Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_INTEREST, Interest, bloom_of
@@ -138,14 +138,14 @@ async def node(behave: Behave, status: StatusOptions = STATUS) -> AsyncIterator[
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[EnvelopeStore]:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     async with open_store(tmp_path / "mailserver.db") as store:
         yield store
 
 
 @contextlib.asynccontextmanager
 async def mailserver(
-    store: EnvelopeStore,
+    store: SqliteStore,
     *,
     min_pow: float = 0.0,
     min_request_pow: float = 0.0,
@@ -300,7 +300,7 @@ async def test_client_announces_itself_as_a_light_node_that_wants_nothing() -> N
         assert client.settings.confirmations
 
 
-async def test_what_is_posted_is_confirmed_and_found(store: EnvelopeStore) -> None:
+async def test_what_is_posted_is_confirmed_and_found(store: SqliteStore) -> None:
     envelopes = make_envelopes(3)
     taken = Taken()
 
@@ -314,7 +314,7 @@ async def test_what_is_posted_is_confirmed_and_found(store: EnvelopeStore) -> No
     assert completion.cursor is None
 
 
-async def test_refused_envelopes_are_reported(store: EnvelopeStore) -> None:
+async def test_refused_envelopes_are_reported(store: SqliteStore) -> None:
     future = make_envelope(1, created=int(Clock().now) + 100)
 
     async with mailserver(store) as client:
@@ -324,14 +324,14 @@ async def test_refused_envelopes_are_reported(store: EnvelopeStore) -> None:
     assert response.errors == (expected,)
 
 
-async def test_several_packets_may_be_on_their_way_at_once(store: EnvelopeStore) -> None:
+async def test_several_packets_may_be_on_their_way_at_once(store: SqliteStore) -> None:
     async with mailserver(store) as client:
         responses = await asyncio.gather(*(client.post([make_envelope(number)]) for number in range(20)))
 
     assert len({response.batch_hash for response in responses}) == 20
 
 
-async def test_same_packet_posted_twice_at_once_is_confirmed_to_both(store: EnvelopeStore) -> None:
+async def test_same_packet_posted_twice_at_once_is_confirmed_to_both(store: SqliteStore) -> None:
     async with mailserver(store) as client:
         first, second = await asyncio.gather(*(client.post([make_envelope(1)]) for _ in range(2)))
 
@@ -339,7 +339,7 @@ async def test_same_packet_posted_twice_at_once_is_confirmed_to_both(store: Enve
 
 
 @pytest.mark.parametrize("form", CompletionFormat)
-async def test_all_pages_are_followed_in_both_forms_of_completion(store: EnvelopeStore, form: CompletionFormat) -> None:
+async def test_all_pages_are_followed_in_both_forms_of_completion(store: SqliteStore, form: CompletionFormat) -> None:
     envelopes = make_envelopes(35)
     await fill(store, envelopes)
     taken = Taken()
@@ -353,7 +353,7 @@ async def test_all_pages_are_followed_in_both_forms_of_completion(store: Envelop
 
 
 async def test_pages_that_the_mailserver_ends_early_are_followed(
-    store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, requests_module.__name__)
     monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
@@ -373,7 +373,7 @@ async def test_pages_that_the_mailserver_ends_early_are_followed(
     assert last.cursor is None
 
 
-async def test_one_page_ends_with_a_cursor_and_the_next_begins_there(store: EnvelopeStore) -> None:
+async def test_one_page_ends_with_a_cursor_and_the_next_begins_there(store: SqliteStore) -> None:
     envelopes = make_envelopes(4)
     await fill(store, envelopes)
     taken = Taken()
@@ -390,7 +390,7 @@ async def test_one_page_ends_with_a_cursor_and_the_next_begins_there(store: Enve
     assert taken.envelopes == envelopes
 
 
-async def test_requests_made_at_once_take_turns_and_do_not_mix(store: EnvelopeStore) -> None:
+async def test_requests_made_at_once_take_turns_and_do_not_mix(store: SqliteStore) -> None:
     sport = Topic(b"spor")
     news_envelopes, sport_envelopes = make_envelopes(10), make_envelopes(10, first=20, topic=sport)
     await fill(store, news_envelopes + sport_envelopes)
@@ -408,7 +408,7 @@ async def test_requests_made_at_once_take_turns_and_do_not_mix(store: EnvelopeSt
     assert sport_taken.envelopes == sport_envelopes
 
 
-async def test_refusal_is_an_error_with_the_servers_words_and_the_connection_stays(store: EnvelopeStore) -> None:
+async def test_refusal_is_an_error_with_the_servers_words_and_the_connection_stays(store: SqliteStore) -> None:
     async with mailserver(store) as client:
         with pytest.raises(RequestFailed) as failed:
             await client.request(ASK, digest("another password"), Taken())
@@ -548,7 +548,7 @@ async def test_what_was_not_asked_for_is_counted_and_not_passed_on() -> None:
 # Proof of work of requests
 
 
-async def test_request_has_the_work_that_was_given_instead_of_what_the_node_asks_for(store: EnvelopeStore) -> None:
+async def test_request_has_the_work_that_was_given_instead_of_what_the_node_asks_for(store: SqliteStore) -> None:
     async with mailserver(store, min_pow=0.5, min_request_pow=0.02) as client:
         with pytest.raises(RequestPowTooLow) as failed:
             await client.request(ASK, PASSWORD_KEY, Taken(), min_pow=0.0000001)
@@ -568,7 +568,7 @@ async def test_deployed_servers_word_for_too_little_work_is_known() -> None:
     assert str(failed.value) == "PoW() is too low (it was sealed with 0.002)"
 
 
-async def test_request_can_be_sealed_to_the_mailservers_public_key(store: EnvelopeStore) -> None:
+async def test_request_can_be_sealed_to_the_mailservers_public_key(store: SqliteStore) -> None:
     envelopes = make_envelopes(2)
     await fill(store, envelopes)
     taken = Taken()
@@ -770,7 +770,7 @@ async def test_node_that_never_says_status_is_given_up(monkeypatch: pytest.Monke
         await raw.close()
 
 
-async def test_error_of_the_caller_comes_out_and_the_node_hears_goodbye(store: EnvelopeStore) -> None:
+async def test_error_of_the_caller_comes_out_and_the_node_hears_goodbye(store: SqliteStore) -> None:
     class Mine(Exception):
         pass
 

@@ -12,7 +12,7 @@ from typing import Any
 from mailserver.client.mail_client import connect
 from mailserver.codec.keys import Enode
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.payload import key_from_password
@@ -32,7 +32,7 @@ PUT = """
 import asyncio, json, sys
 from pathlib import Path
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from mailserver.waku.envelope import decode_envelope
 
 async def put(rows):

@@ -16,8 +16,8 @@ import pytest
 from mailserver.client.mail_client import connect, seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import SCHEMA_VERSION
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelope
 from mailserver.waku.payload import key_from_password
 from mailserver.waku.topics import topic_of

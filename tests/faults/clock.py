@@ -21,10 +21,10 @@ from pathlib import Path
 
 from mailserver.client.mail_client import MailClient, connect
 from mailserver.mail.request import MailRequest, RequestId
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.upkeep.proven_time import LEAST_ENVELOPES, proven_time_file
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST

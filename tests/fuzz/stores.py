@@ -7,11 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.reader_pool import OURSELVES, Payer
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.sqlite.store import SqliteStore
 from tests.store.samples import make_store
 
 
@@ -52,8 +51,8 @@ def image_of(envelopes: Sequence[NewEnvelope]) -> bytes:
 
 
 @contextlib.contextmanager
-def store_in_memory(image: bytes) -> Iterator[EnvelopeStore]:
+def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
     """The store of this image: reads are real, writes go nowhere."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
-        yield EnvelopeStore(cast(Any, _Writer()), cast(Any, _Reader(connection)), StoreFailures(Path(STORE_FILE)))
+        yield SqliteStore(cast(Any, _Writer()), cast(Any, _Reader(connection)), StoreFailures(Path(STORE_FILE)))

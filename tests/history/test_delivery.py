@@ -32,12 +32,10 @@ from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, RequestId
 from mailserver.metrics.registry import Metrics
+from mailserver.store.interface import GoesOn, Page, Payer, Query, Raws
 from mailserver.store.sqlite import search as search_module
-from mailserver.store.sqlite.keys import Page, Query
-from mailserver.store.sqlite.reader import Raws
-from mailserver.store.sqlite.reader_pool import Payer
-from mailserver.store.sqlite.search import GoesOn
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_U32, Envelope, EnvelopeHash, Topic, decode_envelopes, mine
 from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
@@ -83,7 +81,7 @@ def requester_of(
 class Desk:
     """A delivery, its store, and a client."""
 
-    store: EnvelopeStore
+    store: SqliteStore
     delivery: Delivery
     requester: Requester = field(default_factory=lambda: requester_of(NO_REQUEST_LIMITS))
     client: Client = field(default_factory=Client)
@@ -528,13 +526,13 @@ async def test_tiny_envelopes_with_long_ones_between_are_not_looked_at_again_and
     await fill(desk.store, envelopes)
     large = desk.with_settings(replace(SETTINGS, max_limit=1000))
     looked_at: list[int] = []
-    read_all = large.store.read
+    read_some = Finder.read
 
-    async def counted(seqs: Sequence[int], max_bytes: int, *, payer: Payer) -> Raws:
+    async def counted(finder: Finder, seqs: Sequence[int], max_bytes: int) -> Raws:
         looked_at.append(len(seqs))
-        return await read_all(seqs, max_bytes, payer=payer)
+        return await read_some(finder, seqs, max_bytes)
 
-    monkeypatch.setattr(large.store, "read", counted)
+    monkeypatch.setattr(Finder, "read", counted)
 
     await large.answer(sealed_request(deployed_fields()).raw)
 
@@ -549,7 +547,7 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
     gate = asyncio.Event()
     read: list[int] = []
-    read_all = desk.store.read
+    read_some = Finder.read
 
     class Slow(Client):
         async def turn(self, size: int) -> None:
@@ -557,11 +555,11 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
             if self.sent:
                 await gate.wait()
 
-    async def counted(seqs: Sequence[int], max_bytes: int, *, payer: Payer) -> Raws:
+    async def counted(finder: Finder, seqs: Sequence[int], max_bytes: int) -> Raws:
         read.append(len(seqs))
-        return await read_all(seqs, max_bytes, payer=payer)
+        return await read_some(finder, seqs, max_bytes)
 
-    monkeypatch.setattr(desk.store, "read", counted)
+    monkeypatch.setattr(Finder, "read", counted)
     slow = Slow()
     answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, slow, desk.requester))
     await until(lambda: len(slow.turns) == 2)

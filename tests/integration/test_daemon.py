@@ -27,9 +27,9 @@ from mailserver.mail.request import MailRequest, RequestId, decode_request
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.upkeep.proven_time import proven_time_file
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes

@@ -16,9 +16,9 @@ from mailserver.files import write_atomically
 from mailserver.handoff.last_run import ArchivedDay, Compaction, write_compaction
 from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, encode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.units import delay_text, size_text, span_text
 from tests.integration.browser import Browser, running_browser
 from tests.integration.daemons import Daemon, running_daemon

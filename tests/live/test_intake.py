@@ -15,9 +15,8 @@ from mailserver.limits.packet_rates import RATE_BURST_S, RateLimiter, RateLimitS
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import TIMELY_S, EnvelopeRefused, Intake
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.sqlite.keys import Query
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope, Query
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_EXPIRED_S, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, Envelope, Topic, encode_envelope
@@ -39,13 +38,13 @@ EVERYTHING = Query(0, MAX_U32, FULL_INTEREST)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[EnvelopeStore]:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     async with open_store(tmp_path / "mailserver.db") as store:
         yield store
 
 
 def intake_of(
-    store: EnvelopeStore,
+    store: SqliteStore,
     *,
     min_pow: float = 0.0,
     interest: Interest = FULL_INTEREST,
@@ -65,10 +64,10 @@ def intake_of(
     )
 
 
-async def all_in(store: EnvelopeStore) -> list[bytes]:
+async def all_in(store: SqliteStore) -> list[bytes]:
     """Everything that is stored, newest first."""
     page = await store.find(EVERYTHING, 100_000)
-    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
+    return (await page.read(page.left, EVERY_BYTE)).split()
 
 
 def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:
@@ -77,7 +76,7 @@ def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:
     return EnvelopeError(envelope.hash(), verdict.code, verdict.value)
 
 
-async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: EnvelopeStore) -> None:
+async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: SqliteStore) -> None:
     envelopes = make_envelopes(5)
 
     response = await intake_of(store).take(envelopes, HASH, peer=1)
@@ -86,7 +85,7 @@ async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: 
     assert await all_in(store) == [envelope.raw for envelope in in_order(envelopes)]
 
 
-async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(store: EnvelopeStore) -> None:
+async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(store: SqliteStore) -> None:
     envelope = make_envelope(1, created=NOW - 7)
 
     await intake_of(store).take([envelope], HASH, peer=1)
@@ -97,7 +96,7 @@ async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(
 
 @pytest.mark.parametrize("step", [-31_536_000, -86_400, -3600, -5, -1, 1, 5])
 async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_once(
-    store: EnvelopeStore, step: int
+    store: SqliteStore, step: int
 ) -> None:
     clock, ahead = Clock(NOW), 0 if step > 0 else -step
     envelope = make_envelope(1, created=NOW - ahead, ttl=ahead + 50)  # acceptable before and after
@@ -112,7 +111,7 @@ async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_o
     assert sorted(await all_in(store)) == sorted(one.raw for one in [envelope, *newer])
 
 
-async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store: EnvelopeStore) -> None:
+async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store: SqliteStore) -> None:
     metrics = Metrics()
     intake = intake_of(store, metrics=metrics)
     timely = [make_envelope(1, created=NOW - TIMELY_S, ttl=1000), make_envelope(2, created=NOW + MAX_AHEAD_S)]
@@ -125,11 +124,11 @@ async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store:
     assert count_of(metrics.timely) == 2
 
 
-async def test_empty_packet_is_confirmed(store: EnvelopeStore) -> None:
+async def test_empty_packet_is_confirmed(store: SqliteStore) -> None:
     assert await intake_of(store).take([], HASH, peer=1) == MessageResponse(HASH)
 
 
-async def test_duplicates_are_confirmed_and_stored_once(store: EnvelopeStore) -> None:
+async def test_duplicates_are_confirmed_and_stored_once(store: SqliteStore) -> None:
     intake, envelope = intake_of(store), make_envelope(1)
 
     first = await intake.take([envelope, envelope], HASH, peer=1)
@@ -139,7 +138,7 @@ async def test_duplicates_are_confirmed_and_stored_once(store: EnvelopeStore) ->
     assert await all_in(store) == [envelope.raw]
 
 
-async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: EnvelopeStore) -> None:
+async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: SqliteStore) -> None:
     good = [make_envelope(number) for number in range(2)]
     future = make_envelope(10, created=NOW + MAX_AHEAD_S + 1)
     old = make_envelope(11, created=NOW - MAX_EXPIRED_S - 51, ttl=50)
@@ -166,7 +165,7 @@ async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: 
     assert await all_in(store) == [envelope.raw for envelope in in_order(good)]
 
 
-async def test_low_proof_of_work_is_reported(store: EnvelopeStore) -> None:
+async def test_low_proof_of_work_is_reported(store: SqliteStore) -> None:
     envelope = make_envelope(1)
 
     response = await intake_of(store, min_pow=1000.0).take([envelope], HASH, peer=1)
@@ -176,7 +175,7 @@ async def test_low_proof_of_work_is_reported(store: EnvelopeStore) -> None:
 
 
 @pytest.mark.parametrize("late", [1, MAX_EXPIRED_S])
-async def test_late_envelope_is_dropped_without_a_word(store: EnvelopeStore, late: int) -> None:
+async def test_late_envelope_is_dropped_without_a_word(store: SqliteStore, late: int) -> None:
     envelope = make_envelope(1, created=NOW - 50 - late, ttl=50)
 
     response = await intake_of(store).take([envelope], HASH, peer=1)
@@ -185,7 +184,7 @@ async def test_late_envelope_is_dropped_without_a_word(store: EnvelopeStore, lat
     assert await all_in(store) == []
 
 
-async def test_long_packet_leaves_others_their_turn(store: EnvelopeStore) -> None:
+async def test_long_packet_leaves_others_their_turn(store: SqliteStore) -> None:
     late = make_envelope(1, created=NOW - 60, ttl=50)
     taking = asyncio.create_task(intake_of(store).take([late] * 4096, HASH, peer=1))
 
@@ -195,7 +194,7 @@ async def test_long_packet_leaves_others_their_turn(store: EnvelopeStore) -> Non
     assert await taking == MessageResponse(HASH)
 
 
-async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(store: EnvelopeStore) -> None:
+async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(store: SqliteStore) -> None:
     late = make_envelope(1, created=NOW - 60, ttl=50)
     metrics = Metrics()
     intake = intake_of(store, metrics=metrics)
@@ -210,7 +209,7 @@ async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(
     assert judged[-1] == 10 * 1024
 
 
-async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: EnvelopeStore) -> None:
+async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: SqliteStore) -> None:
     envelopes = [make_envelope(number, data_bytes=10) for number in range(2500)]
     future = make_envelope(1, created=NOW + MAX_AHEAD_S + 1)
 
@@ -228,7 +227,7 @@ async def test_nothing_is_confirmed_that_could_not_be_stored(tmp_path: Path) -> 
         await intake.take([make_envelope(1)], HASH, peer=1)
 
 
-async def test_clock_is_read_anew_for_each_packet(store: EnvelopeStore) -> None:
+async def test_clock_is_read_anew_for_each_packet(store: SqliteStore) -> None:
     clock = Clock()
     intake = intake_of(store, clock=clock)
     envelope = make_envelope(1)
@@ -257,7 +256,7 @@ def disk_full(folder: Path) -> Iterator[None]:
 class PutsCounted:
     """A store, and how often each envelope was put into it."""
 
-    def __init__(self, store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.puts: list[bytes] = []
         put = store.put
 
@@ -272,7 +271,7 @@ def raws(published: list[LiveEnvelope]) -> list[bytes]:
     return [live.envelope.raw for live in published]
 
 
-async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: EnvelopeStore) -> None:
+async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     intake, envelopes = intake_of(store, feed=feed), make_envelopes(3)
@@ -287,7 +286,7 @@ async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: Env
     assert not any(live.is_own or live.is_p2p for live in published)
 
 
-async def test_what_is_refused_or_late_goes_nowhere(store: EnvelopeStore) -> None:
+async def test_what_is_refused_or_late_goes_nowhere(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     late, future = make_envelope(1, created=NOW - 60, ttl=50), make_envelope(2, created=NOW + MAX_AHEAD_S + 1)
@@ -297,7 +296,7 @@ async def test_what_is_refused_or_late_goes_nowhere(store: EnvelopeStore) -> Non
     assert reader.read_nowait() == []
 
 
-async def test_envelope_from_the_future_counts_the_lower_work_that_its_receivers_count(store: EnvelopeStore) -> None:
+async def test_envelope_from_the_future_counts_the_lower_work_that_its_receivers_count(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     present, ahead = make_envelope(1, created=NOW - 3), make_envelope(2, created=NOW + 4)
@@ -307,7 +306,7 @@ async def test_envelope_from_the_future_counts_the_lower_work_that_its_receivers
     assert [live.pow for live in reader.read_nowait()] == [present.pow(), ahead.pow(4)]
 
 
-async def test_relay_does_not_wait_for_the_disk(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_relay_does_not_wait_for_the_disk(store: SqliteStore, tmp_path: Path) -> None:
     feed = Feed()
     reader = feed.reader()
     envelope = make_envelope(1)
@@ -323,7 +322,7 @@ async def test_relay_does_not_wait_for_the_disk(store: EnvelopeStore, tmp_path: 
     assert await taking == MessageResponse(HASH)
 
 
-async def test_duplicate_is_confirmed_and_not_put_again(store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_duplicate_is_confirmed_and_not_put_again(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     counted, intake = PutsCounted(store, monkeypatch), intake_of(store)
     envelope, another = make_envelope(1), make_envelope(2)
 
@@ -336,7 +335,7 @@ async def test_duplicate_is_confirmed_and_not_put_again(store: EnvelopeStore, mo
 
 
 async def test_duplicate_of_what_waits_for_the_disk_is_confirmed_only_when_that_is_there(
-    store: EnvelopeStore, tmp_path: Path
+    store: SqliteStore, tmp_path: Path
 ) -> None:
     intake, envelope = intake_of(store), make_envelope(1)
 
@@ -351,7 +350,7 @@ async def test_duplicate_of_what_waits_for_the_disk_is_confirmed_only_when_that_
 
 
 async def test_what_could_not_be_stored_is_stored_when_sent_again_but_not_relayed_again(
-    store: EnvelopeStore, tmp_path: Path
+    store: SqliteStore, tmp_path: Path
 ) -> None:
     feed = Feed()
     reader = feed.reader()
@@ -370,7 +369,7 @@ async def test_what_could_not_be_stored_is_stored_when_sent_again_but_not_relaye
 
 
 async def test_envelope_in_the_second_of_its_expiry_is_taken_and_known_again(
-    store: EnvelopeStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, feed = PutsCounted(store, monkeypatch), Feed()
     reader = feed.reader()
@@ -386,7 +385,7 @@ async def test_envelope_in_the_second_of_its_expiry_is_taken_and_known_again(
 # Envelopes of our own
 
 
-async def test_own_envelope_is_stored_and_published_as_such(store: EnvelopeStore) -> None:
+async def test_own_envelope_is_stored_and_published_as_such(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     envelope = make_envelope(1)
@@ -399,7 +398,7 @@ async def test_own_envelope_is_stored_and_published_as_such(store: EnvelopeStore
     assert live.source is None
 
 
-async def test_own_envelope_that_comes_back_is_known(store: EnvelopeStore) -> None:
+async def test_own_envelope_that_comes_back_is_known(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     intake, envelope = intake_of(store, feed=feed), make_envelope(1)
@@ -421,7 +420,7 @@ async def test_own_envelope_that_comes_back_is_known(store: EnvelopeStore) -> No
     ],
 )
 async def test_own_envelope_that_no_node_would_take_is_refused(
-    store: EnvelopeStore, envelope: Envelope, verdict: Verdict
+    store: SqliteStore, envelope: Envelope, verdict: Verdict
 ) -> None:
     feed = Feed()
     reader = feed.reader()
@@ -434,7 +433,7 @@ async def test_own_envelope_that_no_node_would_take_is_refused(
     assert reader.read_nowait() == []
 
 
-async def test_own_envelope_is_relayed_also_if_it_cannot_be_stored(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_own_envelope_is_relayed_also_if_it_cannot_be_stored(store: SqliteStore, tmp_path: Path) -> None:
     feed = Feed()
     reader = feed.reader()
     intake, envelope = intake_of(store, feed=feed), make_envelope(1)
@@ -476,7 +475,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 async def test_envelope_over_its_topics_limit_is_refused_and_neither_stored_nor_relayed(
-    store: EnvelopeStore, time: Time
+    store: SqliteStore, time: Time
 ) -> None:
     feed = Feed()
     reader = feed.reader()
@@ -492,7 +491,7 @@ async def test_envelope_over_its_topics_limit_is_refused_and_neither_stored_nor_
     assert sorted(await all_in(store)) == sorted(taken)
 
 
-async def test_limit_of_bytes_of_a_topic_is_kept_too(store: EnvelopeStore, time: Time) -> None:
+async def test_limit_of_bytes_of_a_topic_is_kept_too(store: SqliteStore, time: Time) -> None:
     size = len(make_envelope(0, data_bytes=MAX_PACKET_BYTES // 2).raw)
     intake = intake_of(store, limits=RateLimitSettings(NO_RATE_LIMITS, RateLimits(topic=1000)))
 
@@ -503,7 +502,7 @@ async def test_limit_of_bytes_of_a_topic_is_kept_too(store: EnvelopeStore, time:
     assert response.errors == tuple(refused(envelope, Verdict.TOPIC_LIMIT) for envelope in envelopes[fit:])
 
 
-async def test_envelope_counts_once_however_many_peers_send_it(store: EnvelopeStore, time: Time) -> None:
+async def test_envelope_counts_once_however_many_peers_send_it(store: SqliteStore, time: Time) -> None:
     intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(BURST)
 
@@ -514,9 +513,7 @@ async def test_envelope_counts_once_however_many_peers_send_it(store: EnvelopeSt
     assert [error.description for error in over.errors] == [Verdict.TOPIC_LIMIT.value]
 
 
-async def test_envelope_that_was_refused_is_taken_when_its_topic_has_room_again(
-    store: EnvelopeStore, time: Time
-) -> None:
+async def test_envelope_that_was_refused_is_taken_when_its_topic_has_room_again(store: SqliteStore, time: Time) -> None:
     intake = intake_of(store, limits=TWO_A_SECOND)
     await intake.take(make_envelopes(BURST), HASH, peer=1)
     envelope = make_envelope(1000)
@@ -529,7 +526,7 @@ async def test_envelope_that_was_refused_is_taken_when_its_topic_has_room_again(
     assert envelope.raw in await all_in(store)
 
 
-async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: EnvelopeStore, time: Time) -> None:
+async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: SqliteStore, time: Time) -> None:
     intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(2 * BURST)
 
@@ -541,7 +538,7 @@ async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: E
 
 
 async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_topic(
-    store: EnvelopeStore, time: Time
+    store: SqliteStore, time: Time
 ) -> None:
     intake = intake_of(store, limits=TWO_A_SECOND)
     future = [make_envelope(number, created=NOW + MAX_AHEAD_S + 1) for number in range(BURST)]
@@ -554,7 +551,7 @@ async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_top
 # Metrics
 
 
-async def test_what_becomes_of_envelopes_is_counted(store: EnvelopeStore) -> None:
+async def test_what_becomes_of_envelopes_is_counted(store: SqliteStore) -> None:
     metrics = Metrics()
     intake = intake_of(store, interest=Interest(topics=frozenset({NEWS})), metrics=metrics)
     good, unwanted = make_envelopes(3), make_envelope(12, topic=SPORT)
@@ -570,7 +567,7 @@ async def test_what_becomes_of_envelopes_is_counted(store: EnvelopeStore) -> Non
     assert metrics.registry.get_sample_value("waku_envelopes_size_bytes_sum") == sum(len(one.raw) for one in good)
 
 
-async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: EnvelopeStore) -> None:
+async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: SqliteStore) -> None:
     metrics = Metrics()
     intake = intake_of(store, limits=RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS), metrics=metrics)
 
@@ -579,7 +576,7 @@ async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: Enve
     assert count_of(metrics.rejected[Verdict.TOPIC_LIMIT]) == 2
 
 
-async def test_envelopes_that_are_not_stored_are_counted(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_envelopes_that_are_not_stored_are_counted(store: SqliteStore, tmp_path: Path) -> None:
     metrics = Metrics()
     connection = sqlite3.connect(tmp_path / "mailserver.db")
     connection.execute("DROP TABLE days")
@@ -592,7 +589,7 @@ async def test_envelopes_that_are_not_stored_are_counted(store: EnvelopeStore, t
     assert (count_of(metrics.not_stored), count_of(metrics.stored)) == (3, 0)
 
 
-async def test_each_envelope_is_counted_once_by_what_became_of_it(store: EnvelopeStore) -> None:
+async def test_each_envelope_is_counted_once_by_what_became_of_it(store: SqliteStore) -> None:
     metrics = Metrics()
     intake = intake_of(store, metrics=metrics)
     late = make_envelope(1000, created=NOW - MAX_EXPIRED_S - 51)
@@ -610,7 +607,7 @@ async def test_each_envelope_is_counted_once_by_what_became_of_it(store: Envelop
     assert {verdict for verdict, counter in metrics.rejected.items() if count_of(counter)} == {Verdict.VERY_OLD}
 
 
-async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: SqliteStore, tmp_path: Path) -> None:
     metrics = Metrics()
     intake, envelopes = intake_of(store, metrics=metrics), make_envelopes(3)
     with disk_full(tmp_path), pytest.raises(StoreError):

@@ -28,7 +28,7 @@ from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore
+from mailserver.store.sqlite.store import SqliteStore
 from tests.mailservers import NOW, Clock
 from tests.pairs import private_key
 
@@ -115,7 +115,7 @@ def day_of_minutes(now: int) -> Minutes:
 
 
 def monitoring(
-    store: EnvelopeStore,
+    store: SqliteStore,
     folder: Path,
     *,
     metrics: Metrics | None = None,

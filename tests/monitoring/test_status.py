@@ -16,8 +16,9 @@ from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CatchupStatus, CompactionStatus, DayStatus, LoggedError, days_of
 from mailserver.monitoring.watch import Sight
+from mailserver.store.interface import ReceptionDay
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import ReceptionDay, open_store
+from mailserver.store.sqlite.store import open_store
 from tests.mailservers import NEWS, NOW, fill, make_envelopes
 from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
 from tests.waiting import until

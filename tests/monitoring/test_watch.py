@@ -19,24 +19,24 @@ from mailserver.metrics.registry import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from tests.mailservers import NOW, fill, make_envelopes, stored
 from tests.waiting import until
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[EnvelopeStore]:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     async with open_store(tmp_path / STORE_FILE) as store:
         yield store
 
 
-async def look(store: EnvelopeStore, folder: Path) -> Sight:
+async def look(store: SqliteStore, folder: Path) -> Sight:
     watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
     await watch.look()
     return watch.sight
 
 
-async def test_store_is_seen_with_its_files(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_store_is_seen_with_its_files(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store, make_envelopes(30))
 
     sight = await look(store, tmp_path)
@@ -50,14 +50,14 @@ async def test_store_is_seen_with_its_files(store: EnvelopeStore, tmp_path: Path
     assert sight.store_problem == ""
 
 
-async def test_empty_store_has_no_oldest_envelope(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_empty_store_has_no_oldest_envelope(store: SqliteStore, tmp_path: Path) -> None:
     sight = await look(store, tmp_path)
 
     assert sight.store is not None
     assert (sight.store.envelopes, sight.store.oldest) == (0, None)
 
 
-async def test_days_of_reception_are_seen_the_latest_first(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_days_of_reception_are_seen_the_latest_first(store: SqliteStore, tmp_path: Path) -> None:
     first, *rest = make_envelopes(3)
     await store.put([stored(first)._replace(received=NOW - 86_400)])
     await fill(store, rest)
@@ -69,7 +69,7 @@ async def test_days_of_reception_are_seen_the_latest_first(store: EnvelopeStore,
     assert sum(day.bytes for day in sight.days) == sum(len(envelope.raw) for envelope in (first, *rest))
 
 
-async def test_look_changes_nothing_in_the_store(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_look_changes_nothing_in_the_store(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store, make_envelopes(3))
     with sqlite3.connect(tmp_path / STORE_FILE) as connection:
         before = list(connection.iterdump())
@@ -83,7 +83,7 @@ async def test_look_changes_nothing_in_the_store(store: EnvelopeStore, tmp_path:
 
 
 async def test_store_that_somebody_else_keeps_locked_is_not_writable(
-    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "STORE_TIMEOUT_S", 0.1)
     connection = sqlite3.connect(tmp_path / STORE_FILE)
@@ -97,7 +97,7 @@ async def test_store_that_somebody_else_keeps_locked_is_not_writable(
     assert (await look(store, tmp_path)).store_problem == ""
 
 
-async def test_store_that_cannot_be_read_says_why(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_store_that_cannot_be_read_says_why(store: SqliteStore, tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).write_bytes(b"")
     (tmp_path / f"{STORE_FILE}-wal").write_bytes(b"")
 
@@ -107,7 +107,7 @@ async def test_store_that_cannot_be_read_says_why(store: EnvelopeStore, tmp_path
     assert "cannot read the store" in sight.store_problem
 
 
-async def test_disk_is_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_disk_is_seen(store: SqliteStore, tmp_path: Path) -> None:
     disk = (await look(store, tmp_path)).disk
 
     assert disk is not None
@@ -115,13 +115,13 @@ async def test_disk_is_seen(store: EnvelopeStore, tmp_path: Path) -> None:
     assert 0 < disk.free <= disk.size
 
 
-async def test_compaction_that_has_never_run_is_not_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_compaction_that_has_never_run_is_not_seen(store: SqliteStore, tmp_path: Path) -> None:
     sight = await look(store, tmp_path)
 
     assert (sight.compaction, sight.compaction_figures, sight.compaction_problem) == (None, None, "")
 
 
-async def test_compaction_is_seen_with_what_it_left(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_compaction_is_seen_with_what_it_left(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
     run = Compaction(NOW - 90, NOW - 50, exit_code=0, rows=12, bytes=1, days=1, seconds=40.0, succeeded_at=NOW - 50)
     write_compaction(path, run)
@@ -138,7 +138,7 @@ async def test_compaction_is_seen_with_what_it_left(store: EnvelopeStore, tmp_pa
     assert not figures.has_died
 
 
-async def test_what_a_merge_or_verification_failed_at_is_seen(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_what_a_merge_or_verification_failed_at_is_seen(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
     write_upkeep(path, Task.MERGE, Upkeep(1.0, 1.0, 2.0, 0, "", 2.0))
     assert (await look(store, tmp_path)).upkeep_problem == ""
@@ -152,7 +152,7 @@ async def test_what_a_merge_or_verification_failed_at_is_seen(store: EnvelopeSto
     assert (await look(store, tmp_path)).upkeep_problem == problem
 
 
-async def test_compaction_at_work_is_told_from_one_that_was_killed(store: EnvelopeStore, tmp_path: Path) -> None:
+async def test_compaction_at_work_is_told_from_one_that_was_killed(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
     with compaction_lock(path):
         write_compaction(path, Compaction(NOW - 90))
@@ -166,7 +166,7 @@ async def test_compaction_at_work_is_told_from_one_that_was_killed(store: Envelo
 
 
 @pytest.mark.parametrize("file", [compaction_file, archived_file])
-async def test_damaged_record_of_the_compaction_says_so(store: EnvelopeStore, tmp_path: Path, file: object) -> None:
+async def test_damaged_record_of_the_compaction_says_so(store: SqliteStore, tmp_path: Path, file: object) -> None:
     assert callable(file)
     file(tmp_path / STORE_FILE).write_text("{")
 
@@ -188,7 +188,7 @@ def no_file_longer_than(size: int) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def watching(store: EnvelopeStore, folder: Path) -> AsyncIterator[list[str]]:
+async def watching(store: SqliteStore, folder: Path) -> AsyncIterator[list[str]]:
     """Watch a store; what is given is what has been told of it."""
     told: list[str] = []
     watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
@@ -203,7 +203,7 @@ async def watching(store: EnvelopeStore, folder: Path) -> AsyncIterator[list[str
 
 
 async def test_write_that_failed_is_told_at_once_and_so_is_that_it_is_over(
-    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 3600.0)
     async with watching(store, tmp_path) as told:
@@ -218,7 +218,7 @@ async def test_write_that_failed_is_told_at_once_and_so_is_that_it_is_over(
 
 
 async def test_failure_that_only_the_look_has_found_is_over_as_soon_as_something_can_be_stored(
-    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 3600.0)
     monkeypatch.setattr(watch_module, "STORE_INTERVAL_S", 0.01)
@@ -235,7 +235,7 @@ async def test_failure_that_only_the_look_has_found_is_over_as_soon_as_something
 
 
 async def test_store_that_was_removed_is_told_though_nobody_sends_anything(
-    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "STORE_INTERVAL_S", 0.01)
     async with watching(store, tmp_path) as told:
@@ -247,7 +247,7 @@ async def test_store_that_was_removed_is_told_though_nobody_sends_anything(
 
 
 async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
-    store: EnvelopeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "LOOK_INTERVAL_S", 0.01)
     monkeypatch.setattr(watch_module, "LAG_INTERVAL_S", 0.01)

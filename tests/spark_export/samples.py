@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
 from spark_export.config import CompactConfig, PartitionBy

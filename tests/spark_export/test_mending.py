@@ -23,7 +23,7 @@ from mailserver.handoff.last_run import (
     read_compaction,
     write_compaction,
 )
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.archive import Archive

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from spark_export.errors import ExportError
 from spark_export.report import DayStatistics, class_width, gather
 from tests.spark_export.samples import DAY, DAY_S, compact_into, envelope, envelopes, put, visible_files

@@ -10,9 +10,8 @@ from typing import Any
 
 from hypothesis import Phase
 
-from mailserver.store.sqlite.keys import Query
+from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic
 

@@ -1,4 +1,4 @@
-"""EnvelopeStore beside a plain model: put, found, pruned, closed, killed, backed up, migrated; in any order."""
+"""SqliteStore beside a plain model: put, found, pruned, closed, killed, backed up, migrated; in any order."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mailserver.store.interface import NewEnvelope, Query, ReceptionDay
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
 from mailserver.store.sqlite.backup import copy_store, snapshot
-from mailserver.store.sqlite.keys import Query
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, ReceptionDay, open_store
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Topic
 from tests.properties import settings
@@ -91,7 +90,7 @@ class Stored(RuleBasedStateMachine):
     def open(self) -> None:
         """Open what is at `path`."""
         self.opened = contextlib.AsyncExitStack()
-        self.store: EnvelopeStore = self.runner.run(self.opened.enter_async_context(open_store(self.path)))
+        self.store: SqliteStore = self.runner.run(self.opened.enter_async_context(open_store(self.path)))
 
     def close(self) -> None:
         """Close it as it should be closed."""
@@ -168,15 +167,12 @@ class Stored(RuleBasedStateMachine):
         more = True
         while more:
             page = self.runner.run(self.store.find(query, limit))
-            assert [key[:2] for key in page.keys] == [
-                (envelope.created, envelope.hash[:HASH_PREFIX_BYTES])
-                for envelope in expected[len(found) : len(found) + limit]
-            ]
-            read = self.runner.run(self.store.read(page.keys.seqs, EVERY_BYTE)).split()
-            found += read
-            more = page.more
-            assert len(page.keys) == limit or not more
+            asked = page.left
+            found += self.runner.run(page.read(asked, EVERY_BYTE)).split()
+            more = page.end is not None
+            assert asked == limit or not more
             if more:
+                assert page.end == place(expected[len(found) - 1])
                 query = Query(query.lower, query.upper, query.interest, place(expected[len(found) - 1]))
         assert found == raws(expected)
 

@@ -16,12 +16,11 @@ from mailserver.archive.holdings import ArchiveFault
 from mailserver.files import open_descriptor, try_lock
 from mailserver.handoff.archived import Archived, archived_file, compaction_lock, write_archived
 from mailserver.metrics.registry import Metrics, count_of
+from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.sqlite import deletion
-from mailserver.store.sqlite.keys import Query
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.upkeep import pruning as pruning_module
 from mailserver.upkeep.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
 from tests.archive.archives import make_archive
@@ -645,20 +644,21 @@ async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) 
     fresh = received_at(*[39 * DAY] * 3000, first=50_000)
     confirmed: list[NewEnvelope] = []
 
-    async def post(store: EnvelopeStore, pruned: asyncio.Task[None]) -> None:
+    async def post(store: SqliteStore, pruned: asyncio.Task[None]) -> None:
         for at in range(0, len(fresh), 10):
             if pruned.done():
                 break
             await store.put(fresh[at : at + 10])
             confirmed.extend(fresh[at : at + 10])
 
-    async def look(store: EnvelopeStore, pruned: asyncio.Task[None]) -> None:
+    async def look(store: SqliteStore, pruned: asyncio.Task[None]) -> None:
         while not pruned.done():
             before = raws(confirmed)
             page = await store.find(Query(*EVER, FULL), 5000)
-            read = await store.read(page.keys.seqs, EVERY_BYTE)
+            asked = page.left
+            read = await page.read(asked, EVERY_BYTE)
             found = read.split()
-            assert len(read.sizes) == len(page.keys)
+            assert len(read.sizes) == asked
             assert set(before) <= set(found)  # the newest by creation are those that were put
 
     async with open_store(path) as store:

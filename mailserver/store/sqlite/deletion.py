@@ -6,11 +6,11 @@ transaction: the rows and all that is counted of them go together. It lies withi
 
 import sqlite3
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
 from mailserver.store.sqlite.connections import pragma, transaction
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 
 VACUUM_PAGES = 64
 """How many pages, 1 MiB, are given back at once. Each may move one from the end of the file: 2 ms in all, and 15 ms
@@ -74,13 +74,6 @@ _ADVANCE = f"""
     )
     WHERE day = ? AND first_seq IN (SELECT seq FROM temp.doomed)
 """
-
-
-class Deleted(NamedTuple):
-    """What a batch has deleted; `bytes` is of the envelopes."""
-
-    envelopes: int
-    bytes: int
 
 
 def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, int] | None) -> Deleted:

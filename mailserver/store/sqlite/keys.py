@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.waku.bloom import Interest
 
 SLOTS = (1, 8, 64, 256)
 """How many things a statement looks up at once. Few sizes, so that few statements are prepared."""
@@ -28,19 +27,6 @@ class Key(NamedTuple):
     created: int
     hash: bytes
     seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Envelopes created from `lower` to `upper` (Unix seconds, inclusive) that `interest` wants.
-
-    `below`: only what is strictly below this place (created, whole hash) in the order.
-    """
-
-    lower: int
-    upper: int
-    interest: Interest
-    below: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Found:
     """The first `limit` matches, newest first, and whether there may be more.
 
     `reached`: of a page that has ended early, the place that it has come to: all that remains to be looked at is

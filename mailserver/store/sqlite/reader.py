@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from typing import NamedTuple
 
+from mailserver.store.interface import GoesOn, Query, Raws, always
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import SLOTS, Page, Query, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.keys import SLOTS, Found, numbers, packed_bytes, packed_numbers, pieces, slots_for
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import Connection, GoesOn, Search, always
+from mailserver.store.sqlite.search import Connection, Search
 
 
 def _present(slots: int) -> str:
@@ -38,30 +37,13 @@ _SPREAD = 16
 vain is at most as many times what is wanted, should all of them be so long."""
 
 
-class Raws(NamedTuple):
-    """Envelopes one after the other, as a packet holds them, and the length of each; 0 of one that is gone."""
-
-    body: bytes
-    sizes: Sequence[int]
-
-    @property
-    def last(self) -> bytes:
-        """The last of them; there is one."""
-        size = next(size for size in reversed(self.sizes) if size)
-        return self.body[len(self.body) - size :]
-
-    def split(self) -> list[bytes]:
-        """Each that is there, by itself."""
-        return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0)) if end > start]
-
-
 class Finder:
     """Answers queries by statements that each are short, whatever the query and whatever is in the store."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Page:
+    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
         """Find the first `limit` matches.
 
         Args:

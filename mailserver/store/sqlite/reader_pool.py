@@ -8,7 +8,7 @@ for.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,29 +17,10 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import GroupedFairQueue
+from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import open_reader
 from mailserver.store.sqlite.failures import StoreFailures
-
-
-def _nobody(_: int) -> None:
-    """What we read for ourselves is charged to nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Payer:
-    """For whom something is read: one of a group, such as a peer of an address.
-
-    `charge` is told how much work it is, before it is done, and again, below 0, what was too much. So also what fails,
-    or is given up, is charged.
-    """
-
-    group: Hashable = None
-    member: Hashable = None
-    charge: Callable[[int], None] = _nobody
-
-
-OURSELVES = Payer()
 
 
 class _Waiting(NamedTuple):

@@ -31,7 +31,6 @@ HASH_PREFIX_BYTES = 16
 IDENTITY_BYTES = 16
 """Of a store: random, in lower-case hexadecimal digits."""
 
-SECONDS_PER_DAY = 86_400
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (

@@ -13,24 +13,25 @@ found.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, repeat, takewhile
 from typing import NamedTuple, Protocol
 
+from mailserver.store.interface import GoesOn, Query
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.keys import (
     SLOTS,
+    Found,
     Keys,
-    Page,
     Place,
-    Query,
     numbers,
     packed_bytes,
     packed_numbers,
     pieces,
     slots_for,
 )
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SECONDS_PER_DAY
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Matcher, as_integer
 from mailserver.waku.envelope import TOPIC_BYTES
 
@@ -79,15 +80,6 @@ class Connection(Protocol):
 
     def correct(self, work: int) -> None:
         """The statement before took so much more work, or less if it is below 0."""
-
-
-GoesOn = Callable[[int], bool]
-"""Whether a search may go on after so much work."""
-
-
-def always(_: int) -> bool:
-    """To the end."""
-    return True
 
 
 class _Range(NamedTuple):
@@ -208,7 +200,7 @@ class Search:
             bloom = query.interest.bloom
             self._matcher, self._thirds, self._chance = Matcher(bloom), _admitted_third_bytes(bloom), _chance(bloom)
 
-    async def page(self) -> Page:
+    async def page(self) -> Found:
         """Search until the page is full, nothing is left, or it may not go on."""
         is_early = False
         if self._interest == FULL_INTEREST:
@@ -216,8 +208,8 @@ class Search:
         elif self._interest.topics is None or self._interest.topics:
             is_early = await self._by_day()
         if len(self._found) > self._limit:
-            return Page(self._found.first(self._limit), more=True)
-        return Page(self._found, more=is_early, reached=self._rest.high if is_early else None)
+            return Found(self._found.first(self._limit), more=True)
+        return Found(self._found, more=is_early, reached=self._rest.high if is_early else None)
 
     @property
     def _lacking(self) -> int:

@@ -1,24 +1,33 @@
-"""The envelope store as the services use it: put, find, read, prune."""
+"""The store in one SQLite file: what `store.interface.Store` says, by one writer and some readers."""
 
 import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from mailserver.store.interface import (
+    OURSELVES,
+    Deleted,
+    GoesOn,
+    NewEnvelope,
+    Payer,
+    Query,
+    ReceptionDay,
+    StoreStats,
+    always,
+)
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.sqlite.connections import open_writer, transaction
-from mailserver.store.sqlite.deletion import Deleted, delete_batch, give_back_pages
+from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.keys import Page, Query
+from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
-from mailserver.store.sqlite.reader import Finder, Raws
-from mailserver.store.sqlite.reader_pool import OURSELVES, PaidReader, Payer, ReaderPool, open_readers
+from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import GoesOn, always
-from mailserver.store.sqlite.writer import NewEnvelope, StoreWriter
+from mailserver.store.sqlite.writer import StoreWriter
 
 READERS = 3
 """Read-only connections, each with a thread: more would only wait for one another's turn at Python's lock."""
@@ -29,27 +38,7 @@ _BYTES_IN_USE = """
 _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER BY received LIMIT ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What is in a store. `oldest` and `newest` are creation times in Unix seconds, None in an empty store."""
-
-    envelopes: int
-    bytes: int
-    topics: int
-    oldest: int | None
-    newest: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReceptionDay:
-    """What is in a store of one day of reception (Unix seconds / 86400); bytes are those of the envelopes."""
-
-    day: int
-    envelopes: int
-    bytes: int
-
-
-class EnvelopeStore:
+class SqliteStore:
     """A store that is open for writing. Made by `open_store`."""
 
     def __init__(self, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
@@ -96,7 +85,7 @@ class EnvelopeStore:
         """How many envelopes wait for the disk, and their bytes."""
         return self._writer.queued
 
-    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> Page:
+    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> SqlitePage:
         """Find the first `limit` matches, newest first.
 
         Args:
@@ -105,22 +94,8 @@ class EnvelopeStore:
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._paid_by(payer).find(query, limit, goes_on)
-
-    async def read(self, seqs: Sequence[int], max_bytes: int, *, payer: Payer = OURSELVES) -> Raws:
-        """The first of the envelopes found, by their rows, byte for byte as received; one that was deleted since is
-        left out. Of what is there the first comes, and more as long as all are within `max_bytes`.
-
-        Args:
-            seqs: not many more than will do: all are looked at.
-            payer: as of `find`.
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        return await self._paid_by(payer).read(seqs, max_bytes)
-
-    def _paid_by(self, payer: Payer) -> Finder:
-        return Finder(PaidReader(self._readers, payer))
+        finder = Finder(PaidReader(self._readers, payer))
+        return SqlitePage(finder, await finder.find(query, limit, goes_on))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store; in their order, each as often as it is given.
@@ -240,7 +215,7 @@ class EnvelopeStore:
 
 
 @contextlib.asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
+async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`, made or migrated first if need be; at the end, commit what was put and close.
 
     Raises:
@@ -253,7 +228,7 @@ async def open_store(path: Path) -> AsyncIterator[EnvelopeStore]:
             writer = StoreWriter(worker, path, presence, failures)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield EnvelopeStore(writer, readers, failures)
+                yield SqliteStore(writer, readers, failures)
             finally:
                 writer.close()
                 await writing

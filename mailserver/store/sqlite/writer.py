@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import FairQueue
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, transaction
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence, StoreLost
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
-from mailserver.waku.envelope import EnvelopeHash, Topic
 
 MAX_GROUP_ROWS = 2000
 """Most rows in one transaction. Each writes most pages of the present day's indexes once more, so fewer cost more; more
@@ -103,16 +103,6 @@ _COUNT_RECEPTION_DAYS = """
 _NOTE_TOPICS = """
     INSERT OR IGNORE INTO day_topics (day, topic) SELECT created / 86400, topic FROM envelopes WHERE seq > ?
 """
-
-
-class NewEnvelope(NamedTuple):
-    """An envelope to be stored. Times are Unix seconds; `hash` is whole, 32 bytes."""
-
-    received: int
-    created: int
-    topic: Topic
-    hash: EnvelopeHash
-    raw: bytes
 
 
 class _Part(NamedTuple):

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from bench.data import Distribution, Topics, history
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import APPLICATION_ID, HASH_PREFIX_BYTES, MIGRATIONS, PAGE_BYTES, STORE_FILE
-from mailserver.store.sqlite.writer import NewEnvelope
 from tests.faults.kills.moments import after, changed_at, drawn, killing, then
 from tests.faults.kills.promises import Promises
 from tests.faults.kills.subject import Subject

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mailserver.codec.keccak import keccak256
 from mailserver.handoff.archived import Archived, compaction_lock, write_archived
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY
+from mailserver.units import SECONDS_PER_DAY
 from tests.faults.kills.moments import after, at_packets, killing, written
 from tests.faults.kills.subject import Subject
 from tests.faults.kills.wreck import Row, identity_of, rows_of

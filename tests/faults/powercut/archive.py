@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from mailserver.handoff.archived import read_archived
-from mailserver.store.sqlite.schema import SECONDS_PER_DAY, STORE_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, snapshot_of
 from spark_export.errors import ExportError
 from spark_export.manifest import PeriodRecord

@@ -12,10 +12,10 @@ from mailserver.handoff.archived import read_archived
 from mailserver.handoff.last_run import read_compaction
 from mailserver.monitoring.last_day import decode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
-from mailserver.store.sqlite.keys import Query
+from mailserver.store.interface import Query
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32
 from tests.store.samples import EVERY_BYTE
@@ -79,10 +79,10 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
         raise Broken(f"{type(error).__name__}: {error}") from error
 
 
-async def served(store: EnvelopeStore) -> list[bytes]:
+async def served(store: SqliteStore) -> list[bytes]:
     """Everything that a client could get."""
     page = await store.find(EVERYTHING, NO_LIMIT)
-    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
+    return (await page.read(page.left, EVERY_BYTE)).split()
 
 
 def _check_served(served: Sequence[bytes], expected: Expected) -> None:

@@ -12,9 +12,9 @@ from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.source import CatchupSettings
 from mailserver.data_dir.folder import KEY_FILE
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import Envelope

@@ -24,7 +24,7 @@ from mailserver.mail.request import (
     encode_fields,
 )
 from mailserver.metrics.registry import Metrics
-from mailserver.store.sqlite.keys import Query
+from mailserver.store.interface import Query
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import (
     HASH_BYTES,

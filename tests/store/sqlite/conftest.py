@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.sqlite.writer import NewEnvelope
+from mailserver.store.interface import NewEnvelope
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.keys import Page
 from mailserver.store.sqlite.reader import Finder
-from mailserver.store.sqlite.writer import NewEnvelope
 
 
 class Statements:

@@ -13,6 +13,7 @@ import aiosqlite
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import (
     CHECKPOINT_BYTES,
     READER_CACHE_KIB,
@@ -26,7 +27,6 @@ from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTE
 from mailserver.store.sqlite.store import read_stats
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
-from mailserver.store.sqlite.writer import NewEnvelope
 from tests.store.samples import (
     DAY,
     START,

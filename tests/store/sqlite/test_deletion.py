@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.store.interface import Deleted, NewEnvelope
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, END_OF_TIME, Surplus
 from mailserver.store.sqlite import deletion
 from mailserver.store.sqlite.connections import open_writer, pragma
-from mailserver.store.sqlite.deletion import Deleted, delete_batch, give_back_pages
+from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.worker import Worker
-from mailserver.store.sqlite.writer import NewEnvelope
 from tests.properties import settings
 from tests.store.samples import (
     DAY,

@@ -11,7 +11,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import EnvelopeStore, open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from tests.mailservers import fill, make_envelopes
 from tests.store.samples import rows
 
@@ -34,7 +34,7 @@ def link(path: Path) -> None:
     path.symlink_to("moved")
 
 
-async def assert_lost(store: EnvelopeStore, why: str) -> None:
+async def assert_lost(store: SqliteStore, why: str) -> None:
     with pytest.raises(StoreError, match=why):
         await fill(store, make_envelopes(2, first=100))
     assert store.is_lost

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mailserver.store.sqlite.keys import Key, Keys, Page, Query
-from mailserver.store.sqlite.reader import Finder, Raws
+from mailserver.store.interface import NewEnvelope, Query, Raws
+from mailserver.store.sqlite.keys import Found, Key, Keys
+from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.properties import settings
@@ -54,7 +54,7 @@ async def assert_finds_what_the_model_finds(
     assert page.more == (len(expected) > limit)
 
 
-async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Page]:
+async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
     """Every page of an answer; the cursor after each is the last envelope's place, with its whole hash."""
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
     pages = [await finder.find(query, limit)]
@@ -71,7 +71,7 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
 async def test_empty_store_has_nothing(made: Made, interest: Interest) -> None:
     page = await made([]).finder.find(Query(*EVER, interest), 10)
 
-    assert page == Page(Keys(), more=False)
+    assert page == Found(Keys(), more=False)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ async def test_bounds_hold_beside_a_cursor(made: Made, interest: Interest) -> No
 
     assert [key.created - START for key in within.keys] == [5, 4, 3, 2]
     assert [key.created - START for key in above.keys] == [8, 7, 6, 5, 4, 3, 2]
-    assert beneath == Page(Keys(), more=False)
+    assert beneath == Found(Keys(), more=False)
 
 
 # Topics and bloom filters
@@ -214,13 +214,13 @@ async def test_bloom_of_an_interest_in_topics_is_not_looked_at(made: Made) -> No
 async def test_interest_in_no_topics_finds_nothing(made: Made) -> None:
     page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(topics=frozenset())), 20)
 
-    assert page == Page(Keys(), more=False)
+    assert page == Found(Keys(), more=False)
 
 
 async def test_empty_bloom_finds_nothing(made: Made) -> None:
     page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(bloom=EMPTY_BLOOM)), 20)
 
-    assert page == Page(Keys(), more=False)
+    assert page == Found(Keys(), more=False)
 
 
 def topics_around(rng: random.Random, count: int) -> list[Topic]:

@@ -12,9 +12,9 @@ from mailserver.store.sqlite.schema import (
     MIGRATIONS,
     PAGE_BYTES,
     SCHEMA_VERSION,
-    SECONDS_PER_DAY,
     STORE_FILE,
 )
+from mailserver.units import SECONDS_PER_DAY
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import Page, Place, Query
+from mailserver.store.sqlite.keys import Found, Place
 from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.search import always
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of, matches
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.properties import settings
@@ -33,9 +32,9 @@ from tests.store.samples import (
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
 
-async def pages_of(finder: Finder, query: Query, limit: int, goes_on: Callable[[int], bool] = always) -> list[Page]:
+async def pages_of(finder: Finder, query: Query, limit: int, goes_on: Callable[[int], bool] = always) -> list[Found]:
     """All pages of an answer, each behind the end of the one before: a cursor has its hash filled up with zeros."""
-    pages: list[Page] = []
+    pages: list[Found] = []
     below: Place | None = query.below
     while True:
         page = await finder.find(Query(query.lower, query.upper, query.interest, below), limit, goes_on)

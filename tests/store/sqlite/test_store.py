@@ -15,15 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
+from mailserver.store.interface import NewEnvelope, Payer, Query, StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import store as envelopes_module
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import Keys, Page, Query
-from mailserver.store.sqlite.reader_pool import Payer
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
-from mailserver.store.sqlite.store import READERS, EnvelopeStore, StoreStats, open_store, read_stats
+from mailserver.store.sqlite.store import READERS, SqliteStore, open_store, read_stats
 from mailserver.store.sqlite.wal import wal_file
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import Topic
 from tests.properties import settings
@@ -64,9 +62,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / STORE_FILE
 
 
-async def found(store: EnvelopeStore, query: Query, limit: int = 1000) -> list[bytes]:
+async def found(store: SqliteStore, query: Query, limit: int = 1000) -> list[bytes]:
     page = await store.find(query, limit)
-    return (await store.read(page.keys.seqs, EVERY_BYTE)).split()
+    return (await page.read(page.left, EVERY_BYTE)).split()
 
 
 # Put, find, read
@@ -87,16 +85,18 @@ async def test_envelope_is_found_as_soon_as_put_returns(path: Path) -> None:
         for number, envelope in enumerate(new_envelopes(3 * READERS), 1):
             await store.put([envelope])
 
-            assert len((await store.find(NEWS_ONLY, 100)).keys) == number
+            assert (await store.find(NEWS_ONLY, 100)).left == number
 
 
 async def test_page_says_whether_there_is_more(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
 
-        assert (await store.find(EVERYTHING, 2)).more
-        assert not (await store.find(EVERYTHING, 3)).more
-        assert await store.find(Query(0, START - 1, FULL), 3) == Page(Keys(), more=False)
+        assert (await store.find(EVERYTHING, 2)).end is not None
+        assert (await store.find(EVERYTHING, 3)).end is None
+        nothing = await store.find(Query(0, START - 1, FULL), 3)
+        assert (nothing.left, nothing.end, nothing.last_hash, nothing.ended_early) == (0, None, None, False)
+        assert (await nothing.read(10, EVERY_BYTE)).split() == []
 
 
 async def test_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Path) -> None:
@@ -104,15 +104,46 @@ async def test_bytes_of_what_was_found_leave_out_what_was_deleted_since(path: Pa
 
     async with open_store(path) as store:
         await store.put(envelopes)
-        page = await store.find(EVERYTHING, 10)
-        assert (await store.read(page.keys.seqs, EVERY_BYTE)).sizes == [22, 21, 20]
+        before, after = await store.find(EVERYTHING, 10), await store.find(EVERYTHING, 10)
+        assert (await before.read(10, EVERY_BYTE)).sizes == [22, 21, 20]
         change(path, f"DELETE FROM envelopes WHERE created = {START + 1}")
 
-        left = await store.read(page.keys.seqs, EVERY_BYTE)
+        left = await after.read(10, EVERY_BYTE)
         assert left.split() == raws([envelopes[2], envelopes[0]])
         assert left.sizes == [22, 0, 20]
-        assert (await store.read([], EVERY_BYTE)).split() == []
-        assert (await store.read([99], EVERY_BYTE)).split() == []
+
+
+async def test_page_reads_itself_some_envelopes_at_a_time(path: Path) -> None:
+    envelopes = [new_envelope(number, created=START + number, size=20 + number) for number in range(6)]
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        page = await store.find(EVERYTHING, 5)
+        assert (page.left, page.last_hash) == (5, None)
+        first = await page.read(2, EVERY_BYTE)
+        assert (page.left, page.last_hash) == (3, envelopes[4].hash)
+        second = await page.read(3, 23 + 22)  # bytes, of envelopes of 23, 22 and 21
+
+        assert first.split() == raws([envelopes[5], envelopes[4]])
+        assert second.split() == raws([envelopes[3], envelopes[2]])
+        assert page.left == 1
+
+
+async def test_next_page_begins_behind_the_last_envelope_by_its_whole_hash(path: Path) -> None:
+    envelopes = [new_envelope(number, created=START + number) for number in range(4)]
+
+    async with open_store(path) as store:
+        await store.put(envelopes)
+        whole, pruned = await store.find(EVERYTHING, 2), await store.find(EVERYTHING, 2)
+        await whole.read(2, EVERY_BYTE)
+        change(path, f"DELETE FROM envelopes WHERE created = {START + 2}")
+        await pruned.read(2, EVERY_BYTE)
+
+        assert whole.end == place(envelopes[2])
+        assert pruned.end is not None
+        assert pruned.end == (START + 2, envelopes[2].hash[:HASH_PREFIX_BYTES].ljust(32, b"\x00"))
+        for end in (whole.end, pruned.end):
+            assert await found(store, Query(*EVER, FULL, end)) == raws([envelopes[1], envelopes[0]])
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 1000])
@@ -184,8 +215,7 @@ async def test_requests_are_answered_while_envelopes_are_put(path: Path) -> None
 async def test_reading_does_not_keep_the_log_from_being_cut(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(100))
-        page = await store.find(EVERYTHING, 10)
-        await store.read(page.keys.seqs, EVERY_BYTE)
+        await found(store, EVERYTHING, 10)
         await store.stats()
 
         with plain(path, write=True) as other:
@@ -243,7 +273,7 @@ async def test_store_does_what_the_model_does(
 
 
 async def assert_pages_are_those_of_the_model(
-    store: EnvelopeStore, envelopes: list[NewEnvelope], interest: Interest, limit: int
+    store: SqliteStore, envelopes: list[NewEnvelope], interest: Interest, limit: int
 ) -> None:
     expected = answer(envelopes, Query(*EVER, interest))
     below = None
@@ -251,10 +281,10 @@ async def assert_pages_are_those_of_the_model(
     for at in range(0, max(1, len(expected)), limit):
         page = await store.find(Query(*EVER, interest, below), limit)
         pages.append(page)
-        assert (await store.read(page.keys.seqs, EVERY_BYTE)).split() == raws(expected[at : at + limit])
-        if page.keys:
-            below = place(expected[at + len(page.keys) - 1])
-    assert [page.more for page in pages] == [True] * (len(pages) - 1) + [False]
+        assert (await page.read(page.left, EVERY_BYTE)).split() == raws(expected[at : at + limit])
+        below = page.end
+        assert below is None or below == place(expected[at + limit - 1])
+    assert [page.end is None for page in pages] == [False] * (len(pages) - 1) + [True]
 
 
 # Opening and closing
@@ -348,7 +378,7 @@ async def test_store_that_was_killed_opens_with_all_that_was_put(path: Path, tmp
 # Stores that cannot be read
 
 
-@pytest.mark.parametrize("what", ["find", "find by topic", "read"])
+@pytest.mark.parametrize("what", ["find", "find by topic", "find and read"])
 async def test_where_many_read_who_has_had_less_work_done_for_it_is_next(
     path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -365,7 +395,8 @@ async def test_where_many_read_who_has_had_less_work_done_for_it_is_next(
                 elif what == "find by topic":  # of one, as many as are asked for; what it takes is seen only then
                     await store.find(NEWS_ONLY, count, payer=payer)
                 else:
-                    await store.read(range(1, count + 1), EVERY_BYTE // 1024, payer=payer)
+                    page = await store.find(Query(*EVER, FULL), count, payer=payer)
+                    await page.read(count, EVERY_BYTE // 1024)
                 order.append(name)
 
         strangers = [asyncio.create_task(read(f"stranger {number}", 1000, 5)) for number in range(6)]
@@ -446,9 +477,10 @@ async def test_what_is_given_up_while_it_is_read_stays_charged(path: Path, monke
 async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
-        reading = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE)) for _ in range(READERS)]
+        pages = [await store.find(EVERYTHING, 3, payer=Payer(number)) for number in range(READERS + 6)]
+        reading = [asyncio.create_task(page.read(3, EVERY_BYTE)) for page in pages[:READERS]]
         await turns()
-        waiting = [asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE, payer=Payer(number))) for number in range(6)]
+        waiting = [asyncio.create_task(page.read(3, EVERY_BYTE)) for page in pages[READERS:]]
         await turns()
 
         for task in waiting[::2]:
@@ -457,8 +489,8 @@ async def test_who_gives_up_while_it_waits_to_read_holds_up_nobody(path: Path) -
 
         assert all(task.cancelled() or task.exception() is None for task in waiting)
         assert not any(task.cancelled() for task in waiting[1::2])
-        read = await asyncio.gather(*(store.read([1], EVERY_BYTE) for _ in range(2 * READERS)))
-        assert [each.split() for each in read] == [raws(new_envelopes(1))] * 6
+        read = await asyncio.gather(*(found(store, EVERYTHING, 3) for _ in range(2 * READERS)))
+        assert read == [raws(new_envelopes(3)[::-1])] * 6
 
 
 async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
@@ -467,15 +499,16 @@ async def test_who_is_gone_before_its_turn_to_read_comes_is_passed_over(
     monkeypatch.setattr(envelopes_module, "READERS", 1)
     async with open_store(path) as store:
         await store.put(new_envelopes(3))
-        first, *waiting = (asyncio.create_task(store.read([1, 2, 3], EVERY_BYTE)) for _ in range(3))
+        pages = [await store.find(EVERYTHING, 3) for _ in range(3)]
+        first, *waiting = (asyncio.create_task(page.read(3, EVERY_BYTE)) for page in pages)
         await turns(1)
 
         first.cancel()
         waiting[0].cancel()  # both in one moment: the connection is given back before the other knows that it is gone
         await asyncio.wait([first, *waiting])
 
-        assert waiting[1].result().split() == raws(new_envelopes(3))
-        assert (await store.read([1], EVERY_BYTE)).split() == raws(new_envelopes(1))
+        assert waiting[1].result().split() == raws(new_envelopes(3)[::-1])
+        assert await found(store, EVERYTHING, 1) == raws(new_envelopes(3)[-1:])
 
 
 def damage(path: Path) -> None:
@@ -494,7 +527,7 @@ async def test_store_that_cannot_be_read_says_so(path: Path) -> None:
         with pytest.raises(StoreError):
             await store.find(NEWS_ONLY, 1)
         with pytest.raises(StoreError):
-            await store.read(page.keys.seqs, EVERY_BYTE)
+            await page.read(1, EVERY_BYTE)
         with pytest.raises(StoreError):
             await store.missing(new_envelopes(1))
         with pytest.raises(StoreError):
@@ -509,9 +542,9 @@ async def test_damage_is_reported_where_it_is_met(path: Path) -> None:
 
     async with open_store(path) as store:
         page = await store.find(NEWS_ONLY, 100)
-        assert len(page.keys) == 10  # the indexes are whole
+        assert page.left == 10  # the indexes are whole
         with pytest.raises(StoreError, match="cannot read the store"):
-            await store.read(page.keys.seqs, EVERY_BYTE)
+            await page.read(10, EVERY_BYTE)
         with pytest.raises(StoreError, match="cannot store 1 envelopes"):
             await store.put(new_envelopes(1, first=10))
 
@@ -716,10 +749,10 @@ async def test_pruned_envelope_is_found_no_more(path: Path) -> None:
         deleted = await store.prune(Surplus(END_OF_TIME, 2))
 
         assert deleted == (2, 80)
-        left = await store.read(page.keys.seqs, EVERY_BYTE)
+        left = await page.read(3, EVERY_BYTE)
         assert left.split() == [envelopes[2].raw]
         assert left.sizes == [40, 0, 0]
-        assert [key.seq for key in (await store.find(EVERYTHING, 10)).keys] == [3]
+        assert await found(store, EVERYTHING, 10) == [envelopes[2].raw]
         assert (await store.stats()).envelopes == 1
 
 

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import StoreError
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.connections import open_writer, pragma
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, STORE_FILE
 from mailserver.store.sqlite.worker import Worker
-from mailserver.store.sqlite.writer import ANSWERED_AT_ONCE, MAX_GROUP_ROWS, MAX_QUEUED_BYTES, NewEnvelope, StoreWriter
+from mailserver.store.sqlite.writer import ANSWERED_AT_ONCE, MAX_GROUP_ROWS, MAX_QUEUED_BYTES, StoreWriter
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import EnvelopeHash
 from tests.properties import settings

@@ -24,8 +24,9 @@ from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_p
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.salvage import survey
 from mailserver.store.sqlite.row_check import decode_and_compare
-from mailserver.store.sqlite.schema import MIGRATIONS, PAGE_BYTES, SECONDS_PER_DAY
+from mailserver.store.sqlite.schema import MIGRATIONS, PAGE_BYTES
 from mailserver.store.sqlite.wal import read_log, wal_file
+from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import MAX_U32
 
 MAX_SHOWN = 20

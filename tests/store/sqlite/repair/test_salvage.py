@@ -13,13 +13,13 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, archived_file, read_archived, write_archived
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.repair.check import Kind, check_store
 from mailserver.store.sqlite.repair.salvage import Salvage, salvage
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import wal_file
-from mailserver.store.sqlite.writer import NewEnvelope
 from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, make_envelope, stored
 from tests.store.samples import assert_counts_are_right, change, contents_of, copy_as_on_disk, pages_of, read, rows

@@ -1,0 +1,56 @@
+"""A page of an answer, as the store hands it out: the rows that a search has found, and the reading of them."""
+
+from mailserver.codec.keccak import keccak256
+from mailserver.store.interface import Place, Raws
+from mailserver.store.sqlite.keys import Found
+from mailserver.store.sqlite.reader import Finder
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
+
+
+class SqlitePage:
+    """A `store.interface.Page`. Of what was found it keeps the rows only: who does not read it has us keep little."""
+
+    __slots__ = ("_at", "_end", "_finder", "_last", "_seqs", "ended_early")
+
+    def __init__(self, finder: Finder, found: Found) -> None:
+        """Take what was found, and what reads it for whoever pays."""
+        self._finder = finder
+        self._seqs = found.keys.seqs
+        self._at = 0
+        self._end = found.end
+        self._last: bytes | None = None
+        self.ended_early = found.reached is not None
+
+    @property
+    def left(self) -> int:
+        """How many envelopes are still to be read."""
+        return len(self._seqs) - self._at
+
+    @property
+    def last_hash(self) -> EnvelopeHash | None:
+        """Keccak-256 of the last envelope that was read; None before the first."""
+        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
+        return None if self._last is None else EnvelopeHash(keccak256(self._last))
+
+    @property
+    def end(self) -> Place | None:
+        """Where the next page goes on; None if there is none.
+
+        That is behind the last envelope found, also if it was deleted since, or further down. The index has only the
+        first bytes of a hash: where the envelope is there no more, the rest is zeros, which is the same place.
+        """
+        if self._end is None:
+            return None
+        created, prefix = self._end
+        last_hash = self.last_hash
+        if prefix and last_hash is not None and last_hash.startswith(prefix):
+            return created, last_hash
+        return created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\x00"))
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
+        raws = await self._finder.read(self._seqs[self._at : self._at + count], max_bytes)
+        self._at += len(raws.sizes)
+        if raws.body:
+            self._last = raws.last
+        return raws
