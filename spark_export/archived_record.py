@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mailserver.errors import MailserverError
-from mailserver.handoff.archived import Archived, read_archived, write_archived
-from mailserver.handoff.last_run import ArchivedDay, read_compaction
+from mailserver.handoff.archived import Archived
+from mailserver.handoff.last_run import ArchivedDay
+from mailserver.store.sqlite.handoff import read_archived, read_compaction, write_archived
 from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.faults import Incidents

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState, look
-from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, look_at
+from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState
+from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.store.sqlite.handoff import last_run, last_upkeep
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.days import utc_text
 from spark_export.errors import ExportError
@@ -75,8 +76,8 @@ def last(arguments: argparse.Namespace) -> int:
 
 
 def _look(store: Path, limits: _Limits, now: float) -> _Look:
-    state, record = look(store)
-    upkeep = {task: look_at(store, task) for task in Task}
+    state, record = last_run(store)
+    upkeep = {task: last_upkeep(store, task) for task in Task}
     at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
     # Late is no fault while a run is at work, as runs are made one after another; nor where nothing is archived yet.
     may_be_late = not at_work and record is not None and bool(record.archived)

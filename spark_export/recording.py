@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mailserver.handoff.archived import CompactionRunning, compaction_lock
+from mailserver.handoff.archived import CompactionRunning
 from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
     MAX_ARCHIVED_DAYS,
@@ -20,9 +20,8 @@ from mailserver.handoff.last_run import (
     ArchiveFigures,
     Compaction,
     CompactionRecordError,
-    read_compaction,
-    write_compaction,
 )
+from mailserver.store.sqlite.handoff import compaction_lock, read_compaction, write_compaction
 from spark_export.days import month_of
 from spark_export.errors import ExportError, RunAtWork
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mailserver.handoff.last_run import CompactionRecordError, read_compaction
+from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task
+from mailserver.store.sqlite.handoff import read_compaction
 from spark_export.days import utc_text
 from spark_export.errors import ExportError
 from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due

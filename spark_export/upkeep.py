@@ -12,14 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
-from mailserver.handoff.last_upkeep import (
-    Task,
-    Upkeep,
-    UpkeepRecordError,
-    read_upkeep,
-    upkeep_lock_file,
-    write_upkeep,
-)
+from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.store.sqlite.handoff import read_upkeep, upkeep_lock_file, write_upkeep
 from spark_export.errors import ExportError, RunAtWork
 
 log = logging.getLogger(__name__)

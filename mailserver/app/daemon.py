@@ -223,7 +223,7 @@ async def _monitor(
     history_file.load()
     monitoring = Monitoring(
         metrics,
-        Watch(store, config.data_dir / STORE_FILE, metrics.loop_lag),
+        Watch(store, config.data_dir, metrics.loop_lag),
         health,
         history,
         history_file,
@@ -323,7 +323,7 @@ async def _prove_time(
 async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics: Metrics) -> AsyncIterator[Pruning]:
     """Keep the store within its limits as long as the context is entered."""
     settings = policy.pruning(config)
-    pruning = Pruning(store, config.data_dir / STORE_FILE, settings, proven_time.now, metrics=metrics)
+    pruning = Pruning(store, settings, proven_time.now, metrics=metrics)
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
         yield pruning

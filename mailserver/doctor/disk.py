@@ -12,7 +12,8 @@ from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, lo
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
-from mailserver.handoff.archived import Archived, ArchivedError, read_archived
+from mailserver.handoff.archived import Archived, ArchivedError
+from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY, size_text

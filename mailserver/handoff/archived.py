@@ -1,25 +1,17 @@
-"""What the compaction hands over to the daemon: which rows are in the archive, and whether it is reading the store.
+"""Which rows of a store are in the archive, as the compaction says, and the daemon believes before it deletes any.
 
-Both lie beside the store file and are named after it. The record is JSON and written only by a run that has verified
-what it says; the lock is held while a run reads the store, and pruning keeps out of its way. Standard library only:
-the compaction imports this module.
+JSON, written only by a run that has verified what it says. Where it is kept, and the lock that a run holds, are the
+engine's (`store.sqlite.handoff`). Standard library only: the compaction imports this module.
 """
 
-import contextlib
-import json
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from mailserver.errors import MailserverError
-from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
-from mailserver.handoff.json_records import Record, count_of, day_of, day_text, field_of, read_record
+from mailserver.handoff.json_records import Record, count_of, day_of, day_text, field_of
 
-_VERSION = 1
-_PRUNING_LIMIT_S = 60.0
-"""Then the mailserver hangs, or is stopped in its middle."""
+VERSION = 1
 
 
 class ArchivedError(MailserverError):
@@ -52,106 +44,23 @@ class Archived:
     days: Mapping[int, int]
 
 
-def archived_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-archived.json")
-
-
-def read_archived(store: Path) -> Archived | None:
-    """Read the record beside a store; None if there is none.
-
-    Raises:
-        ArchivedError: it cannot be read, is not whole, or is of a later version.
-    """
-    return read_record(
-        archived_file(store), _decode, version=_VERSION, what="record of the compaction", error=ArchivedError
-    )
-
-
-def write_archived(store: Path, handover: Archived) -> None:
-    """Write the record beside a store: complete, or as it was.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    record = {
-        "version": _VERSION,
-        "store_id": handover.store_id,
-        "archive": handover.archive,
-        "verified_at": handover.verified_at,
-        "days": {day_text(day): seq for day, seq in sorted(handover.days.items())},
+def encode_archived(archived: Archived) -> dict[str, object]:
+    """The record as JSON has it."""
+    return {
+        "version": VERSION,
+        "store_id": archived.store_id,
+        "archive": archived.archive,
+        "verified_at": archived.verified_at,
+        "days": {day_text(day): seq for day, seq in sorted(archived.days.items())},
     }
-    write_atomically(archived_file(store), json.dumps(record, indent=1) + "\n")
 
 
-def adopt_archived(store: Path, store_id: str) -> None:
-    """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
-
-    Raises:
-        ArchivedError: it cannot be read.
-        OSError: it cannot be written.
-    """
-    handover = read_archived(store)
-    if handover is not None:
-        write_archived(store, replace(handover, store_id=store_id))
-
-
-@contextlib.contextmanager
-def compaction_lock(store: Path) -> Iterator[None]:
-    """Be the one run that reads a store; nothing is pruned meanwhile. The kernel drops the lock with the process.
-
-    A batch of deletions that has begun is waited for.
+def decode_archived(record: Record) -> Archived:
+    """The record that `encode_archived` made.
 
     Raises:
-        CompactionRunning: another run holds the lock.
-        OSError: the lock file cannot be written, or the batch does not end.
+        ValueError: it is another.
     """
-    with open_descriptor(_lock_file(store), os.O_RDWR | os.O_CREAT) as descriptor:
-        _lock(descriptor)
-        write_holder(descriptor)
-        yield
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        alone = lock_after_readers(descriptor, _PRUNING_LIMIT_S)
-    except TimeoutError as error:
-        raise TimeoutError(f"the mailserver has been deleting one batch for {_PRUNING_LIMIT_S:.0f} s") from error
-    if not alone:
-        raise CompactionRunning(read_holder(descriptor))
-
-
-def compaction_running(store: Path) -> bool:
-    """Whether a run of the compaction reads the store.
-
-    Raises:
-        OSError: the lock file cannot be read.
-    """
-    with pruning_turn(store) as ours:
-        return not ours
-
-
-@contextlib.contextmanager
-def pruning_turn(store: Path) -> Iterator[bool]:
-    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
-
-    Raises:
-        OSError: the lock file cannot be read.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(open_descriptor(_lock_file(store), os.O_RDONLY))
-        except FileNotFoundError:  # there has never been a run
-            yield True
-            return
-        yield try_lock(descriptor, shared=True)
-
-
-def _lock_file(store: Path) -> Path:
-    return store.with_name(f"{store.name}-compaction.lock")
-
-
-def _decode(record: Record) -> Archived:
     days = field_of(record, "days", dict)
     return Archived(
         store_id=field_of(record, "store_id", str),

@@ -1,24 +1,19 @@
-"""What the runs of the compaction leave beside a store: how the last one went, and what is in the archive.
+"""How the last run of the compaction went, and what is in the archive: what a run leaves for people and the daemon.
 
-JSON, named after the store file. A run writes it when it has the store's lock, and again at its end; one that was
-killed leaves "started, not finished" and no lock, and `look` tells that from one that is at work. It decides nothing:
-what may be pruned stands in `mailserver.handoff.archived`. Standard library only: the compaction imports this module.
+JSON. A run writes it when it begins, and again at its end; one that was killed leaves "started, not finished" and no
+lock. It decides nothing: what may be pruned stands in `handoff.archived`. Where it is kept is the engine's
+(`store.sqlite.handoff`). Standard library only: the compaction imports this module.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from pathlib import Path
 from reprlib import repr as shown
 from types import MappingProxyType
 from typing import Any
 
 from mailserver.errors import MailserverError
-from mailserver.files import write_atomically
-from mailserver.handoff.archived import compaction_running
 from mailserver.handoff.json_records import (
-    MAX_RECORD_BYTES,
     Record,
     count_of,
     day_of,
@@ -26,10 +21,9 @@ from mailserver.handoff.json_records import (
     field_of,
     number_of,
     number_or_none,
-    read_record,
 )
 
-_VERSION = 1
+VERSION = 1
 
 MAX_ARCHIVED_DAYS = 62
 """Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
@@ -127,35 +121,10 @@ class Compaction:
     damage: str = ""
 
 
-def compaction_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-compaction.json")
-
-
-def read_compaction(store: Path) -> Compaction | None:
-    """Read the record beside a store; None if there is none.
-
-    Raises:
-        CompactionRecordError: it cannot be read, is not whole, or is of a later version.
-    """
-    return read_record(
-        compaction_file(store),
-        _decode,
-        version=_VERSION,
-        what="record of the compaction's runs",
-        error=CompactionRecordError,
-    )
-
-
-def write_compaction(store: Path, compaction: Compaction) -> None:
-    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
-
-    Raises:
-        OSError: it cannot be written.
-        ValueError: it would have more than MAX_RECORD_BYTES.
-    """
-    record = {
-        "version": _VERSION,
+def encode_compaction(compaction: Compaction) -> dict[str, object]:
+    """The record as JSON has it."""
+    return {
+        "version": VERSION,
         "started_at": compaction.started_at,
         "finished_at": compaction.finished_at,
         "exit_code": compaction.exit_code,
@@ -175,34 +144,14 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
         "damage": compaction.damage[:MAX_ERROR_CHARS],
         "report": dict(compaction.report),
     }
-    text = json.dumps(record, indent=1) + "\n"
-    if len(text) > MAX_RECORD_BYTES:
-        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-    write_atomically(compaction_file(store), text)
 
 
-def look(store: Path) -> tuple[CompactionState, Compaction | None]:
-    """How the last run of the compaction stands, and its record; None if there has been none.
+def decode_compaction(record: Record) -> Compaction:
+    """The record that `encode_compaction` made.
 
     Raises:
-        CompactionRecordError: the record cannot be read.
-        OSError: the lock file cannot be read.
+        ValueError: it is another.
     """
-    while True:
-        compaction = read_compaction(store)
-        if compaction is None:
-            return CompactionState.NEVER, None
-        if compaction.finished_at is not None:
-            return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
-        if compaction_running(store):
-            return CompactionState.RUNNING, compaction
-        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
-        # record is another one now.
-        if read_compaction(store) == compaction:
-            return CompactionState.DIED, compaction
-
-
-def _decode(record: Record) -> Compaction:
     archived = field_of(record, "archived", dict)
     if len(archived) > MAX_ARCHIVED_DAYS:
         raise ValueError(f"archived has {len(archived)} days, more than {MAX_ARCHIVED_DAYS}")

@@ -13,13 +13,11 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from mailserver.errors import MailserverError, StoreError
-from mailserver.handoff.archived import read_archived
-from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState, look
-from mailserver.handoff.last_upkeep import Task, look_at
+from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState
+from mailserver.handoff.last_upkeep import Task
 from mailserver.metrics.registry import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
-from mailserver.store.interface import ReceptionDay, Store
-from mailserver.store.sqlite.wal import wal_file
+from mailserver.store.interface import Handoff, ReceptionDay, Store
 
 LOOK_INTERVAL_S = 15.0
 """From the end of one look to the start of the next: Prometheus asks as often, or less."""
@@ -60,10 +58,10 @@ class Sight:
 class Watch:
     """Looks again and again. `sight` is what it saw last."""
 
-    def __init__(self, store: Store, path: Path, lag: Histogram) -> None:
+    def __init__(self, store: Store, data_dir: Path, lag: Histogram) -> None:
         """Take what to look at; `lag` is told how late the event loop is."""
         self._store = store
-        self._path = path
+        self._data_dir = data_dir
         self._lag = lag
         self.sight = Sight()
         self._worst_lag_s = 0.0
@@ -92,9 +90,9 @@ class Watch:
         """Look once."""
         store, days, not_read = await self._look_at_store()
         not_stored = "" if not_read else await self._try_to_store()
-        disk = await asyncio.to_thread(_disk, self._path.parent)
-        compaction, figures, problem = await asyncio.to_thread(_compaction, self._path)
-        upkeep_problem = await asyncio.to_thread(_upkeep_problem, self._path)
+        disk = await asyncio.to_thread(_disk, self._data_dir)
+        compaction, figures, problem = await asyncio.to_thread(_compaction, self._store.handoff)
+        upkeep_problem = await asyncio.to_thread(_upkeep_problem, self._store.handoff)
         limit = await asyncio.to_thread(memory_limit)
         # What the store itself has seen, at the last moment: it may have failed since it was tried.
         store_problem = self._store.problem or not_read or not_stored
@@ -119,9 +117,8 @@ class Watch:
     async def _look_at_store(self) -> tuple[StoreFigures | None, tuple[ReceptionDay, ...], str]:
         try:
             usage, oldest = await self._store.usage(), await self._store.oldest_reception()
-            wal = wal_file(self._path)
             days = tuple(await self._store.reception_days(MAX_ARCHIVED_DAYS))
-            figures = StoreFigures(usage.envelopes, usage.bytes, _size(self._path), _size(wal), oldest)
+            figures = StoreFigures(usage.envelopes, usage.bytes, *await self._store.sizes_on_disk(), oldest)
         except StoreError as error:
             return None, (), str(error)
         return figures, days, ""
@@ -167,13 +164,6 @@ class Watch:
             self._worst_lag_s = max(self._worst_lag_s, lag_s)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # no WAL at the moment; a store file that is gone is seen otherwise
-        return 0
-
-
 def _disk(folder: Path) -> DiskFigures | None:
     try:
         disk = os.statvfs(folder)
@@ -182,14 +172,14 @@ def _disk(folder: Path) -> DiskFigures | None:
     return DiskFigures(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
 
-def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | None, str]:
+def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures | None, str]:
     try:
-        state, compaction = look(store)
-        handover = read_archived(store)
+        state, compaction = handoff.last_run()
+        archived = handoff.archived()
     except MailserverError as error:
         return None, None, str(error)
     except OSError as error:
-        return None, None, f"cannot look at the compaction of {store}: {error.strerror}"
+        return None, None, f"cannot look at the compaction: {error.filename}: {error.strerror}"
     if compaction is None:
         return None, None, ""
     figures = CompactionFigures(
@@ -198,7 +188,7 @@ def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | Non
         rows=compaction.rows,
         seconds=compaction.seconds,
         succeeded_at=compaction.succeeded_at,
-        verified_at=None if handover is None else handover.verified_at,
+        verified_at=None if archived is None else archived.verified_at,
         is_running=state is CompactionState.RUNNING,
         has_died=state is CompactionState.DIED,
         archive_faults=compaction.archive.faults,
@@ -209,12 +199,12 @@ def _compaction(store: Path) -> tuple[Compaction | None, CompactionFigures | Non
     return compaction, figures, ""
 
 
-def _upkeep_problem(store: Path) -> str:
+def _upkeep_problem(handoff: Handoff) -> str:
     """What is wrong with how the last merge and the last verification went; "" if nothing is."""
     problems = []
     for task, name in _TASKS.items():
         try:
-            state, run = look_at(store, task)
+            state, run = handoff.last_upkeep(task)
         except (MailserverError, OSError) as error:
             problems.append(f"cannot look at the last {name}: {error}")
             continue

@@ -5,10 +5,14 @@ counts. Row ids, statements and paths stay inside.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
+from mailserver.handoff.archived import Archived
+from mailserver.handoff.last_run import Compaction, CompactionState
+from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.retention import Surplus, Usage
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -130,6 +134,50 @@ class HistorySource(Protocol):
         """
 
 
+class Handoff(Protocol):
+    """What daemon and nightly job tell each other about one store (`mailserver.handoff`).
+
+    Everything here waits for the disk: call it in a thread, but for `pruning_turn`, which takes microseconds.
+    """
+
+    def archived(self) -> Archived | None:
+        """Which rows are in the archive, as the compaction says; None if it has never said.
+
+        Raises:
+            ArchivedError: the record cannot be read.
+        """
+
+    def is_being_compacted(self) -> bool:
+        """Whether a run of the compaction reads the store.
+
+        Raises:
+            OSError: the lock cannot be looked at.
+        """
+
+    def pruning_turn(self) -> AbstractContextManager[bool]:
+        """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+
+        Raises:
+            OSError: the lock cannot be looked at.
+        """
+
+    def last_run(self) -> tuple[CompactionState, Compaction | None]:
+        """How the last run of the compaction stands, and its record; None if there has been none.
+
+        Raises:
+            CompactionRecordError: the record cannot be read.
+            OSError: the lock cannot be looked at.
+        """
+
+    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+        """How the last merge, or verification, of the archive stands, and its record.
+
+        Raises:
+            UpkeepRecordError: the record cannot be read.
+            OSError: the lock cannot be looked at.
+        """
+
+
 class Deleted(NamedTuple):
     """What one batch of deletions took: so many envelopes, and their bytes."""
 
@@ -223,6 +271,10 @@ class Store(HistorySource, Protocol):
             StoreError: the store cannot be read.
         """
 
+    @property
+    def handoff(self) -> Handoff:
+        """What the nightly job and the daemon tell each other about this store."""
+
     # Upkeep.
 
     async def usage(self) -> Usage:
@@ -232,8 +284,8 @@ class Store(HistorySource, Protocol):
             StoreError: the store cannot be read.
         """
 
-    async def size_on_disk(self) -> tuple[int, int]:
-        """How long the store's file is, and its log, in bytes; 0 of one that is not there."""
+    async def sizes_on_disk(self) -> tuple[int, int]:
+        """How much the store takes on disk, and what is not yet written into it (its log), in bytes; 0 if it is gone."""
 
     async def stats(self) -> StoreStats:
         """Say what is in the store, without counting it.

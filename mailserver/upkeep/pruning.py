@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, local_folder
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Archived, ArchivedError, compaction_running, pruning_turn, read_archived
+from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.live.intake import Clock
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Store
@@ -78,7 +78,6 @@ class Pruning:
     def __init__(
         self,
         store: Store,
-        path: Path,
         settings: PruningSettings,
         clock: Clock,
         *,
@@ -92,7 +91,6 @@ class Pruning:
             wall: the clock that the compaction's records go by.
         """
         self._store = store
-        self._path = path
         self._settings = settings
         self._clock = clock
         self._wall = wall
@@ -131,17 +129,17 @@ class Pruning:
             self._say_why(this)
             return
         try:
-            if await asyncio.to_thread(compaction_running, self._path):
+            if await asyncio.to_thread(self._store.handoff.is_being_compacted):
                 log.debug("pruning waits for the compaction")
                 return
-            handover = await self._archived()
+            archived = await self._archived()
             self._problem = None
             for limit in settings.limits:
-                await self._keep_within(limit, handover, settings, this)
+                await self._keep_within(limit, archived, settings, this)
             self._metrics.pruning_waiting.set(this.waiting)
             self._say_why(this)
             await self._give_back_pages()
-            if handover is not None and this.waiting:
+            if archived is not None and this.waiting:
                 await self._warn(this.waiting)
         except ArchivedError as error:
             if str(error) != self._problem:
@@ -158,22 +156,22 @@ class Pruning:
         """Which rows are archived, as the compaction says; None if that does not matter."""
         if not self._settings.archive_before_prune:
             return None
-        handover = await asyncio.to_thread(read_archived, self._path)
-        if handover is None:
+        archived = await asyncio.to_thread(self._store.handoff.archived)
+        if archived is None:
             return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
-        if handover.store_id != await self._store.identity():
-            raise ArchivedError(f"the record of the compaction is of another store, {handover.store_id}")
-        return handover
+        if archived.store_id != await self._store.identity():
+            raise ArchivedError(f"the record of the compaction is of another store, {archived.store_id}")
+        return archived
 
     async def _keep_within(
-        self, limit: Retention, handover: Archived | None, settings: PruningSettings, this: _Round
+        self, limit: Retention, archived: Archived | None, settings: PruningSettings, this: _Round
     ) -> None:
         now = self._clock()
-        if handover is None:
+        if archived is None:
             await self._delete(limit, now, None, settings, this)
             return
         oldest = await self._store.oldest_reception()
-        for day, seq in sorted(handover.days.items()):
+        for day, seq in sorted(archived.days.items()):
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None or oldest is None or not self._goes_on(settings):
                 return
@@ -181,7 +179,7 @@ class Pruning:
                 break
             if day < oldest // SECONDS_PER_DAY:  # gone before
                 continue
-            if await self._delete(limit, now, (handover, day, seq), settings, this):
+            if await self._delete(limit, now, (archived, day, seq), settings, this):
                 return
         surplus = limit.surplus(await self._store.usage(), now)
         if surplus is not None:
@@ -207,7 +205,7 @@ class Pruning:
             if archived is not None and not await self._is_there(*archived, this):
                 return False
             began = time.monotonic()
-            with pruning_turn(self._path) as ours:
+            with self._store.handoff.pruning_turn() as ours:
                 if not ours:  # a run has begun to read
                     return True
                 deleted = await self._store.prune(surplus, may_go)
@@ -221,19 +219,19 @@ class Pruning:
             await self._pause(time.monotonic() - began)  # half of the writer's time is left to others
         return True
 
-    async def _is_there(self, handover: Archived, day: int, seq: int, this: _Round) -> bool:
+    async def _is_there(self, archived: Archived, day: int, seq: int, this: _Round) -> bool:
         """Whether the other copy of a day is there: as seen just now, or by a run not long ago."""
         if self._folder is None:
-            age = self._wall() - handover.verified_at
+            age = self._wall() - archived.verified_at
             if -_CLOCK_TOLERANCE_S <= age <= self._settings.archive_max_age_s:
                 return True
-            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(handover.verified_at))
+            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(archived.verified_at))
             this.cause = f"the archive cannot be seen from here, and the compaction last looked at it at {moment}"
             return False
         if time.monotonic() - this.looks.get(day, -math.inf) < LOOK_LIFE_S:
             return True
         try:
-            await self._look_at(self._folder, handover.store_id, day, seq)
+            await self._look_at(self._folder, archived.store_id, day, seq)
         except ArchiveBusy as error:  # the next round is soon
             log.debug("pruning waits cause=%r", str(error))
             return False

@@ -14,10 +14,11 @@ from mailserver.api.params import Fields, Json
 from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods
 from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
-from mailserver.handoff.last_run import Compaction, write_compaction
+from mailserver.handoff.last_run import Compaction
 from mailserver.metrics.registry import DiskFigures
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
+from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.mailservers import NOW, fill, make_envelopes

@@ -12,8 +12,9 @@ from mailserver.data_dir.backup import Backup, BackupError, back_up
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
 from mailserver.errors import StoreError
 from mailserver.files import open_descriptor, try_lock
-from mailserver.handoff.archived import Archived, write_archived
+from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite import backup as store_backup
+from mailserver.store.sqlite.handoff import write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelopes, stored
 from tests.store.samples import change, contents_of, make_store, names_in, rows

@@ -243,7 +243,7 @@ def holding_the_lock(stack: Stack, script: str | None = None) -> Iterator[None]:
 HOLD_THE_LOCK = """
 import signal
 from pathlib import Path
-from mailserver.handoff.archived import compaction_lock
+from mailserver.store.sqlite.handoff import compaction_lock
 with compaction_lock(Path("/data/mailserver.db")):
     print("locked", flush=True)
     signal.pause()
@@ -252,8 +252,9 @@ with compaction_lock(Path("/data/mailserver.db")):
 HOLD_AS_A_FIRST_RUN = """
 import signal, time
 from pathlib import Path
-from mailserver.handoff.last_run import Compaction, write_compaction
-from mailserver.handoff.archived import compaction_lock
+from mailserver.handoff.last_run import Compaction
+from mailserver.store.sqlite.handoff import write_compaction
+from mailserver.store.sqlite.handoff import compaction_lock
 store = Path("/data/mailserver.db")
 with compaction_lock(store):
     write_compaction(store, Compaction(time.time()))

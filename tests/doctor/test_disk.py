@@ -21,7 +21,8 @@ from mailserver.doctor.disk import (
     read_growth,
 )
 from mailserver.doctor.findings import Finding, Verdict
-from mailserver.handoff.archived import Archived, archived_file, write_archived
+from mailserver.handoff.archived import Archived
+from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.archive.archives import make_archive
 from tests.mailservers import NOW, make_envelope, stored

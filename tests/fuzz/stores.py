@@ -55,4 +55,6 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
     """The store of this image: reads are real, writes go nowhere."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
-        yield SqliteStore(cast(Any, _Writer()), cast(Any, _Reader(connection)), StoreFailures(Path(STORE_FILE)))
+        yield SqliteStore(
+            Path(STORE_FILE), cast(Any, _Writer()), cast(Any, _Reader(connection)), StoreFailures(Path(STORE_FILE))
+        )

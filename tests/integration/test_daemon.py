@@ -21,13 +21,14 @@ from mailserver.codec import rlp, snappy
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode
 from mailserver.errors import DisconnectReason
-from mailserver.handoff.archived import Archived, write_archived
+from mailserver.handoff.archived import Archived
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId, decode_request
 from mailserver.net.listener import MAX_PENDING
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite.handoff import write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.upkeep.proven_time import proven_time_file

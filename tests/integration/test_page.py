@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from mailserver.files import write_atomically
-from mailserver.handoff.last_run import ArchivedDay, Compaction, write_compaction
+from mailserver.handoff.last_run import ArchivedDay, Compaction
 from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, encode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.units import delay_text, size_text, span_text

@@ -27,7 +27,6 @@ from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore
 from tests.mailservers import NOW, Clock
 from tests.pairs import private_key
@@ -130,7 +129,7 @@ def monitoring(
     history = LastDay(metrics, clock)
     return Monitoring(
         metrics,
-        Watch(store, folder / STORE_FILE, metrics.loop_lag),
+        Watch(store, folder, metrics.loop_lag),
         Health(metrics, peers, expects_compaction=expects_compaction, clock=clock),
         history,
         LastDayFile(folder, history),

@@ -14,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
-from mailserver.handoff.archived import Archived, write_archived
-from mailserver.handoff.last_run import Compaction, write_compaction
+from mailserver.handoff.archived import Archived
+from mailserver.handoff.last_run import Compaction
 from mailserver.mail.request import MailRequest, RequestId
+from mailserver.store.sqlite.handoff import write_archived, write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, Interest

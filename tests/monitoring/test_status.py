@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction, write_compaction
+from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction
 from mailserver.metrics.registry import Check, CompactionFigures
 from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CatchupStatus, CompactionStatus, DayStatus, LoggedError, days_of
 from mailserver.monitoring.watch import Sight
 from mailserver.store.interface import ReceptionDay
+from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.mailservers import NEWS, NOW, fill, make_envelopes

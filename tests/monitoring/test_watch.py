@@ -12,12 +12,20 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Archived, archived_file, compaction_lock, write_archived
-from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction, compaction_file, write_compaction
-from mailserver.handoff.last_upkeep import Task, Upkeep, write_upkeep
+from mailserver.handoff.archived import Archived
+from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction
+from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
+from mailserver.store.sqlite.handoff import (
+    archived_file,
+    compaction_file,
+    compaction_lock,
+    write_archived,
+    write_compaction,
+    write_upkeep,
+)
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from tests.mailservers import NOW, fill, make_envelopes, stored
@@ -31,7 +39,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def look(store: SqliteStore, folder: Path) -> Sight:
-    watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
+    watch = Watch(store, folder, Metrics().loop_lag)
     await watch.look()
     return watch.sight
 
@@ -191,7 +199,7 @@ def no_file_longer_than(size: int) -> Iterator[None]:
 async def watching(store: SqliteStore, folder: Path) -> AsyncIterator[list[str]]:
     """Watch a store; what is given is what has been told of it."""
     told: list[str] = []
-    watch = Watch(store, folder / STORE_FILE, Metrics().loop_lag)
+    watch = Watch(store, folder, Metrics().loop_lag)
     looked = asyncio.Event()
     running = asyncio.create_task(watch.run(looked.set, lambda: told.append(watch.sight.store_problem)))
     await looked.wait()
@@ -260,7 +268,7 @@ async def test_it_looks_again_and_again_and_measures_how_late_the_loop_is(
     def lags(of: str) -> float:
         return metrics.registry.get_sample_value(f"mailserver_event_loop_lag_seconds_{of}") or 0.0
 
-    watch = Watch(store, tmp_path / STORE_FILE, metrics.loop_lag)
+    watch = Watch(store, tmp_path, metrics.loop_lag)
     running = asyncio.create_task(watch.run(on_look, lambda: None))
     await until(lambda: looks > 2 and lags("count") > 2)
     before = lags("sum")

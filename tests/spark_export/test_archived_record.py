@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.handoff.archived import read_archived
+from mailserver.store.sqlite.handoff import read_archived
 from spark_export.archived_record import hand_over
 from spark_export.errors import ExportError
 from spark_export.fingerprint import Fingerprint

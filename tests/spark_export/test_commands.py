@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
-from mailserver.handoff.archived import read_archived
-from mailserver.handoff.last_run import CompactionState, look
+from mailserver.handoff.last_run import CompactionState
+from mailserver.store.sqlite.handoff import last_run, read_archived
 from mailserver.units import size_text
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
@@ -206,7 +206,7 @@ def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
     done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
 
     assert "is not an archive of ours" in said(done)
-    state, record = look(store)
+    state, record = last_run(store)
     assert state is CompactionState.FAILED
     assert record is not None
     assert (record.exit_code, record.error) == (1, said(done))
@@ -306,7 +306,7 @@ def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_
 
 def assert_told(store: Path, cause: str) -> None:
     """The record has the cause, and so has the health check."""
-    _, record = look(store)
+    _, record = last_run(store)
     assert record is not None
     assert (record.exit_code, record.error) == (1, cause)
     assert run("last", "--store", store).stderr == f"spark-export: {store}: the last run failed: {cause}\n"

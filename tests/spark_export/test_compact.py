@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
 from mailserver.codec.keccak import keccak256
-from mailserver.handoff.archived import archived_file, compaction_lock, read_archived
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.backup import copy_store as copy_moment
 from mailserver.store.sqlite.backup import snapshot
+from mailserver.store.sqlite.handoff import archived_file, compaction_lock, read_archived
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
 from spark_export.archive import Archive

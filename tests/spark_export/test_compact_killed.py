@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.handoff.archived import read_archived
+from mailserver.store.sqlite.handoff import read_archived
 from spark_export import compact as compact_module
 from spark_export.archive import Archive, snapshot_of
 from spark_export.days import day_name

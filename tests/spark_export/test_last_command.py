@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.handoff.archived import compaction_lock
-from mailserver.handoff.last_run import (
-    EXIT_DAMAGED,
-    ArchivedDay,
-    ArchiveFigures,
-    Compaction,
+from mailserver.handoff.last_run import EXIT_DAMAGED, ArchivedDay, ArchiveFigures, Compaction
+from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.sqlite.handoff import (
     compaction_file,
+    compaction_lock,
+    upkeep_file,
     write_compaction,
+    write_upkeep,
 )
-from mailserver.handoff.last_upkeep import Task, Upkeep, upkeep_file, write_upkeep
 from spark_export.cli import main
 from spark_export.days import day_of, utc_text
 from spark_export.upkeep import recorded_upkeep

@@ -14,16 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.handoff.archived import read_archived
-from mailserver.handoff.last_run import (
-    ArchivedDay,
-    ArchiveFigures,
-    Compaction,
-    compaction_file,
-    read_compaction,
-    write_compaction,
-)
+from mailserver.handoff.last_run import ArchivedDay, ArchiveFigures, Compaction
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite.handoff import compaction_file, read_archived, read_compaction, write_compaction
 from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.archive import Archive

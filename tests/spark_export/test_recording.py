@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from mailserver.handoff.archived import compaction_lock
-from mailserver.handoff.last_run import (
-    MAX_ARCHIVED_DAYS,
-    ArchivedDay,
-    ArchiveFigures,
-    Compaction,
-    CompactionState,
+from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, ArchivedDay, ArchiveFigures, Compaction, CompactionState
+from mailserver.store.sqlite.handoff import (
     compaction_file,
-    look,
+    compaction_lock,
+    last_run,
     read_compaction,
     write_compaction,
 )
@@ -60,7 +56,7 @@ def test_run_at_work_has_begun_and_keeps_what_is_known(store: Path) -> None:
     write_compaction(store, EARLIER)
 
     with recorded([store], explain) as recording:
-        state, record = look(store)
+        state, record = last_run(store)
         assert state is CompactionState.RUNNING
         assert record == Compaction(
             record.started_at if record else 0,
@@ -76,7 +72,7 @@ def test_run_that_succeeds_says_what_it_has_done(store: Path) -> None:
     with recorded([store], explain) as recording:
         recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
-    state, record = look(store)
+    state, record = last_run(store)
     assert state is CompactionState.SUCCEEDED
     assert record is not None
     assert record == Compaction(
@@ -100,7 +96,7 @@ def test_run_that_finds_the_archive_damaged_says_so_and_is_not_late(store: Path)
     with recorded([store], explain) as recording:
         recording.succeeded(REPORT, ARCHIVED, FIGURES, damage="a file is missing")
 
-    state, record = look(store)
+    state, record = last_run(store)
     assert state is CompactionState.DAMAGED
     assert record is not None
     assert (record.exit_code, record.error, record.succeeded_at) == (3, "a file is missing", record.finished_at)
@@ -119,7 +115,7 @@ def test_run_that_fails_says_why_and_keeps_the_last_success(
     with pytest.raises(type(error)), recorded([store], explain):
         raise error
 
-    state, record = look(store)
+    state, record = last_run(store)
     assert state is CompactionState.FAILED
     assert record is not None
     assert (record.exit_code, record.error, record.rows) == (exit_code, cause, 0)

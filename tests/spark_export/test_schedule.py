@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mailserver.handoff.last_run import Compaction, compaction_file, write_compaction
+from mailserver.handoff.last_run import Compaction
+from mailserver.store.sqlite.handoff import compaction_file, write_compaction
 from spark_export import schedule as schedule_module
 from spark_export.schedule import Job, Run, run_by, run_once, waiting
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put

@@ -12,16 +12,16 @@ from typing import IO
 
 import pytest
 
-from mailserver.handoff.archived import compaction_lock
-from mailserver.handoff.last_run import (
-    ArchivedDay,
-    Compaction,
-    CompactionState,
-    look,
+from mailserver.handoff.last_run import ArchivedDay, Compaction, CompactionState
+from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.sqlite.handoff import (
+    compaction_lock,
+    last_run,
+    last_upkeep,
     read_compaction,
     write_compaction,
+    write_upkeep,
 )
-from mailserver.handoff.last_upkeep import Task, Upkeep, look_at, write_upkeep
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
 from tests.spark_export.test_commands import FAST, run, said
 
@@ -82,7 +82,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def state(store: Path) -> CompactionState:
-    return look(store)[0]
+    return last_run(store)[0]
 
 
 def children(pid: int) -> set[int]:
@@ -156,7 +156,7 @@ def test_schedule_ends_a_run_at_work_within_ten_seconds(store: Path, archive: Pa
     assert "Traceback" not in err, err
     assert len(family) >= 2  # Python and its JVM
     wait_until(lambda: all(map(gone, family)))
-    _, record = look(store)
+    _, record = last_run(store)
     assert record is not None
     assert (record.exit_code, record.error) == (130, "interrupted"), err
     assert archived(archive) in ([], rows_of(ENVELOPES))
@@ -175,7 +175,7 @@ def test_run_whose_jvm_is_killed_says_so(store: Path, archive: Path) -> None:
     assert process.returncode == 1
     cause = "the JVM of Spark has died, or was killed: is there memory enough?"
     assert err.splitlines()[-1] == f"spark-export: {cause}"
-    _, record = look(store)
+    _, record = last_run(store)
     assert record is not None
     assert (record.exit_code, record.error) == (1, cause)
 
@@ -192,7 +192,7 @@ def test_run_that_is_killed_has_died_and_now_makes_up_for_it(store: Path, archiv
 
     assert done.returncode == 0, done.stderr
     assert run("last", "--store", store).returncode == 0
-    state_now, record = look(store)
+    state_now, record = last_run(store)
     assert state_now is CompactionState.SUCCEEDED
     assert record is not None
     size = sum(len(one.raw) for one in ENVELOPES)
@@ -212,7 +212,7 @@ def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it
 
     assert good.returncode == 0, good.stderr
     assert [line.split()[0] for line in good.stdout.splitlines()] == ["compact", "2024-10-04", "verified"]
-    assert look_at(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
+    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
     assert run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name}).returncode == 0
 
     file = next(archive.glob("date=*/*/*.parquet"))
@@ -237,7 +237,7 @@ def test_nightly_leaves_out_what_is_not_due(store: Path, archive: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["compact", "2024-10-04"]
-    assert look_at(store, Task.MERGE)[0] is CompactionState.NEVER
+    assert last_upkeep(store, Task.MERGE)[0] is CompactionState.NEVER
 
 
 def test_run_refused_by_the_lock_changes_nothing(store: Path, archive: Path) -> None:
@@ -260,7 +260,7 @@ def test_run_that_fails_before_spark_has_started_leaves_its_cause(store: Path, a
 
     done = run("compact", "--store", store, "--archive", archive, *FAST, JAVA_HOME=str(tmp_path))
 
-    _, record = look(store)
+    _, record = last_run(store)
     assert record is not None
     assert (record.exit_code, record.error) == (1, said(done))
     assert record.succeeded_at == 2.0

@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, CompactionState
-from mailserver.handoff.last_upkeep import (
-    Task,
-    Upkeep,
-    UpkeepRecordError,
-    look_at,
-    read_upkeep,
-    upkeep_file,
-    write_upkeep,
-)
+from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.store.sqlite.handoff import last_upkeep, read_upkeep, upkeep_file, write_upkeep
 from spark_export.errors import ExportError, RunAtWork
 from spark_export.upkeep import put_off, recorded_upkeep, waits_since
 
@@ -37,7 +30,7 @@ def test_task_that_was_never_looked_for_waits_from_then_on(store: Path) -> None:
     assert waits_since([store], Task.MERGE, NOW) == NOW
     assert waits_since([store], Task.MERGE, NOW + 99) == NOW
     assert waits_since([store], Task.VERIFY, NOW + 99) == NOW + 99
-    assert look_at(store, Task.MERGE) == (CompactionState.NEVER, Upkeep(NOW))
+    assert last_upkeep(store, Task.MERGE) == (CompactionState.NEVER, Upkeep(NOW))
 
 
 def test_task_waits_since_it_last_succeeded_for_any_of_the_stores(store: Path, tmp_path: Path) -> None:
@@ -64,17 +57,17 @@ def test_task_with_nothing_to_do_is_put_off(store: Path) -> None:
 
 def test_run_that_succeeds_is_what_the_next_one_waits_for(store: Path) -> None:
     with recorded_upkeep([store], Task.VERIFY, explain):
-        state, at_work = look_at(store, Task.VERIFY)
+        state, at_work = last_upkeep(store, Task.VERIFY)
 
     assert state is CompactionState.RUNNING
     assert at_work is not None
     assert at_work.finished_at is None
-    state, done = look_at(store, Task.VERIFY)
+    state, done = last_upkeep(store, Task.VERIFY)
     assert state is CompactionState.SUCCEEDED
     assert done is not None
     assert (done.exit_code, done.error, done.started_at) == (0, "", at_work.started_at)
     assert done.waits_since == done.succeeded_at == done.finished_at
-    assert look_at(store, Task.MERGE) == (CompactionState.NEVER, None)
+    assert last_upkeep(store, Task.MERGE) == (CompactionState.NEVER, None)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,7 @@ def test_run_that_fails_says_why_and_waits_on(store: Path, error: BaseException,
     with pytest.raises(type(error)), recorded_upkeep([store], Task.MERGE, explain):
         raise error
 
-    state, record = look_at(store, Task.MERGE)
+    state, record = last_upkeep(store, Task.MERGE)
     assert state is CompactionState.FAILED
     assert record is not None
     assert (record.exit_code, record.error) == (code, cause)
@@ -98,7 +91,7 @@ def test_run_that_fails_says_why_and_waits_on(store: Path, error: BaseException,
 def test_run_that_was_killed_has_died(store: Path) -> None:
     write_upkeep(store, Task.VERIFY, Upkeep(1.0, NOW))
 
-    assert look_at(store, Task.VERIFY)[0] is CompactionState.DIED
+    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.DIED
 
 
 def test_second_run_of_a_task_is_refused_and_changes_nothing(store: Path) -> None:
@@ -123,7 +116,7 @@ def test_run_that_is_refused_by_another_tasks_leaves_the_last_one_as_it_was(stor
         raise RunAtWork("another run (pid 7) is at work on the archive")
 
     assert read_upkeep(store, Task.VERIFY) == before
-    assert look_at(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
+    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
 
 
 def test_run_goes_on_where_no_record_can_be_written(store: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -166,4 +159,4 @@ def test_damaged_record_is_refused_and_begun_anew_by_the_next_run(store: Path, d
     with recorded_upkeep([store], Task.VERIFY, explain):
         pass
 
-    assert look_at(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
+    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED

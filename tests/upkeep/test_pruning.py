@@ -14,11 +14,12 @@ import pytest
 
 from mailserver.archive.holdings import ArchiveFault
 from mailserver.files import open_descriptor, try_lock
-from mailserver.handoff.archived import Archived, archived_file, compaction_lock, write_archived
+from mailserver.handoff.archived import Archived
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.sqlite import deletion
+from mailserver.store.sqlite.handoff import archived_file, compaction_lock, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.upkeep import pruning as pruning_module
@@ -82,7 +83,7 @@ async def pruning(
     """The service on the store at `path`; it does not run by itself."""
     settings = PruningSettings(limits, archive_before_prune=archive_before_prune, archive=archive)
     async with open_store(path) as store:
-        yield Pruning(store, path, settings, clock or Clock(NOW), metrics=metrics or Metrics(), wall=wall or Clock(NOW))
+        yield Pruning(store, settings, clock or Clock(NOW), metrics=metrics or Metrics(), wall=wall or Clock(NOW))
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -626,7 +627,7 @@ async def test_round_does_not_run_after_what_comes_meanwhile(path: Path, caplog:
     make_store(path, received_at(*range(BATCH_ROWS)))
 
     async with open_store(path) as store:
-        service = Pruning(store, path, PruningSettings((CapacityRetention(1),)), Clock(NOW), metrics=Metrics())
+        service = Pruning(store, PruningSettings((CapacityRetention(1),)), Clock(NOW), metrics=Metrics())
         pruned = asyncio.create_task(service.prune_once())
         number = BATCH_ROWS
         while not pruned.done():
@@ -662,7 +663,7 @@ async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) 
             assert set(before) <= set(found)  # the newest by creation are those that were put
 
     async with open_store(path) as store:
-        service = Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW), metrics=Metrics())
+        service = Pruning(store, PruningSettings((MONTH,)), Clock(NOW), metrics=Metrics())
         pruned = asyncio.create_task(service.prune_once())
         await asyncio.wait_for(asyncio.gather(pruned, post(store, pruned), look(store, pruned)), 4 * DEADLINE_S)
 
@@ -676,6 +677,6 @@ async def test_deleted_envelopes_are_counted(path: Path) -> None:
     make_store(path, received_at(0, 1, 2, 39 * DAY))
     metrics = Metrics()
     async with open_store(path) as store:
-        await Pruning(store, path, PruningSettings((MONTH,)), Clock(NOW), metrics=metrics).prune_once()
+        await Pruning(store, PruningSettings((MONTH,)), Clock(NOW), metrics=metrics).prune_once()
 
     assert count_of(metrics.pruned) == 3

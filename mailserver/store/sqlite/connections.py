@@ -20,8 +20,9 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
-from mailserver.handoff.archived import ArchivedError, adopt_archived
+from mailserver.handoff.archived import ArchivedError
 from mailserver.store.sqlite.damage import explain, look_at_files
+from mailserver.store.sqlite.handoff import adopt_archived
 from mailserver.store.sqlite.schema import APPLICATION_ID, IDENTITY_BYTES, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.wal import has_content, wal_file, write_again
 from mailserver.store.sqlite.worker import Worker

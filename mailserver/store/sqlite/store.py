@@ -21,12 +21,14 @@ from mailserver.store.retention import Surplus, Usage
 from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
 from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.writer import StoreWriter
 
 READERS = 3
@@ -41,7 +43,8 @@ _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER 
 class SqliteStore:
     """A store that is open for writing. Made by `open_store`."""
 
-    def __init__(self, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
+    def __init__(self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
+        self._path = path
         self._writer = writer
         self._failures = failures
         self._readers = readers
@@ -116,6 +119,15 @@ class SqliteStore:
         ((envelopes,),) = await self._readers.run("SELECT coalesce(sum(envelopes), 0) FROM reception_days", ())
         ((size,),) = await self._readers.run(_BYTES_IN_USE, ())
         return Usage(envelopes, size)
+
+    async def sizes_on_disk(self) -> tuple[int, int]:
+        """How long the file is, and its log, in bytes; 0 of one that is not there."""
+        return await asyncio.to_thread(lambda: (_size(self._path), _size(wal_file(self._path))))
+
+    @property
+    def handoff(self) -> SqliteHandoff:
+        """What the nightly job and the daemon tell each other about this store."""
+        return SqliteHandoff(self._path)
 
     async def reception_days(self, limit: int) -> list[ReceptionDay]:
         """What is there of the last days of reception that have anything, the latest first.
@@ -228,7 +240,7 @@ async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
             writer = StoreWriter(worker, path, presence, failures)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield SqliteStore(writer, readers, failures)
+                yield SqliteStore(path, writer, readers, failures)
             finally:
                 writer.close()
                 await writing
@@ -249,6 +261,13 @@ async def read_stats(path: Path) -> StoreStats:
     await asyncio.to_thread(check_header, path)
     async with open_readers(path, 1, StoreFailures(path)) as readers:
         return await _stats(readers)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # no log at the moment; a store file that is gone is seen otherwise
+        return 0
 
 
 def _touch(connection: sqlite3.Connection) -> None:

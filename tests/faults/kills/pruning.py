@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mailserver.codec.keccak import keccak256
-from mailserver.handoff.archived import Archived, compaction_lock, write_archived
+from mailserver.handoff.archived import Archived
+from mailserver.store.sqlite.handoff import compaction_lock, write_archived
 from mailserver.units import SECONDS_PER_DAY
 from tests.faults.kills.moments import after, at_packets, killing, written
 from tests.faults.kills.subject import Subject

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from mailserver.handoff.archived import read_archived
+from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, snapshot_of

@@ -7,7 +7,7 @@ on standard output, when it is there.
 import sys
 from pathlib import Path
 
-from mailserver.handoff.archived import read_archived
+from mailserver.store.sqlite.handoff import read_archived
 from spark_export.merge import merge
 from spark_export.session import spark_session
 from tests.spark_export.conftest import SETTINGS

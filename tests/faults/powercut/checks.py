@@ -8,11 +8,10 @@ from pathlib import Path
 from mailserver.catchup.ledger import open_ledger
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE, load_or_make_key, locked, read_enode
 from mailserver.errors import MailserverError
-from mailserver.handoff.archived import read_archived
-from mailserver.handoff.last_run import read_compaction
 from mailserver.monitoring.last_day import decode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
 from mailserver.store.interface import Query
+from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store

@@ -10,17 +10,17 @@ from mailserver.app.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, l
 from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, CatchupError, open_ledger
 from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
-from mailserver.handoff.archived import Archived, ArchivedError, archived_file, read_archived, write_archived
-from mailserver.handoff.last_run import (
-    MAX_ERROR_CHARS,
-    ArchivedDay,
-    Compaction,
-    CompactionRecordError,
+from mailserver.handoff.archived import Archived, ArchivedError
+from mailserver.handoff.last_run import MAX_ERROR_CHARS, ArchivedDay, Compaction, CompactionRecordError
+from mailserver.monitoring.last_day import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
+from mailserver.store.sqlite.handoff import (
+    archived_file,
     compaction_file,
+    read_archived,
     read_compaction,
+    write_archived,
     write_compaction,
 )
-from mailserver.monitoring.last_day import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
 from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import MAX_U32, decode_envelope, encode_envelope

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Archived, archived_file, read_archived, write_archived
+from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite import backup as backup_module
 from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store

@@ -19,7 +19,7 @@ from mailserver.store.interface import NewEnvelope, Payer, Query, StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import store as envelopes_module
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import READERS, SqliteStore, open_store, read_stats
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.waku.bloom import Interest, bloom_of

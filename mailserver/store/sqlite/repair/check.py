@@ -18,9 +18,10 @@ from enum import Enum
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
-from mailserver.handoff.archived import ArchivedError, read_archived
-from mailserver.handoff.last_run import CompactionRecordError, read_compaction
+from mailserver.handoff.archived import ArchivedError
+from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
+from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.salvage import survey
 from mailserver.store.sqlite.row_check import decode_and_compare

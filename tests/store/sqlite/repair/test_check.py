@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Archived, archived_file, write_archived
-from mailserver.handoff.last_run import compaction_file
+from mailserver.handoff.archived import Archived
+from mailserver.store.sqlite.handoff import archived_file, compaction_file, write_archived
 from mailserver.store.sqlite.repair import check as check_module
 from mailserver.store.sqlite.repair.check import CheckReport, Kind, check_store
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE

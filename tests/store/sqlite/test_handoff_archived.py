@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.handoff import archived as handover_module
-from mailserver.handoff.archived import (
-    Archived,
-    ArchivedError,
-    CompactionRunning,
+from mailserver.handoff.archived import Archived, ArchivedError, CompactionRunning
+from mailserver.handoff.json_records import MAX_RECORD_BYTES
+from mailserver.store.sqlite import handoff as handoff_module
+from mailserver.store.sqlite.handoff import (
     archived_file,
     compaction_lock,
     compaction_running,
@@ -29,7 +28,6 @@ from mailserver.handoff.archived import (
     read_archived,
     write_archived,
 )
-from mailserver.handoff.json_records import MAX_RECORD_BYTES
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import names_in
 
@@ -246,7 +244,7 @@ def test_runs_on_two_stores_do_not_meet(tmp_path: Path) -> None:
 def run_of_another_process(store: Path) -> Iterator[subprocess.Popen[str]]:
     program = (
         "import sys, pathlib\n"
-        "from mailserver.handoff.archived import compaction_lock\n"
+        "from mailserver.store.sqlite.handoff import compaction_lock\n"
         "with compaction_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"
@@ -310,7 +308,7 @@ def test_run_that_starts_waits_for_the_batch_that_has_begun(store: Path, monkeyp
 def test_batch_that_does_not_end_is_not_waited_for_for_ever(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with compaction_lock(store):
         pass
-    monkeypatch.setattr(handover_module, "_PRUNING_LIMIT_S", 0.0)
+    monkeypatch.setattr(handoff_module, "_PRUNING_LIMIT_S", 0.0)
 
     with (
         pruning_turn(store),

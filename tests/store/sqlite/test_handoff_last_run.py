@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.handoff import last_run as compaction_module
-from mailserver.handoff.archived import compaction_lock, pruning_turn
 from mailserver.handoff.json_records import MAX_RECORD_BYTES
 from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
@@ -27,8 +25,13 @@ from mailserver.handoff.last_run import (
     Compaction,
     CompactionRecordError,
     CompactionState,
+)
+from mailserver.store.sqlite import handoff as handoff_module
+from mailserver.store.sqlite.handoff import (
     compaction_file,
-    look,
+    compaction_lock,
+    last_run,
+    pruning_turn,
     read_compaction,
     write_compaction,
 )
@@ -118,7 +121,7 @@ def test_record_of_an_earlier_version_has_one_line_for_how_a_run_ended_and_what_
 def test_run_that_found_the_archive_damaged_is_neither_good_nor_failed(store: Path) -> None:
     write_compaction(store, replace(SUCCEEDED, exit_code=EXIT_DAMAGED, error="it is damaged"))
 
-    state, _ = look(store)
+    state, _ = last_run(store)
 
     assert state is CompactionState.DAMAGED
 
@@ -312,15 +315,15 @@ def test_run_is_told_by_its_record(store: Path, record: Compaction | None, state
     if record is not None:
         write_compaction(store, record)
 
-    assert look(store) == (state, record)
+    assert last_run(store) == (state, record)
 
 
 def test_run_that_holds_the_lock_is_running(store: Path) -> None:
     with compaction_lock(store):
         write_compaction(store, STARTED)
-        assert look(store) == (CompactionState.RUNNING, STARTED)
+        assert last_run(store) == (CompactionState.RUNNING, STARTED)
         write_compaction(store, SUCCEEDED)
-        assert look(store) == (CompactionState.SUCCEEDED, SUCCEEDED)
+        assert last_run(store) == (CompactionState.SUCCEEDED, SUCCEEDED)
 
 
 def test_pruning_is_no_run(store: Path) -> None:
@@ -328,20 +331,20 @@ def test_pruning_is_no_run(store: Path) -> None:
         write_compaction(store, STARTED)
 
     with pruning_turn(store):
-        assert look(store) == (CompactionState.DIED, STARTED)
+        assert last_run(store) == (CompactionState.DIED, STARTED)
 
 
 def test_run_that_was_killed_has_died(store: Path) -> None:
     write = (
         "import sys, pathlib, os, signal; from mailserver.handoff.last_run import *;"
-        "from mailserver.handoff.archived import compaction_lock; store = pathlib.Path(sys.argv[1])\n"
+        "from mailserver.store.sqlite.handoff import *; store = pathlib.Path(sys.argv[1])\n"
         "with compaction_lock(store): write_compaction(store, Compaction(1.5)); os.kill(os.getpid(), signal.SIGKILL)"
     )
 
     done = subprocess.run([sys.executable, "-c", write, store], env={"PYTHONPATH": ":".join(sys.path)}, check=False)
 
     assert done.returncode == -signal.SIGKILL
-    assert look(store) == (CompactionState.DIED, Compaction(1.5))
+    assert last_run(store) == (CompactionState.DIED, Compaction(1.5))
 
 
 def test_run_that_ends_between_record_and_lock_has_not_died(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +354,6 @@ def test_run_that_ends_between_record_and_lock_has_not_died(store: Path, monkeyp
         write_compaction(asked, SUCCEEDED)
         return False
 
-    monkeypatch.setattr(compaction_module, "compaction_running", ends_just_before)
+    monkeypatch.setattr(handoff_module, "compaction_running", ends_just_before)
 
-    assert look(store) == (CompactionState.SUCCEEDED, SUCCEEDED)
+    assert last_run(store) == (CompactionState.SUCCEEDED, SUCCEEDED)

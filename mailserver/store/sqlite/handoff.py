@@ -1,0 +1,277 @@
+"""Where a store in SQLite keeps what daemon and job tell each other, and the locks by which they keep apart.
+
+Beside the store file and named after it:
+
+    mailserver.db-archived.json               which rows are in the archive (`handoff.archived`)
+    mailserver.db-compaction.json             how the last run of the compaction went (`handoff.last_run`)
+    mailserver.db-compaction.lock             held while a run reads the store; pruning keeps out of its way
+    mailserver.db-merge.json, -verify.json    how the last of each went (`handoff.last_upkeep`)
+    mailserver.db-merge.lock, -verify.lock    held while one is at work
+
+The kernel drops a lock with its process. Standard library only: the compaction imports this module.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.handoff import archived as archived_format
+from mailserver.handoff import last_run as last_run_format
+from mailserver.handoff import last_upkeep as last_upkeep_format
+from mailserver.handoff.archived import Archived, ArchivedError, CompactionRunning, decode_archived, encode_archived
+from mailserver.handoff.json_records import MAX_RECORD_BYTES, read_record
+from mailserver.handoff.last_run import (
+    ENDS,
+    Compaction,
+    CompactionRecordError,
+    CompactionState,
+    decode_compaction,
+    encode_compaction,
+)
+from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, decode_upkeep, encode_upkeep
+
+_PRUNING_LIMIT_S = 60.0
+"""Then the mailserver hangs, or is stopped in its middle."""
+
+
+def archived_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-archived.json")
+
+
+def read_archived(store: Path) -> Archived | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        ArchivedError: it cannot be read, is not whole, or is of a later version.
+    """
+    return read_record(
+        archived_file(store),
+        decode_archived,
+        version=archived_format.VERSION,
+        what="record of the compaction",
+        error=ArchivedError,
+    )
+
+
+def write_archived(store: Path, archived: Archived) -> None:
+    """Write the record beside a store: complete, or as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(archived_file(store), json.dumps(encode_archived(archived), indent=1) + "\n")
+
+
+def adopt_archived(store: Path, store_id: str) -> None:
+    """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
+
+    Raises:
+        ArchivedError: it cannot be read.
+        OSError: it cannot be written.
+    """
+    archived = read_archived(store)
+    if archived is not None:
+        write_archived(store, replace(archived, store_id=store_id))
+
+
+@contextlib.contextmanager
+def compaction_lock(store: Path) -> Iterator[None]:
+    """Be the one run that reads a store; nothing is pruned meanwhile. The kernel drops the lock with the process.
+
+    A batch of deletions that has begun is waited for.
+
+    Raises:
+        CompactionRunning: another run holds the lock.
+        OSError: the lock file cannot be written, or the batch does not end.
+    """
+    with open_descriptor(_lock_file(store), os.O_RDWR | os.O_CREAT) as descriptor:
+        _lock(descriptor)
+        write_holder(descriptor)
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        alone = lock_after_readers(descriptor, _PRUNING_LIMIT_S)
+    except TimeoutError as error:
+        raise TimeoutError(f"the mailserver has been deleting one batch for {_PRUNING_LIMIT_S:.0f} s") from error
+    if not alone:
+        raise CompactionRunning(read_holder(descriptor))
+
+
+def compaction_running(store: Path) -> bool:
+    """Whether a run of the compaction reads the store.
+
+    Raises:
+        OSError: the lock file cannot be read.
+    """
+    with pruning_turn(store) as ours:
+        return not ours
+
+
+@contextlib.contextmanager
+def pruning_turn(store: Path) -> Iterator[bool]:
+    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+
+    Raises:
+        OSError: the lock file cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(open_descriptor(_lock_file(store), os.O_RDONLY))
+        except FileNotFoundError:  # there has never been a run
+            yield True
+            return
+        yield try_lock(descriptor, shared=True)
+
+
+def _lock_file(store: Path) -> Path:
+    return store.with_name(f"{store.name}-compaction.lock")
+
+
+def compaction_file(store: Path) -> Path:
+    """Where the record of a store lies."""
+    return store.with_name(f"{store.name}-compaction.json")
+
+
+def read_compaction(store: Path) -> Compaction | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        CompactionRecordError: it cannot be read, is not whole, or is of a later version.
+    """
+    return read_record(
+        compaction_file(store),
+        decode_compaction,
+        version=last_run_format.VERSION,
+        what="record of the compaction's runs",
+        error=CompactionRecordError,
+    )
+
+
+def write_compaction(store: Path, compaction: Compaction) -> None:
+    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: it would have more than MAX_RECORD_BYTES.
+    """
+    text = json.dumps(encode_compaction(compaction), indent=1) + "\n"
+    if len(text) > MAX_RECORD_BYTES:
+        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
+    write_atomically(compaction_file(store), text)
+
+
+def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
+    """How the last run of the compaction stands, and its record; None if there has been none.
+
+    Raises:
+        CompactionRecordError: the record cannot be read.
+        OSError: the lock file cannot be read.
+    """
+    while True:
+        compaction = read_compaction(store)
+        if compaction is None:
+            return CompactionState.NEVER, None
+        if compaction.finished_at is not None:
+            return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
+        if compaction_running(store):
+            return CompactionState.RUNNING, compaction
+        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
+        # record is another one now.
+        if read_compaction(store) == compaction:
+            return CompactionState.DIED, compaction
+
+
+def upkeep_file(store: Path, task: Task) -> Path:
+    """Where the record of a task lies."""
+    return store.with_name(f"{store.name}-{task.value}.json")
+
+
+def read_upkeep(store: Path, task: Task) -> Upkeep | None:
+    """Read the record beside a store; None if there is none.
+
+    Raises:
+        UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
+    """
+    return read_record(
+        upkeep_file(store, task),
+        decode_upkeep,
+        version=last_upkeep_format.VERSION,
+        what=f"record of {task.value}",
+        error=UpkeepRecordError,
+    )
+
+
+def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
+    """Write the record beside a store: complete, or as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(upkeep_file(store, task), json.dumps(encode_upkeep(upkeep), indent=1) + "\n", 0o644)
+
+
+def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    """How the last run of a task stands, and its record.
+
+    Raises:
+        UpkeepRecordError: the record cannot be read.
+        OSError: the lock file cannot be read.
+    """
+    while True:
+        upkeep = read_upkeep(store, task)
+        if upkeep is None or upkeep.started_at is None:
+            return CompactionState.NEVER, upkeep
+        if upkeep.finished_at is not None:
+            return CompactionState.SUCCEEDED if upkeep.exit_code == 0 else CompactionState.FAILED, upkeep
+        if _at_work(store, task):
+            return CompactionState.RUNNING, upkeep
+        if read_upkeep(store, task) == upkeep:  # else it has finished since the record was read
+            return CompactionState.DIED, upkeep
+
+
+def _at_work(store: Path, task: Task) -> bool:
+    try:
+        with open_descriptor(upkeep_lock_file(store, task), os.O_RDONLY) as descriptor:
+            return not try_lock(descriptor, shared=True)
+    except FileNotFoundError:
+        return False
+
+
+def upkeep_lock_file(store: Path, task: Task) -> Path:
+    """What a run of a task holds."""
+    return store.with_name(f"{store.name}-{task.value}.lock")
+
+
+class SqliteHandoff:
+    """A `store.interface.Handoff`: the files beside one store."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def archived(self) -> Archived | None:
+        """Which rows are in the archive."""
+        return read_archived(self._store)
+
+    def is_being_compacted(self) -> bool:
+        """Whether a run of the compaction reads the store."""
+        return compaction_running(self._store)
+
+    def pruning_turn(self) -> AbstractContextManager[bool]:
+        """Keep a run of the compaction from starting while a batch is deleted."""
+        return pruning_turn(self._store)
+
+    def last_run(self) -> tuple[CompactionState, Compaction | None]:
+        """How the last run of the compaction stands, and its record."""
+        return last_run(self._store)
+
+    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+        """How the last merge, or verification, stands, and its record."""
+        return last_upkeep(self._store, task)
