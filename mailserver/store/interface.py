@@ -285,7 +285,7 @@ class Store(HistorySource, Protocol):
         """
 
     async def sizes_on_disk(self) -> tuple[int, int]:
-        """How much the store takes on disk, and what is not yet written into it (its log), in bytes; 0 if it is gone."""
+        """How many bytes the store takes on disk, and beside that its log; 0 of one that is not there."""
 
     async def stats(self) -> StoreStats:
         """Say what is in the store, without counting it.
