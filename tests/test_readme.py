@@ -40,7 +40,7 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
 
 def test_every_alert_has_its_line() -> None:
     rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
-    lines = re.findall(r"^\| \**(Mailserver[A-Za-z]+)\** \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(r"^\| \**(Mailserver[A-Za-z]+)\** \|", (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"), re.MULTILINE)
 
     assert sorted(lines) == sorted(rules)
 
@@ -53,10 +53,8 @@ def requirements() -> dict[str, Requirement]:
 
 
 def test_every_dependency_has_its_reason() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    rows = re.findall(
-        r"^\| `([a-z-]+)` \| (.+) \|$", readme.partition("### Dependencies")[2].partition("\n## ")[0], re.MULTILINE
-    )
+    text = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text, re.MULTILINE)
 
     assert sorted(name for name, _ in rows) == sorted(requirements())
 
@@ -78,9 +76,10 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
-)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     links = LINK.findall(path.read_text(encoding="utf-8"))
 
@@ -89,6 +88,16 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file), f"{target}#{anchor}"
+
+
+def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
+    linked = {(ROOT / target).resolve() for target, _ in LINK.findall((ROOT / "README.md").read_text("utf-8")) if target}
+
+    assert {path for path in PAGES if path.parts[-2:] != (ROOT.name, "README.md")} <= linked
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
 def test_every_promise_names_a_test_that_there_is() -> None:

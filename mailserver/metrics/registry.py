@@ -2,7 +2,7 @@
 
 What happens is counted and timed where it happens, in `Metrics`; what is, is read when somebody asks, from `Figures`:
 nothing is counted twice. Labels come from enums: no peer can make a series. Names of the deployed Go node are kept
-where they say what is meant (README "Metrics" has them all).
+where they say what is meant (docs/metrics.md has them all).
 """
 
 import platform

@@ -52,7 +52,7 @@ LINGER_S = 3.0
 """From the end of the patience with a silent peer until it is neither served nor counted any more."""
 
 STOP_S = 8.0
-"""How long a daemon may take to stop while its peers do not listen (README, "Operating it")."""
+"""How long a daemon may take to stop while its peers do not listen (docs/operating/running.md)."""
 
 LINES_PER_FLAP = 4
 """Most lines at the default level that a node may log for each time that the lines are cut."""

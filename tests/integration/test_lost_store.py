@@ -47,7 +47,7 @@ def until_not_ready(port: int) -> str:
 
 
 def copy_what_is_open(daemon: Daemon, target: Path) -> None:
-    """As README's recipe says."""
+    """As docs/operating/recipes.md says."""
     target.mkdir()
     for descriptor in Path(f"/proc/{daemon.process.pid}/fd").iterdir():
         name = str(descriptor.readlink()).removesuffix(" (deleted)")
@@ -116,7 +116,7 @@ async def test_backup_that_was_put_in_its_place_is_there_after_a_restart(tmp_pat
             await asyncio.to_thread(replace_by_backup, data)
             daemon.wait_for_line(LOST)
         assert daemon.stop() == 0
-    (data / f"{STORE_FILE}-wal").unlink()  # of the former store; README says so
+    (data / f"{STORE_FILE}-wal").unlink()  # of the former store; docs/operating/recipes.md says so
 
     with running_daemon(data) as daemon:
         async with connected(daemon) as mail:

@@ -44,7 +44,7 @@ def test_each_alert_is_raised_in_a_case_with_its_severity() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.split()[0])
 def test_each_alert_says_what_it_is_and_what_to_look_at(rule: str) -> None:
-    for what in ("summary: ", "description: >-\n", "runbook: README.md#alerts\n"):
+    for what in ("summary: ", "description: >-\n", "runbook: docs/operating/alerts.md\n"):
         assert rule.count(f"          {what}") == 1
     assert "{{ $labels.instance }}" in rule
 
