@@ -103,7 +103,9 @@ def compaction_examples() -> str:
 
 
 WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
-    ROOT / "docs" / "operating" / "settings.md": (("<!-- settings: `make docs` -->\n", "<!-- end of settings -->\n", settings_table),),
+    ROOT / "docs" / "operating" / "settings.md": (
+        ("<!-- settings: `make docs` -->\n", "<!-- end of settings -->\n", settings_table),
+    ),
     ROOT / ".env.example": (
         ("# --- The mailserver (`make docs`)\n", "\n# --- A file of the mailserver's settings\n", mailserver_examples),
         ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),

@@ -40,7 +40,11 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
 
 def test_every_alert_has_its_line() -> None:
     rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
-    lines = re.findall(r"^\| \**(Mailserver[A-Za-z]+)\** \|", (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(
+        r"^\| \**(Mailserver[A-Za-z]+)\** \|",
+        (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
 
     assert sorted(lines) == sorted(rules)
 
@@ -91,7 +95,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_every_page_of_the_docs_is_linked_from_the_readme() -> None:
-    linked = {(ROOT / target).resolve() for target, _ in LINK.findall((ROOT / "README.md").read_text("utf-8")) if target}
+    linked = {
+        (ROOT / target).resolve() for target, _ in LINK.findall((ROOT / "README.md").read_text("utf-8")) if target
+    }
 
     assert {path for path in PAGES if path != ROOT / "README.md"} <= linked
 

@@ -31,7 +31,8 @@ from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
-from mailserver.metrics.registry import CatchupFigures, Metrics
+from mailserver.metrics.figures import CatchupFigures
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import LastDay
 from mailserver.monitoring.last_day_file import LastDayFile

@@ -28,7 +28,9 @@ from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
 from mailserver.mail.completion import CompletionFormat
-from mailserver.metrics.registry import ClientFamily, Direction, Metrics, NodeFigures
+from mailserver.metrics.figures import NodeFigures
+from mailserver.metrics.labels import ClientFamily, Direction
+from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
 from mailserver.net.listener import Listener

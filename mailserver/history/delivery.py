@@ -29,7 +29,8 @@ from mailserver.mail.request import (
     decode_request,
     fallback_request_id,
 )
-from mailserver.metrics.registry import Metrics, Outcome
+from mailserver.metrics.labels import Outcome
+from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Page, Payer, Query
 from mailserver.waku.envelope import encode_body, packet_bytes
 from mailserver.waku.packets import PacketCode

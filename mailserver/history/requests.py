@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import Rejection
 from mailserver.mail.request import MailRequest, RequestId
-from mailserver.metrics.registry import Metrics, Outcome, RequestKind
+from mailserver.metrics.labels import Outcome, RequestKind
+from mailserver.metrics.registry import Metrics
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 
 log = logging.getLogger(__name__)

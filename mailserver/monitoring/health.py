@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mailserver.handoff.last_run import EXIT_DAMAGED
-from mailserver.metrics.registry import Check, Metrics, count_of
+from mailserver.metrics.labels import Check
+from mailserver.metrics.registry import Metrics, count_of
 from mailserver.monitoring.watch import Sight
 from mailserver.units import size_text
 from mailserver.waku.acceptance import Verdict

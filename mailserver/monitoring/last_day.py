@@ -18,7 +18,9 @@ from reprlib import repr as shown
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
 
-from mailserver.metrics.registry import DELAYS_S, Direction, Metrics, NodeFigures, Outcome, count_of
+from mailserver.metrics.figures import NodeFigures
+from mailserver.metrics.labels import Direction, Outcome
+from mailserver.metrics.registry import DELAYS_S, Metrics, count_of
 
 MINUTE_S = 60
 MAX_MINUTES = 24 * 60

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from mailserver import __version__
 from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
-from mailserver.metrics.registry import CatchupFigures, Direction, DiskFigures, NodeFigures, StoreFigures
+from mailserver.metrics.figures import CatchupFigures, DiskFigures, NodeFigures, StoreFigures
+from mailserver.metrics.labels import Direction
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.last_day import Minutes
 from mailserver.monitoring.watch import Sight

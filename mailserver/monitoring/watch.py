@@ -15,7 +15,7 @@ from prometheus_client import Histogram
 from mailserver.errors import MailserverError, StoreError
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task
-from mailserver.metrics.registry import CompactionFigures, DiskFigures, StoreFigures
+from mailserver.metrics.figures import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
 from mailserver.store.interface import Handoff, ReceptionDay, Store
 

@@ -25,7 +25,8 @@ from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import PeerRelay, Relay
 from mailserver.mail.packing import TARGET_PACKET_BYTES
-from mailserver.metrics.registry import Direction, Metrics
+from mailserver.metrics.labels import Direction
+from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
 from mailserver.peers.completions import Completions
 from mailserver.peers.paced_sender import PacedSender

@@ -15,7 +15,7 @@ from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, Status
 from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
 from mailserver.handoff.last_run import Compaction
-from mailserver.metrics.registry import DiskFigures
+from mailserver.metrics.figures import DiskFigures
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
 from mailserver.store.sqlite.handoff import write_compaction

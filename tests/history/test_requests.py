@@ -7,7 +7,8 @@ import pytest
 from mailserver.errors import Rejection
 from mailserver.history.requests import RequestRecord
 from mailserver.mail.request import Cursor, MailRequest, RequestId
-from mailserver.metrics.registry import Metrics, Outcome, RequestKind, count_of
+from mailserver.metrics.labels import Outcome, RequestKind
+from mailserver.metrics.registry import Metrics, count_of
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash
 from tests.mailservers import NEWS, SPORT

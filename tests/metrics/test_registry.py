@@ -6,14 +6,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailserver.errors import DisconnectReason, Rejection
-from mailserver.metrics.registry import (
-    Check,
-    ClientFamily,
-    Figures,
-    FiguresCollector,
-    Metrics,
-    count_of,
-)
+from mailserver.metrics.figures import Figures, FiguresCollector
+from mailserver.metrics.labels import Check, ClientFamily
+from mailserver.metrics.registry import Metrics, count_of
 from mailserver.waku.acceptance import Verdict
 from tests.monitoring.samples import FIGURES, NODE, SYNC, with_figures
 

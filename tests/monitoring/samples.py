@@ -8,19 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.codec.keys import Enode
-from mailserver.metrics.registry import (
+from mailserver.metrics.figures import (
     CatchupFigures,
-    Check,
-    ClientFamily,
     CompactionFigures,
-    Direction,
     DiskFigures,
     Figures,
     FiguresCollector,
-    Metrics,
     NodeFigures,
     StoreFigures,
 )
+from mailserver.metrics.labels import Check, ClientFamily, Direction
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, NAMES, LastDay, Minutes
 from mailserver.monitoring.last_day_file import LastDayFile

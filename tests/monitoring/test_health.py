@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction
-from mailserver.metrics.registry import Check, CompactionFigures, Direction, DiskFigures, Metrics
+from mailserver.metrics.figures import CompactionFigures, DiskFigures
+from mailserver.metrics.labels import Check, Direction
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import (
     CLOCK_WINDOW_S,
     FULL_BYTES,

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from mailserver.metrics.registry import DiskFigures
+from mailserver.metrics.figures import DiskFigures
 from mailserver.monitoring import http as http_module
 from mailserver.monitoring import state as state_module
 from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor

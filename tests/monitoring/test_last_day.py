@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.metrics.registry import ClientFamily, Direction, Metrics, NodeFigures, Outcome, RequestKind
+from mailserver.metrics.figures import NodeFigures
+from mailserver.metrics.labels import ClientFamily, Direction, Outcome, RequestKind
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.last_day import (
     BUCKETS,
     MAX_MINUTES,

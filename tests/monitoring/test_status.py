@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction
-from mailserver.metrics.registry import Check, CompactionFigures
+from mailserver.metrics.figures import CompactionFigures
+from mailserver.metrics.labels import Check
 from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import CatchupStatus, CompactionStatus, DayStatus, LoggedError, days_of

@@ -25,7 +25,8 @@ from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.request import RequestId, decode_request
-from mailserver.metrics.registry import Direction, count_of
+from mailserver.metrics.labels import Direction
+from mailserver.metrics.registry import count_of
 from mailserver.net import connection as connection_module
 from mailserver.peers import served_peer as peer_module
 from mailserver.peers.served_peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS

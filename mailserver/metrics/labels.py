@@ -1,0 +1,64 @@
+"""The values of labels: closed sets, so that no peer can make a series."""
+
+from enum import Enum
+
+
+class RequestKind(Enum):
+    """What a history request asks for."""
+
+    TOPICS = "topics"
+    BLOOM = "bloom"
+    EVERYTHING = "everything"
+    UNREADABLE = "unreadable"
+
+
+class Outcome(Enum):
+    """How a history request ended. LOST: its client was gone before the completion."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Direction(Enum):
+    """Who dialled, or whither bytes went."""
+
+    IN = "in"
+    OUT = "out"
+
+
+class ClientFamily(Enum):
+    """Which program a peer says that it is, by the name in its Hello."""
+
+    STATUS_GO = "status-go"
+    NIM = "nim"
+    OURS = "waku-mailserver"
+    GETH = "geth"
+    OTHER = "other"
+
+    @classmethod
+    def of(cls, client_id: str) -> "ClientFamily":
+        """Tell by the beginning of a client id such as `statusd/v0.77.0/linux-amd64/go1.18`."""
+        name = client_id.lower()
+        return next((family for prefix, family in _PREFIXES.items() if name.startswith(prefix)), cls.OTHER)
+
+
+_PREFIXES = {
+    "status": ClientFamily.STATUS_GO,
+    "nim": ClientFamily.NIM,
+    "waku-mailserver": ClientFamily.OURS,
+    "geth": ClientFamily.GETH,
+}
+
+
+class Check(Enum):
+    """What is looked at to tell whether the mailserver is well."""
+
+    STORE = "store"
+    DAMAGE = "damage"
+    DISK = "disk"
+    CLOCK = "clock"
+    COMPACTION = "compaction"
+    ARCHIVE = "archive"
+    PEERS = "peers"
