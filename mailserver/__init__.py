@@ -4,4 +4,4 @@ Each folder is a room, and imports only point down: docs/architecture.md draws t
 keeps it.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
