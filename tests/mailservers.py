@@ -34,7 +34,7 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.interface import NewEnvelope
+from mailserver.store.interface import NewEnvelope, Store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -113,7 +113,7 @@ def stored(envelope: Envelope, received: int = NOW) -> NewEnvelope:
     return NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw)
 
 
-async def fill(store: SqliteStore, envelopes: Sequence[Envelope]) -> None:
+async def fill(store: Store, envelopes: Sequence[Envelope]) -> None:
     """Put envelopes into a store."""
     await store.put([stored(envelope) for envelope in envelopes])
 

@@ -35,10 +35,16 @@ ORDER = (
 
 LAYERS = {room: layer for layer, rooms in enumerate(ORDER) for room in rooms}
 
-# Of these rooms an importer sees only the modules named: net knows peers and their packets, but no envelopes.
+# Of these rooms an importer sees only the modules named, or none: net knows peers and their packets, but no envelopes.
 NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "waku"): ("mailserver.waku.peer", "mailserver.waku.packets"),
     ("net", "mail"): (),
+    ("mail", "rlpx"): (),
+    ("api", "catchup"): (),
+    ("store/sqlite", "archive"): (),
+    ("store/sqlite", "net"): (),
+    ("store/sqlite/repair", "archive"): (),
+    ("store/sqlite/repair", "net"): (),
 }
 EXPORT_SEES = (
     "mailserver.app.logs",
@@ -46,6 +52,7 @@ EXPORT_SEES = (
     "mailserver.errors",
     "mailserver.files",
     "mailserver.handoff",
+    "mailserver.store.sqlite.handoff",
     "mailserver.store.sqlite.row_check",
     "mailserver.store.sqlite.schema",
     "mailserver.units",

@@ -9,7 +9,6 @@ from prometheus_client.registry import Collector
 
 from mailserver.metrics.labels import Check, ClientFamily, Direction
 
-
 _L = TypeVar("_L", bound=tuple[str, ...])
 
 

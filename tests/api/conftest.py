@@ -1,6 +1,5 @@
 """The interface is tested on both event loops; what has no socket, on asyncio's."""
 
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,12 +14,6 @@ WITHOUT_SOCKETS = ("test_filters.py", "test_keys.py", "test_topic_index.py")
 pytest_asyncio_loop_factories = on_both_loops_in(
     *(file.name for file in Path(__file__).parent.glob("test_*.py") if file.name not in WITHOUT_SOCKETS)
 )
-
-
-@pytest.fixture(autouse=True)
-def asyncio_does_not_log_that_the_machine_is_slow(caplog: pytest.LogCaptureFixture) -> None:
-    """Some of these tests say that nothing is logged; on a busy machine asyncio's debug mode warns of slow steps."""
-    caplog.set_level(logging.ERROR, "asyncio")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ that is done by the square of it more often. Only times change; at the factor 1,
 import sys
 from types import ModuleType
 
-from mailserver.catchup import absences, patience
+from mailserver.catchup import outages, retry
 from mailserver.client import mail_client as client
 from mailserver.commands import cli
 from mailserver.net import dialer
@@ -17,7 +17,7 @@ TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (liveness, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),
     (client, ("ANSWER_TIMEOUT_S",)),
     (dialer, ("DIAL_TIMEOUT_S", "FIRST_BACKOFF_S", "MAX_BACKOFF_S", "STABLE_S")),
-    (patience, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),
+    (retry, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),
 )
 
 if __name__ == "__main__":
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     for module, names in TIMES:
         for name in names:
             setattr(module, name, getattr(module, name) * factor)
-    absences.BACK_INTERVAL_S *= factor**2
-    absences.AWAY_INTERVAL_S *= factor**2
-    absences.STILL_S *= factor
+    outages.BACK_INTERVAL_S *= factor**2
+    outages.AWAY_INTERVAL_S *= factor**2
+    outages.STILL_S *= factor
     sys.exit(cli.main())

@@ -473,17 +473,17 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
             await until(lambda: mailserver.store.queued[0] == 300)
             honest.say(PacketCode.MESSAGES, lone)
             await until(lambda: mailserver.store.queued[0] == 301)
-            assert mailserver.limits.intake_bounds.envelopes.used_bytes < 4 * size
+            assert mailserver.services.bounds.envelopes.used_bytes < 4 * size
 
         for raw, payload in zip([honest, *flooders], [lone, *payloads], strict=True):
             assert await raw.hear_confirmation() == confirmation(payload)
-        await until(lambda: mailserver.limits.intake_bounds.envelopes.used_bytes == 0)
-    assert mailserver.limits.intake_bounds.envelopes.used_bytes == 0
+        await until(lambda: mailserver.services.bounds.envelopes.used_bytes == 0)
+    assert mailserver.services.bounds.envelopes.used_bytes == 0
 
 
 async def test_memory_of_packets_is_given_back_however_their_peer_ends(mailserver: Mailserver) -> None:
     undecodable = messages(make_envelope(1)) + b"\x00"
-    memory = mailserver.limits.intake_bounds.envelopes
+    memory = mailserver.services.bounds.envelopes
 
     broken, gone = await mailserver.dial(), await mailserver.dial()
     broken.say(PacketCode.MESSAGES, undecodable)
@@ -665,7 +665,7 @@ async def test_waiting_requests_of_all_peers_are_bounded_and_who_has_none_is_hea
         for raw in greedy:
             for _ in range(6):
                 raw.say(PacketCode.P2P_REQUEST, request)
-        memory = mailserver.limits.intake_bounds.requests
+        memory = mailserver.services.bounds.requests
         await until(lambda: any(peer.requests_waiting for peer in mailserver.peers))
 
         honest = await mailserver.dial()
@@ -981,7 +981,7 @@ async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_
     trusted = private_key("friend").public_key
     old = make_envelope(1, created=NOW - 1_000_000)
     async with running_mailserver(tmp_path, trusted=[trusted]) as mailserver:
-        feed = mailserver.live.feed.reader()
+        feed = mailserver.services.feed.reader()
         friend = await mailserver.dial(name="friend")
         stranger = await mailserver.dial(status=STATUS.encode())
 
@@ -999,7 +999,7 @@ async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_
 
 
 async def test_what_is_relayed_is_counted_by_the_subnet_that_it_came_from(mailserver: Mailserver) -> None:
-    feed = mailserver.live.feed.reader()
+    feed = mailserver.services.feed.reader()
     subnets: list[bytes | None] = []
 
     for number, host in enumerate(["192.0.2.1", "192.0.2.99", "198.51.100.1"]):
@@ -1013,7 +1013,7 @@ async def test_what_is_relayed_is_counted_by_the_subnet_that_it_came_from(mailse
 
 
 async def test_trust_may_come_and_go_while_a_peer_is_connected(mailserver: Mailserver) -> None:
-    feed = mailserver.live.feed.reader()
+    feed = mailserver.services.feed.reader()
     friend = await mailserver.dial(name="friend")
     envelopes = [make_envelope(number) for number in range(3)]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import Phase
 
-from mailserver.store.interface import NewEnvelope, Query
-from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.interface import NewEnvelope, Place, Query
+from mailserver.store.sqlite.schema import APPLICATION_ID, HASH_PREFIX_BYTES, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic
 
@@ -216,9 +216,19 @@ def wants(interest: Interest, topic: bytes) -> bool:
     return int.from_bytes(interest.bloom, "big") & bloom == bloom
 
 
-def place(envelope: NewEnvelope) -> tuple[int, bytes]:
+def place(envelope: NewEnvelope) -> Place:
     """Where an envelope stands in the order of an answer."""
     return envelope.created, envelope.hash
+
+
+def place_at(created: int, full_hash: bytes) -> Place:
+    """The place of an envelope of this hash, if there is one or not."""
+    return created, EnvelopeHash(full_hash)
+
+
+def is_prefix_of(end: Place, whole: Place) -> bool:
+    """Whether the end of a page is this place, as far as the store has its hash: samples are not what they hash to."""
+    return end[0] == whole[0] and end[1].rstrip(b"\x00") == whole[1][:HASH_PREFIX_BYTES].rstrip(b"\x00")
 
 
 def answer(envelopes: Iterable[NewEnvelope], query: Query) -> list[NewEnvelope]:

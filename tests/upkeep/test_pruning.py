@@ -19,7 +19,7 @@ from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.retention import BATCH_ROWS, CapacityRetention, Retention, SizeRetention, TimeRetention
 from mailserver.store.sqlite import deletion
-from mailserver.store.sqlite.handoff import archived_file, compaction_lock, write_archived
+from mailserver.store.sqlite.handoff import SqliteHandoff, archived_file, compaction_lock, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.upkeep import pruning as pruning_module
@@ -556,7 +556,7 @@ async def test_fault_of_ours_does_not_end_the_service(
 
     async with pruning(path, MONTH) as service:
         with monkeypatch.context() as faulty:
-            faulty.setattr(pruning_module, "read_archived", None)
+            faulty.setattr(SqliteHandoff, "archived", None)
             await service.prune_once()
         await service.prune_once()
 

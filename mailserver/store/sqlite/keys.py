@@ -17,7 +17,7 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 SLOTS = (1, 8, 64, 256)
 """How many things a statement looks up at once. Few sizes, so that few statements are prepared."""
 
-Place = tuple[int, bytes]
+KeyPlace = tuple[int, bytes]
 """Where something stands in the order of answers: (created, hash), the latter as long as it is known."""
 
 
@@ -77,10 +77,10 @@ class Found:
 
     keys: Keys
     more: bool
-    reached: Place | None = None
+    reached: KeyPlace | None = None
 
     @property
-    def end(self) -> Place | None:
+    def end(self) -> KeyPlace | None:
         """Where the next page goes on, the hash by its stored prefix; None if there is none."""
         if not self.more:
             return None

@@ -22,8 +22,8 @@ from mailserver.store.sqlite import work
 from mailserver.store.sqlite.keys import (
     SLOTS,
     Found,
+    KeyPlace,
     Keys,
-    Place,
     numbers,
     packed_bytes,
     packed_numbers,
@@ -95,13 +95,13 @@ class _Range(NamedTuple):
     high_hash: bytes
 
     @property
-    def high(self) -> Place:
+    def high(self) -> KeyPlace:
         return self.high_created, self.high_hash
 
-    def above(self, low: Place) -> "_Range":
+    def above(self, low: KeyPlace) -> "_Range":
         return self._replace(low_created=low[0], low_hash=low[1]) if low > self[:2] else self
 
-    def below(self, high: Place) -> "_Range":
+    def below(self, high: KeyPlace) -> "_Range":
         return self._replace(high_created=high[0], high_hash=high[1]) if high < self.high else self
 
 

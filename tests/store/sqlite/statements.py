@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.keys import Page
+from mailserver.store.sqlite.keys import Found
 from mailserver.store.sqlite.reader import Finder
 
 
@@ -50,7 +50,7 @@ Made = Callable[[Sequence[NewEnvelope]], Statements]
 """Makes a store of these envelopes and opens it: the fixture `made`."""
 
 
-def places(page: Page) -> list[tuple[int, bytes]]:
+def places(page: Found) -> list[tuple[int, bytes]]:
     return [(key.created, key.hash) for key in page.keys]
 
 

@@ -35,6 +35,7 @@ from tests.store.samples import (
     new_envelope,
     new_envelopes,
     place,
+    place_at,
 )
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
@@ -60,7 +61,9 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
     pages = [await finder.find(query, limit)]
     while pages[-1].more and len(pages) <= len(envelopes):
         last = pages[-1].keys.last
-        pages.append(await finder.find(Query(*EVER, query.interest, below=(last.created, whole[last.hash])), limit))
+        pages.append(
+            await finder.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
+        )
     return pages
 
 
@@ -172,7 +175,7 @@ async def test_cursor_is_exclusive_whether_its_envelope_is_there_or_not(made: Ma
     ],
 )
 async def test_cursor_may_be_any_place(made: Made, interest: Interest, below: tuple[int, bytes], found: int) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest, below=below), 20)
+    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest, below=place_at(*below)), 20)
 
     assert len(page.keys) == found
 
@@ -181,9 +184,9 @@ async def test_cursor_may_be_any_place(made: Made, interest: Interest, below: tu
 async def test_bounds_hold_beside_a_cursor(made: Made, interest: Interest) -> None:
     finder = made(new_envelopes(10)).finder
 
-    within = await finder.find(Query(START + 2, START + 8, interest, below=(START + 6, bytes(32))), 20)
-    above = await finder.find(Query(START + 2, START + 8, interest, below=(START + 9, b"\xff" * 32)), 20)
-    beneath = await finder.find(Query(START + 2, START + 8, interest, below=(START + 1, b"\xff" * 32)), 20)
+    within = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 6, bytes(32))), 20)
+    above = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 9, b"\xff" * 32)), 20)
+    beneath = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 1, b"\xff" * 32)), 20)
 
     assert [key.created - START for key in within.keys] == [5, 4, 3, 2]
     assert [key.created - START for key in above.keys] == [8, 7, 6, 5, 4, 3, 2]
@@ -522,7 +525,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
         Interest(bloom=bloom_of([NEWS, SPORT])),
     ):
         statements.run_so_far.clear()
-        await statements.finder.find(Query(*EVER, interest, below=(START + 2900, bytes(32))), 3)
+        await statements.finder.find(Query(*EVER, interest, below=place_at(START + 2900, bytes(32))), 3)
 
         plans = [plan for plan in statements.plans() if "envelopes_by_topic" in plan]
         assert plans
@@ -537,7 +540,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
 async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.find(Query(*EVER, FULL, below=(START + 5, bytes(32))), 3)
+    await statements.finder.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32))), 3)
 
     (plan,) = statements.plans()
     assert (
@@ -617,7 +620,7 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
     steps = []
     for below in (START + 5000, START + 50):
         statements.steps = 0
-        page = await statements.finder.find(Query(*EVER, interest, below=(below, bytes(32))), 10)
+        page = await statements.finder.find(Query(*EVER, interest, below=place_at(below, bytes(32))), 10)
         assert next(iter(page.keys)).created == below - 1
         steps.append(statements.steps)
 
@@ -628,8 +631,8 @@ async def test_hash_of_a_cursor_is_compared_by_its_stored_prefix(made: Made) -> 
     envelope = new_envelope(1)._replace(hash=EnvelopeHash(b"\x80" * 32))
     finder = made([envelope]).finder
 
-    same_prefix = await finder.find(Query(*EVER, FULL, below=(START, b"\x80" * 16 + bytes(16))), 5)
-    above = await finder.find(Query(*EVER, FULL, below=(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
+    same_prefix = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 16 + bytes(16))), 5)
+    above = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
 
     assert len(same_prefix.keys) == 0  # after a deletion a cursor has only the prefix, filled up with zeros
     assert len(above.keys) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import Found, Place
+from mailserver.store.sqlite.keys import Found, KeyPlace
 from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest, bloom_of, matches
@@ -28,6 +28,7 @@ from tests.store.samples import (
     deployed_bloom,
     make_store,
     new_envelope,
+    place_at,
 )
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
@@ -35,13 +36,13 @@ from tests.store.sqlite.statements import Made, Statements, places, stored_place
 async def pages_of(finder: Finder, query: Query, limit: int, goes_on: Callable[[int], bool] = always) -> list[Found]:
     """All pages of an answer, each behind the end of the one before: a cursor has its hash filled up with zeros."""
     pages: list[Found] = []
-    below: Place | None = query.below
+    below = query.below
     while True:
         page = await finder.find(Query(query.lower, query.upper, query.interest, below), limit, goes_on)
         pages.append(page)
         if page.end is None:
             return pages
-        following = page.end[0], page.end[1].ljust(32, b"\x00")
+        following = place_at(page.end[0], page.end[1].ljust(32, b"\x00"))
         assert below is None or following < below
         below = following
 
@@ -162,7 +163,7 @@ async def test_page_that_ends_between_two_days_goes_on_below_the_whole_day(made:
     query = Query(*EVER, Interest(bloom=bloom_of([Topic(b"else")])))
 
     for below in ((START, bytes(32)), (START, bytes(16) + b"\x01" * 16)):
-        page = await finder.find(Query(*EVER, query.interest, below), 10, lambda _: False)
+        page = await finder.find(Query(*EVER, query.interest, place_at(*below)), 10, lambda _: False)
         assert page.end is None or page.end < (START, b"")
 
 
@@ -247,10 +248,10 @@ async def test_page_ends_soon_after_it_may_not_go_on(made: Made, interest: Inter
 async def test_page_deep_in_a_second_that_is_full_costs_no_more_than_the_first(made: Made, interest: Interest) -> None:
     statements = made([tiny(number, b"same") for number in range(MANY)])
     steps = []
-    below: Place | None = None
+    below: KeyPlace | None = None
     for _ in range(3):
         statements.steps = 0
-        page = await statements.finder.find(Query(*EVER, interest, below), 100)
+        page = await statements.finder.find(Query(*EVER, interest, below and place_at(*below)), 100)
         steps.append(statements.steps)
         assert page.end is not None
         below = (START, b"\x08" + bytes(31)) if below is None else page.end
