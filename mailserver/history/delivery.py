@@ -234,7 +234,8 @@ class Delivery:
         record.found_at = _now()
         record.is_early = page.ended_early
         await self._send_all(page, request, client, max_packet_bytes, record, bill)
-        cursor = None if page.end is None else Cursor(*page.end)
+        end = page.end
+        cursor = None if end is None else Cursor(*end)
         if cursor is not None:
             requester.give(cursor, _now())
         return Completion(request.request_id, page.last_hash or NO_ENVELOPE, cursor)

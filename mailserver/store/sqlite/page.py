@@ -10,7 +10,7 @@ from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 class SqlitePage:
     """A `store.interface.Page`. Of what was found it keeps the rows only: who does not read it has us keep little."""
 
-    __slots__ = ("_at", "_end", "_finder", "_last", "_seqs", "ended_early")
+    __slots__ = ("_at", "_end", "_finder", "_last", "_last_hash", "_seqs", "ended_early")
 
     def __init__(self, finder: Finder, found: Found) -> None:
         """Take what was found, and what reads it for whoever pays."""
@@ -19,6 +19,7 @@ class SqlitePage:
         self._at = 0
         self._end = found.end
         self._last: bytes | None = None
+        self._last_hash: EnvelopeHash | None = None
         self.ended_early = found.reached is not None
 
     @property
@@ -30,7 +31,10 @@ class SqlitePage:
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
         # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
-        return None if self._last is None else EnvelopeHash(keccak256(self._last))
+        # Only once: to hash an envelope of 1 MiB takes milliseconds.
+        if self._last_hash is None and self._last is not None:
+            self._last_hash = EnvelopeHash(keccak256(self._last))
+        return self._last_hash
 
     @property
     def end(self) -> Place | None:
@@ -52,5 +56,5 @@ class SqlitePage:
         raws = await self._finder.read(self._seqs[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
-            self._last = raws.last
+            self._last, self._last_hash = raws.last, None
         return raws

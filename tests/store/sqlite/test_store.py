@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.codec.keccak import keccak256
 from mailserver.errors import StoreError
 from mailserver.store.interface import NewEnvelope, Payer, Query, StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.sqlite import page as page_module
 from mailserver.store.sqlite import store as envelopes_module
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, PAGE_BYTES, STORE_FILE
@@ -130,6 +132,25 @@ async def test_page_reads_itself_some_envelopes_at_a_time(path: Path) -> None:
         assert first.split() == [envelope.raw for envelope in envelopes[:2]]
         assert second.split() == [envelope.raw for envelope in envelopes[2:4]]
         assert (page.left, page.last_hash) == (1, envelopes[3].hash())
+
+
+async def test_last_envelope_of_a_page_is_hashed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def counted(data: bytes) -> bytes:
+        hashed.append(data)
+        return keccak256(data)
+
+    async with open_store(path) as store:
+        await fill(store, make_envelopes(4))
+        page = await store.find(EVERYTHING, 3)
+        monkeypatch.setattr(page_module, "keccak256", counted)
+        await page.read(2, EVERY_BYTE)
+        (last,) = (await page.read(1, EVERY_BYTE)).split()
+
+        assert page.end is not None
+        assert page.end[1] == page.last_hash == keccak256(last)
+    assert hashed == [last]
 
 
 async def test_next_page_begins_behind_the_last_envelope_by_its_whole_hash(path: Path) -> None:
