@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.faults.report import Row
-from tests.fuzz.runner import HANGS, ROOT
+from tests.fuzz.runner import HANGS, ROOT, place_of
 from tests.properties import Profile
 
 PREFIX = "properties-"
@@ -55,7 +55,7 @@ def try_properties(
         if code:
             failed = " ".join(_FAILED.findall(text)) or f"exit code {code}"
             repeat = f"pytest --hypothesis-profile={profile} --hypothesis-seed={this_seed} {failed}"
-            problem = f"{name}: {failed}; the examples are in {folder}/log-{this_seed}; again: {repeat}"
+            problem = f"{name}: {failed}; the examples are in {place_of(folder, root)}/log-{this_seed}; again: {repeat}"
     return Row(name, {"runs": runs, "rounds": rounds, "seed": seed}), problem
 
 

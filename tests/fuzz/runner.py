@@ -69,7 +69,8 @@ def fuzz(
     if code == 0:
         return row, None
     errors = [python or other for python, other in _ERROR.findall(text)]
-    return row, f"{name}: {errors[0] if errors else f'exit code {code}'}; the input is in {folder}, seed {seed}"
+    what = errors[0] if errors else f"exit code {code}"
+    return row, f"{name}: {what}; the input is in {place_of(folder, root)}, seed {seed}"
 
 
 def merge(name: str, out: Path) -> Row:
@@ -135,3 +136,8 @@ def _figures(text: str, seed: int) -> dict[str, Figure]:
     edges, features, inputs, _ = last
     figures = {"runs": int(runs[-1]) if runs else 0, "edges": int(edges), "features": int(features)}
     return {**figures, "corpus": int(inputs), "seed": seed}
+
+
+def place_of(folder: Path, root: Path) -> Path:
+    """A folder as it is recorded: below the project, which lies elsewhere on each machine."""
+    return folder.relative_to(root) if folder.is_relative_to(root) else folder

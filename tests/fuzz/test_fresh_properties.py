@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.properties import property_targets, try_properties
-from tests.fuzz.runner import ROOT
+from tests.fuzz.runner import ROOT, place_of
 
 HOLDS = """
 from hypothesis import given, strategies as st
@@ -46,6 +46,11 @@ def test_every_folder_with_properties_is_a_target() -> None:
     assert {"properties-mail", "properties-waku", "properties-tests"} <= set(targets)
     assert "properties-docker" not in targets
     assert "properties-fuzz" not in targets  # this file: it only writes such tests
+
+
+def test_what_broke_is_recorded_by_its_place_in_the_project(tmp_path: Path) -> None:
+    assert place_of(tmp_path / ".fuzz" / "waku", tmp_path) == Path(".fuzz/waku")
+    assert place_of(tmp_path / "elsewhere", tmp_path / "project") == tmp_path / "elsewhere"
 
 
 @pytest.mark.fuzz
