@@ -63,26 +63,26 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
     """
     for store in stores:
         try:
-            handover = read_archived(store)
+            archived = read_archived(store)
         except MailserverError as error:  # then nothing is pruned
             log.warning("record of the compaction not corrected cause=%r", str(error))
             continue
-        if handover is None:
+        if archived is None:
             continue
-        if handover.archive != archive:
+        if archived.archive != archive:
             log.warning(
                 "record of the compaction not corrected, it is of another archive store=%s archive=%s",
                 store,
-                handover.archive,
+                archived.archive,
             )
             continue
         days = {}
-        for day, seq in handover.days.items():
-            covered = known_seq(records, day, handover.store_id)
+        for day, seq in archived.days.items():
+            covered = known_seq(records, day, archived.store_id)
             if covered is not None:
                 days[day] = min(seq, covered)
-        if days != handover.days:
-            _write(store, replace(handover, days=days))
+        if days != archived.days:
+            _write(store, replace(archived, days=days))
 
 
 def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
@@ -100,16 +100,16 @@ def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
     gone = []
     for store in stores:
         try:
-            handover, runs = read_archived(store.path), read_compaction(store.path)
+            archived, runs = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
             raise ExportError(
                 f"{error}; it may have spoken of an archive at {archive.url}, and there is none"
             ) from error
-        if handover is None or handover.archive != archive.url or handover.verified_at <= (acknowledged_at or -1):
+        if archived is None or archived.archive != archive.url or archived.verified_at <= (acknowledged_at or -1):
             continue
-        if handover.days or (runs is not None and runs.archived):
+        if archived.days or (runs is not None and runs.archived):
             gone.append(store)
-            _write(store.path, replace(handover, days={}))
+            _write(store.path, replace(archived, days={}))
     if gone:
         raise ArchiveGone(
             f"there is no archive at {archive.url}, but the record beside {gone[0].path} says that there was: is its "
@@ -122,20 +122,20 @@ def last_found(archive: Archive, stores: Sequence[Store]) -> list[LastFound]:
     found = []
     for store in stores:
         try:
-            handover, last = read_archived(store.path), read_compaction(store.path)
+            archived, last = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
             log.warning("archive not compared with the record beside a store cause=%r", str(error))
             continue
         if last is None or last.succeeded_at is None or last.archived_in != archive.url:
             continue
-        known = handover.days if handover is not None and handover.archive == archive.url else {}
+        known = archived.days if archived is not None and archived.archive == archive.url else {}
         seqs = {day.day: known.get(day.day, day.last_seq) for day in store.days}
         found.append(LastFound(store.id, last.succeeded_at, last.archived, last.archived_months, seqs))
     return found
 
 
-def _write(store: Path, handover: Archived) -> None:
+def _write(store: Path, archived: Archived) -> None:
     try:
-        write_archived(store, handover)
+        write_archived(store, archived)
     except OSError as error:
         raise ExportError(f"cannot write beside {store}: {error.strerror or error}") from error

@@ -212,7 +212,7 @@ class Catchup:
         try:
             loop = asyncio.get_running_loop()
             log_at = loop.time() + LOG_INTERVAL_S
-            absences = Outages(self._clock(), loop.time(), ASK_AGAIN_S)
+            outages = Outages(self._clock(), loop.time(), ASK_AGAIN_S)
             began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
             set_at = loop.time()
             while not self._stopping.is_set():
@@ -225,7 +225,7 @@ class Catchup:
                     self._on_leap(leap_s, loop.time() - set_at)
                     set_at = loop.time()
                 self._see_to_missed(loop.time())
-                self._see_to_absences(absences, loop.time())
+                self._see_to_outages(outages, loop.time())
                 await self._save()
                 if loop.time() >= log_at:
                     self._log_progress()
@@ -273,12 +273,12 @@ class Catchup:
             self._ledger.missed = list(self._rest)
             self._ledger.note_change()
 
-    def _see_to_absences(self, absences: Outages, now: float) -> None:
+    def _see_to_outages(self, outages: Outages, now: float) -> None:
         if self._max_days <= 0 or self._contacts is None:
             return
         wall = self._clock()
         sources = {source.enode.node_id: source for source in self._these(self._settings.sources)}
-        for node_id, since in absences.look(self._contacts(sources.keys()), sources, wall, now).items():
+        for node_id, since in outages.look(self._contacts(sources.keys()), sources, wall, now).items():
             source = sources[node_id]
             log.info(
                 "trusted peer was out of reach, what it has is asked for source=%s since_s=%d", source, wall - since

@@ -17,7 +17,7 @@ BACK_INTERVAL_S = 60.0
 
 AWAY_INTERVAL_S = 300.0
 """How often one is asked that stays away: it may answer requests all the same. Less than LATE_S: what a kill makes us
-forget of an absence, the next start asks for."""
+forget of an outage, the next start asks for."""
 
 
 STILL_S = 20.0
@@ -112,9 +112,9 @@ class Outages:
         due: dict[NodeId, int] = {}
         known, self._sources = self._sources, {}
         for source in sources:
-            absence = known.get(source) or Outage(wall, now, self._known_for_s)
-            self._sources[source] = absence
-            since = absence.look(contacts.sources.get(source), wall, now)
+            outage = known.get(source) or Outage(wall, now, self._known_for_s)
+            self._sources[source] = outage
+            since = outage.look(contacts.sources.get(source), wall, now)
             both = [bound for bound in (since, since_all) if bound is not None]
             if both:
                 due[source] = min(both)

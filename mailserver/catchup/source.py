@@ -114,7 +114,7 @@ class Source:
         self._settled = asyncio.Event()
         self._state = State.WAITING
         self._problem = ""
-        self._patience = RetryPolicy(settings.give_up_after)
+        self._retry = RetryPolicy(settings.give_up_after)
         self._is_sent_away = False
         self.is_dismissed = False
         self._leash: asyncio.Timeout | None = None  # of the visit
@@ -133,7 +133,7 @@ class Source:
         if self._state is State.GIVEN_UP:
             self._state = State.WAITING
             self._problem = ""
-            self._patience = RetryPolicy(self._settings.give_up_after)
+            self._retry = RetryPolicy(self._settings.give_up_after)
         self.is_dismissed = False
         self._settled.clear()
         self._roused.set()
@@ -169,8 +169,8 @@ class Source:
             wrong=dict(self._wrong),
             seconds=self._seconds + (0.0 if self._visit_began is None else now - self._visit_began),
             problem=self._problem,
-            failures=self._patience.failures,
-            is_hopeless=self._patience.is_hopeless,
+            failures=self._retry.failures,
+            is_hopeless=self._retry.is_hopeless,
         )
 
     async def run(self) -> None:
@@ -266,7 +266,7 @@ class Source:
             page = following
         await self._take(client, passage, page)
         self._passage = None
-        self._patience.on_window_paid()
+        self._retry.on_window_paid()
         self.account.finish()
         self._on_change()
 
@@ -329,7 +329,7 @@ class Source:
             self.account.advance(page.cursor)
             self._on_change()
         passage.refusals = 0
-        self._patience.on_page()
+        self._retry.on_page()
         if not self.is_dismissed:  # it may have been while this was stored
             self._problem = ""
         self._has_answered = True
@@ -368,7 +368,7 @@ class Source:
         is_final = window.cursor is None and _RATE_LIMIT not in error.failure.message
         if is_final or self._passage.refusals >= MAX_REFUSALS:
             self._passage = None
-            self._patience.on_window_postponed()
+            self._retry.on_window_postponed()
             self.account.postpone()
             self._on_change()
         hint = "; give more by --request-pow" if isinstance(error, RequestPowTooLow) else ""
@@ -383,9 +383,9 @@ class Source:
         return SET_ASIDE_S + backoff_s(0)
 
     def _fail(self, problem: str, *, is_final: bool = False) -> float:
-        self._patience.on_failure(problem, is_final=is_final)
-        state = State.GIVEN_UP if self._patience.is_over else State.WAITING
-        return self._wait_for(problem, state, backoff_s(self._patience.failures))
+        self._retry.on_failure(problem, is_final=is_final)
+        state = State.GIVEN_UP if self._retry.is_over else State.WAITING
+        return self._wait_for(problem, state, backoff_s(self._retry.failures))
 
     def _wait_for(self, problem: str, state: State, pause_s: float) -> float:
         self._problem = problem[:MAX_PROBLEM_CHARS]

@@ -145,32 +145,32 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     if not config.archive:
         return []
     try:
-        handover = read_archived(config.data_dir / STORE_FILE)
+        archived = read_archived(config.data_dir / STORE_FILE)
     except ArchivedError as error:
         return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
-    if handover is None:
+    if archived is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
         return [warning("archive", text, "see to the nightly compaction")]
     folder = local_folder(config.archive)
     if folder is not None:
-        return [_look_at_archive(folder, handover)]
-    hours = (now - handover.verified_at) / 3600
+        return [_look_at_archive(folder, archived)]
+    hours = (now - archived.verified_at) / 3600
     text = f"not to be seen from here; the compaction looked at it {hours:.0f} hours ago"
     if hours > config.archive_max_age_hours:
         return [problem("archive", f"{text}: nothing is pruned", "see to the nightly compaction")]
     return [ok("archive", text)]
 
 
-def _look_at_archive(folder: Path, handover: Archived) -> Finding:
+def _look_at_archive(folder: Path, archived: Archived) -> Finding:
     try:
-        for day, seq in sorted(handover.days.items()):
-            check_day(folder, handover.store_id, day, seq)
+        for day, seq in sorted(archived.days.items()):
+            check_day(folder, archived.store_id, day, seq)
     except ArchiveBusy as error:
         return ok("archive", str(error))
     except ArchiveFault as error:
         advice = "have it mounted where --archive says, and run the compaction, which mends it: docs/archive.md"
         return problem("archive", f"{error}; that day is not pruned", advice)
-    return ok("archive", f"{folder} has every file of {len(handover.days)} days that are in the store, too")
+    return ok("archive", f"{folder} has every file of {len(archived.days)} days that are in the store, too")
 
 
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:

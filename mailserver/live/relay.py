@@ -205,7 +205,7 @@ class PeerRelay:
         relay: Relay,
         connection: Connection,
         number: int,
-        pace: SendRate,
+        send_rate: SendRate,
         clock: Clock,
         turn: Callable[[int], Awaitable[None]],
         *,
@@ -215,14 +215,14 @@ class PeerRelay:
 
         Args:
             number: of the connection.
-            pace: follows what the peer announces.
+            send_rate: follows what the peer announces.
             turn: waits until a packet of so many bytes may be sent.
             is_limited: whether there is a limit to how much of what was there before it is sent.
         """
         self._relay = relay
         self._connection = connection
         self._number = number
-        self._send_rate = pace
+        self._send_rate = send_rate
         self._clock = clock
         self._turn = turn
         self._is_limited = is_limited

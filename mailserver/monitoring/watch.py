@@ -179,7 +179,7 @@ def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures 
     except MailserverError as error:
         return None, None, str(error)
     except OSError as error:
-        return None, None, f"cannot look at the compaction: {error.filename}: {error.strerror}"
+        return None, None, f"cannot look at the compaction: {error}"
     if compaction is None:
         return None, None, ""
     figures = CompactionFigures(

@@ -16,15 +16,15 @@ class PacedSender:
 
     __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
-    def __init__(self, connection: Connection, pace: SendRate, sealing: TurnShare) -> None:
+    def __init__(self, connection: Connection, send_rate: SendRate, sealing: TurnShare) -> None:
         """Lead to a connection.
 
         Args:
-            pace: follows what the peer announces.
+            send_rate: follows what the peer announces.
             sealing: the connection's share of what is sealed for all.
         """
         self._connection = connection
-        self._send_rate = pace
+        self._send_rate = send_rate
         self._sealing = sealing
         self._counted = 0
 

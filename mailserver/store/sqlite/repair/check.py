@@ -315,17 +315,17 @@ class _Check:
         except CompactionRecordError as error:
             self._report.add(Kind.RECORD, str(error))
         try:
-            handover = read_archived(self._path)
+            archived = read_archived(self._path)
         except ArchivedError as error:
             self._report.add(Kind.RECORD, str(error))
             return
-        if handover is None:
+        if archived is None:
             return
         identity = self._execute("SELECT id FROM identity").fetchone()
-        if identity is not None and identity[0] != handover.store_id:  # none: a backup that was not started yet
-            self._report.add(Kind.RECORD, f"the record of the compaction is of another store, {handover.store_id}")
+        if identity is not None and identity[0] != archived.store_id:  # none: a backup that was not started yet
+            self._report.add(Kind.RECORD, f"the record of the compaction is of another store, {archived.store_id}")
             return
-        for day, seq in handover.days.items():
+        for day, seq in archived.days.items():
             row = self._execute("SELECT last_seq FROM reception_days WHERE day = ?", (day,)).fetchone()
             if row is not None and seq > row[0]:
                 self._report.add(Kind.RECORD, f"day {day}: archived up to row {seq}, but there were {row[0]}")

@@ -250,9 +250,9 @@ def _hand_over(source: Path, target: Path, identity: str) -> None:
     Without any record, pruning would not wait for the archive. One that cannot be read stops it, too.
     """
     try:
-        handover = read_archived(source)
+        archived = read_archived(source)
     except ArchivedError:
         write_new(archived_file(target), archived_file(source).read_bytes())
         return
-    if handover is not None:
-        write_archived(target, replace(handover, store_id=identity, days={}))
+    if archived is not None:
+        write_archived(target, replace(archived, store_id=identity, days={}))
