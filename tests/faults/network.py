@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -56,6 +57,9 @@ STOP_S = 8.0
 
 LINES_PER_FLAP = 4
 """Most lines at the default level that a node may log for each time that the lines are cut."""
+
+LINES_SHOWN = 60
+"""Of what each node has logged, when a promise was broken."""
 
 Figures = dict[str, Figure]
 Scenario = Callable[[Fleet, argparse.Namespace], Awaitable[Figures]]
@@ -334,6 +338,9 @@ async def attempt(scenario: Scenario, nodes: Fleet, arguments: argparse.Namespac
         figures = await scenario(nodes, arguments)
     except (NotReached, AssertionError, MailserverError, TimeoutError, ExceptionGroup) as error:
         fault = f"{name}: {error!r}"
+        for node in nodes.nodes:
+            lines = "\n  ".join(node.daemon.lines[-LINES_SHOWN:])
+            sys.stderr.write(f"{name}, {node.name} has logged:\n  {lines}\n")
     finally:
         nodes.wires.heal()
     figures = {**figures, **({"failed_connects": nodes.failed_connects} if nodes.failed_connects else {})}
