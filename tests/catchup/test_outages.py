@@ -1,6 +1,6 @@
 """mailserver.catchup.outages: when a source was out of reach, and from when on it is asked."""
 
-from mailserver.catchup import outages as absences_module
+from mailserver.catchup import outages as outages_module
 from mailserver.catchup.outages import AWAY_INTERVAL_S, BACK_INTERVAL_S, Contact, Contacts, Outage, Outages
 from mailserver.catchup.ranges import LATE_S
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S
@@ -8,7 +8,7 @@ from tests.mailservers import NOW
 from tests.pairs import private_key
 
 KNOWN_S = 600.0
-STILL_S = int(absences_module.STILL_S)
+STILL_S = int(outages_module.STILL_S)
 ONE, OTHER, PHONE = (private_key(name).public_key for name in ("one", "other", "phone"))
 
 
@@ -17,14 +17,14 @@ class Looking:
 
     def __init__(self, *, asks_while_away: bool = True) -> None:
         self.second = 0
-        self._absence = Outage(NOW, 0.0, KNOWN_S, asks_while_away=asks_while_away)
+        self._outage = Outage(NOW, 0.0, KNOWN_S, asks_while_away=asks_while_away)
 
     def look(self, contact: Contact | None, seconds: int = 1) -> list[tuple[int, int]]:
         """Let so many seconds pass with this connection; return when it was to be asked, and since when, from NOW."""
         asked = []
         for _ in range(seconds):
             self.second += 1
-            since = self._absence.look(contact, NOW + self.second, float(self.second))
+            since = self._outage.look(contact, NOW + self.second, float(self.second))
             if since is not None:
                 asked.append((self.second, since - NOW))
         return asked
