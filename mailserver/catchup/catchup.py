@@ -212,7 +212,7 @@ class Catchup:
         try:
             loop = asyncio.get_running_loop()
             log_at = loop.time() + LOG_INTERVAL_S
-            outages = Outages(self._clock(), loop.time(), ASK_AGAIN_S)
+            outages = Outages(self._clock(), loop.time())
             began = self._clock() - loop.time()  # moves only when our clock is set, or the machine has slept
             set_at = loop.time()
             while not self._stopping.is_set():

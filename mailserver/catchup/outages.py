@@ -25,6 +25,11 @@ STILL_S = 20.0
 may have expired before it was sent."""
 
 
+AT_ONCE_S = 10.0
+"""How soon after the start a first connection counts as there from the start: what was created since has not expired,
+as deployed clients send with a ttl of 10 s or more, and the peer sends it by that connection."""
+
+
 class Contact(NamedTuple):
     """A live connection. `number`: none is used twice; `silent_s`: since when nothing has come by it; `late`: how many
     envelopes have come by it that had expired."""
@@ -45,15 +50,14 @@ class Contacts(NamedTuple):
 class Outage:
     """What we may have missed of one mailserver."""
 
-    def __init__(self, wall: float, now: float, known_for_s: float, *, asks_while_away: bool = True) -> None:
-        """Begin to look.
+    def __init__(self, wall: float, now: float, *, asks_while_away: bool = True) -> None:
+        """Begin to look, now; what it took before is asked for by others.
 
         Args:
-            known_for_s: what it takes until then is asked for anyway, if it has not been there yet.
             asks_while_away: whether it is asked also while it is out of reach.
         """
         self._asks_while_away = asks_while_away
-        self._known_until = now + known_for_s
+        self._began = now
         self._heard = wall
         self._since: float | None = None
         self._number: int | None = None
@@ -78,7 +82,7 @@ class Outage:
     def _look_at(self, contact: Contact, wall: float, now: float) -> None:
         if contact.number != self._number:
             is_first = self._number is None and self._lost_at is None
-            if self._since is None and not (is_first and now < self._known_until):
+            if self._since is None and not (is_first and now < self._began + AT_ONCE_S):
                 self._since = self._heard
             self._number, self._late = contact.number, 0
         self._heard = wall - contact.silent_s
@@ -99,10 +103,9 @@ class Outage:
 class Outages:
     """The same for all sources, and for the time in which nobody at all was connected: then all are asked."""
 
-    def __init__(self, wall: float, now: float, known_for_s: float) -> None:
-        """Begin to look; `known_for_s` as for an Outage."""
-        self._known_for_s = known_for_s
-        self._everybody = Outage(wall, now, known_for_s, asks_while_away=False)
+    def __init__(self, wall: float, now: float) -> None:
+        """Begin to look, now."""
+        self._everybody = Outage(wall, now, asks_while_away=False)
         self._sources: dict[NodeId, Outage] = {}
 
     def look(self, contacts: Contacts, sources: Iterable[NodeId], wall: float, now: float) -> dict[NodeId, int]:
@@ -112,7 +115,7 @@ class Outages:
         due: dict[NodeId, int] = {}
         known, self._sources = self._sources, {}
         for source in sources:
-            outage = known.get(source) or Outage(wall, now, self._known_for_s)
+            outage = known.get(source) or Outage(wall, now)
             self._sources[source] = outage
             since = outage.look(contacts.sources.get(source), wall, now)
             both = [bound for bound in (since, since_all) if bound is not None]

@@ -1,13 +1,12 @@
 """mailserver.catchup.outages: when a source was out of reach, and from when on it is asked."""
 
 from mailserver.catchup import outages as outages_module
-from mailserver.catchup.outages import AWAY_INTERVAL_S, BACK_INTERVAL_S, Contact, Contacts, Outage, Outages
+from mailserver.catchup.outages import AT_ONCE_S, AWAY_INTERVAL_S, BACK_INTERVAL_S, Contact, Contacts, Outage, Outages
 from mailserver.catchup.ranges import LATE_S
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S
 from tests.mailservers import NOW
 from tests.pairs import private_key
 
-KNOWN_S = 600.0
 STILL_S = int(outages_module.STILL_S)
 ONE, OTHER, PHONE = (private_key(name).public_key for name in ("one", "other", "phone"))
 
@@ -17,7 +16,7 @@ class Looking:
 
     def __init__(self, *, asks_while_away: bool = True) -> None:
         self.second = 0
-        self._outage = Outage(NOW, 0.0, KNOWN_S, asks_while_away=asks_while_away)
+        self._outage = Outage(NOW, 0.0, asks_while_away=asks_while_away)
 
     def look(self, contact: Contact | None, seconds: int = 1) -> list[tuple[int, int]]:
         """Let so many seconds pass with this connection; return when it was to be asked, and since when, from NOW."""
@@ -37,7 +36,7 @@ def there(number: int = 1, *, silent_s: float = 0.0, late: int = 0) -> Contact:
 def test_one_that_is_there_from_the_start_is_never_asked() -> None:
     looking = Looking()
 
-    assert looking.look(None, 20) + looking.look(there(), 10_000) == []
+    assert looking.look(None, int(AT_ONCE_S) - 2) + looking.look(there(), 10_000) == []
 
 
 def test_one_that_was_away_is_asked_when_it_is_back_for_all_since_it_was_last_heard() -> None:
@@ -80,10 +79,10 @@ def test_one_that_stays_away_is_asked_from_time_to_time_so_that_a_kill_forgets_n
     assert AWAY_INTERVAL_S < LATE_S
 
 
-def test_one_that_comes_for_the_first_time_is_asked_only_if_that_is_late() -> None:
-    early, late = Looking(), Looking()
+def test_one_that_comes_for_the_first_time_is_asked_at_once_for_all_since_the_start() -> None:
+    soon, late = Looking(), Looking()
 
-    assert early.look(None, 500) + early.look(there(), 500) == []
+    assert soon.look(None, 15) + soon.look(there(), 10_000) == [(16, -LATE_S)]
     assert late.look(None, 5000) + late.look(there(), 500) == [(5001, -LATE_S)]
 
 
@@ -116,23 +115,23 @@ def test_silence_between_pings_is_no_standstill() -> None:
 
 
 def test_all_are_asked_when_nobody_was_connected_and_somebody_is_again() -> None:
-    absences = Outages(NOW, 0.0, KNOWN_S)
-    absences.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
+    outages = Outages(NOW, 0.0)
+    outages.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
     alone = [
-        absences.look(Contacts({}, None), [ONE, OTHER], NOW + second, float(second)) for second in range(1001, 3000)
+        outages.look(Contacts({}, None), [ONE, OTHER], NOW + second, float(second)) for second in range(1001, 3000)
     ]
 
-    back = absences.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 3000, 3000.0)
+    back = outages.look(Contacts({}, 0.0), [ONE, OTHER], NOW + 3000, 3000.0)
 
     assert not any(alone)
     assert back == dict.fromkeys((ONE, OTHER), NOW + 1000 - LATE_S)
 
 
 def test_only_the_one_that_was_away_is_asked_while_others_were_there() -> None:
-    absences = Outages(NOW, 0.0, KNOWN_S)
-    absences.look(Contacts({ONE: there(1), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
-    absences.look(Contacts({OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1001, 1001.0)
+    outages = Outages(NOW, 0.0)
+    outages.look(Contacts({ONE: there(1), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1000, 1000.0)
+    outages.look(Contacts({OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1001, 1001.0)
 
-    back = absences.look(Contacts({ONE: there(3), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1002, 1002.0)
+    back = outages.look(Contacts({ONE: there(3), OTHER: there(2)}, 0.0), [ONE, OTHER], NOW + 1002, 1002.0)
 
     assert back == {ONE: NOW + 1000 - LATE_S}
