@@ -81,10 +81,10 @@ class Node:
         status: dict[str, Any] = await call_daemon(self.folder, STATUS, {}, lambda _: None)
         return status
 
-    async def peers(self) -> int:
-        """How many daemons are connected."""
+    async def peers(self) -> tuple[int, int]:
+        """How many daemons are connected inbound, and how many outbound. Who comes to catch up is inbound, too."""
         peers = (await self.status())["peers"]
-        return sum(int(peers[way]["waku-mailserver"]) for way in ("inbound", "outbound"))
+        return int(peers["inbound"]["waku-mailserver"]), int(peers["outbound"]["waku-mailserver"])
 
     def stored(self, topic: Topic) -> list[EnvelopeHash]:
         """The hashes of what is on disk of a topic; what is there twice is twice in it."""
@@ -210,15 +210,29 @@ class Fleet:
         """Wait until a node is connected to so many others."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (peers := await node.peers()) != count:
+        while (peers := sum(await node.peers())) != count:
             if loop.time() > began + within_s:
                 raise NotReached(f"{node.name} has {peers} peers, not {count}, after {within_s:g} s")
             await asyncio.sleep(POLL_S)
         return loop.time() - began
 
     async def whole(self, within_s: float) -> float:
-        """Wait until every node is connected to every other one; return for how long."""
-        return max(await asyncio.gather(*(self.connected(n, len(self.nodes) - 1, within_s) for n in self.nodes)))
+        """Wait until every node is connected to every other one, and nobody catches up; return for how long.
+
+        Two that are live peers are one outbound at one of them. Who catches up is outbound nowhere: at the start, a
+        node's visitors alone may be as many as its peers will be.
+        """
+        others = len(self.nodes) - 1
+        lines = len(self.nodes) * others // 2
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            peers = await asyncio.gather(*(node.peers() for node in self.nodes))
+            if all(sum(ways) == others for ways in peers) and sum(outbound for _, outbound in peers) == lines:
+                return loop.time() - began
+            if loop.time() > began + within_s:
+                raise NotReached(f"not whole after {within_s:g} s, peers inbound and outbound: {peers}")
+            await asyncio.sleep(POLL_S)
 
     async def converged(self, topic: Topic, hashes: Sequence[EnvelopeHash], within_s: float) -> float:
         """Wait until every node has stored exactly these of a topic, each once; return for how long."""
