@@ -24,9 +24,10 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 def property_targets(root: Path = ROOT) -> list[str]:
-    """A target for each folder whose tests have properties; `properties-tests` is that of the tests beside them."""
-    files = [file for file in (root / "tests").rglob("test_*.py") if _has_properties(file)]
-    return sorted({PREFIX + file.parent.name for file in files})
+    """A target for each folder whose tests have properties: `properties-store.sqlite` is that of tests/store/sqlite."""
+    tests = root / "tests"
+    files = [file for file in tests.rglob("test_*.py") if _has_properties(file)]
+    return sorted({PREFIX + ".".join(file.parent.relative_to(tests).parts) for file in files})
 
 
 def try_properties(
@@ -60,20 +61,23 @@ def try_properties(
 
 
 def _files_of(name: str, root: Path) -> list[Path]:
-    folder = root / "tests" / name.removeprefix(PREFIX)
-    folder = folder if folder.is_dir() else root / "tests"
+    folder = root.joinpath("tests", *name.removeprefix(PREFIX).split("."))
     return sorted(filter(_has_properties, folder.glob("test_*.py")))
 
 
 def _has_properties(file: Path) -> bool:
-    """Whether it imports hypothesis; a text in it that does, as of a test that writes tests, does not count."""
-    imported: set[str] = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            imported.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(node.module or "")
-    return any(name.partition(".")[0] == "hypothesis" for name in imported)
+    """Whether pytest finds one in it: what a test makes only while it runs does not count."""
+    return any(_is_property(node) for node in ast.parse(file.read_text(encoding="utf-8")).body)
+
+
+def _is_property(node: ast.stmt) -> bool:
+    """Whether this is a function with examples that are drawn, or a machine of such."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
+        return any(isinstance(call.func, ast.Name) and call.func.id == "given" for call in calls)
+    if isinstance(node, ast.ClassDef):
+        return any(isinstance(base, ast.Name) and base.id == "RuleBasedStateMachine" for base in node.bases)
+    return False
 
 
 def _run(options: list[str], root: Path) -> tuple[int, str]:

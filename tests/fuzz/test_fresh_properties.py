@@ -1,6 +1,8 @@
 """tests.fuzz.properties: which properties there are, and that one that does not hold is found, and again."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,9 +45,23 @@ def root_with(tmp_path: Path, **tests: str) -> Path:
 def test_every_folder_with_properties_is_a_target() -> None:
     targets = property_targets()
 
-    assert {"properties-mail", "properties-waku", "properties-tests"} <= set(targets)
+    assert {"properties-mail", "properties-waku", "properties-store", "properties-store.sqlite"} <= set(targets)
     assert "properties-docker" not in targets
     assert "properties-fuzz" not in targets  # this file: it only writes such tests
+
+
+@pytest.mark.fuzz
+def test_no_property_is_left_out() -> None:
+    marked = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests", "-m", "hypothesis", "-q", "--collect-only", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    folders = {Path(line.partition("::")[0]).parent for line in marked.splitlines() if "::" in line}
+
+    assert {f"properties-{'.'.join(folder.parts[1:])}" for folder in folders} == set(property_targets())
 
 
 def test_what_broke_is_recorded_by_its_place_in_the_project(tmp_path: Path) -> None:
