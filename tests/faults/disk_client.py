@@ -37,11 +37,11 @@ class Client:
         self.sent: dict[bytes, bytes] = {}
         self._random = random.Random(seed)
 
-    def envelopes(self, count: int, data_bytes: int = 600) -> list[Envelope]:
-        """So many envelopes of this moment."""
-        now, draw = int(time.time()), self._random
+    def envelopes(self, count: int, data_bytes: int = 600, *, age_s: int = 0) -> list[Envelope]:
+        """So many envelopes, created so many seconds ago."""
+        expiry, draw = int(time.time()) - age_s + 50, self._random
         return [
-            encode_envelope(now + 50, 50, NEWS, draw.randbytes(data_bytes), draw.getrandbits(60)) for _ in range(count)
+            encode_envelope(expiry, 50, NEWS, draw.randbytes(data_bytes), draw.getrandbits(60)) for _ in range(count)
         ]
 
     async def post(self, mail: MailClient, envelopes: Sequence[Envelope], within_s: float = CONFIRMED_WITHIN_S) -> bool:

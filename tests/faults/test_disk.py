@@ -79,8 +79,8 @@ async def test_damaged_page_costs_what_is_on_it_until_it_is_salvaged(tmp_path: P
     client = Client(seed=2)
     with running_daemon(data, program=WATCHFUL) as daemon:
         async with connected(daemon) as mail:
-            for _ in range(10):
-                assert await client.post(mail, client.envelopes(50))
+            for _ in range(10):  # older than the newest, however soon those follow
+                assert await client.post(mail, client.envelopes(50, age_s=10))
         assert daemon.stop() == 0
     leaf = pages_of(data / STORE_FILE, "envelopes", "leaf")[1]
     with (data / STORE_FILE).open("r+b") as file:
