@@ -19,15 +19,13 @@ AWAY_INTERVAL_S = 300.0
 """How often one is asked that stays away: it may answer requests all the same. Less than LATE_S: what a kill makes us
 forget of an outage, the next start asks for."""
 
-
 STILL_S = 20.0
 """A line by which nothing has come for so long stood still: either side pings every 15 s. Of what it was to carry, some
 may have expired before it was sent."""
 
-
 AT_ONCE_S = 10.0
-"""How soon after the start a first connection counts as there from the start: what was created since has not expired,
-as deployed clients send with a ttl of 10 s or more, and the peer sends it by that connection."""
+"""A peer that is first connected within this time of the start is not asked. What was created since has not expired, as
+deployed clients send with a ttl of 10 s or more: the peer relays it by that connection."""
 
 
 class Contact(NamedTuple):
@@ -51,7 +49,7 @@ class Outage:
     """What we may have missed of one mailserver."""
 
     def __init__(self, wall: float, now: float, *, asks_while_away: bool = True) -> None:
-        """Begin to look, now; what it took before is asked for by others.
+        """Begin to look, now. What it received before is asked for at the start, by `Catchup.add_missed`.
 
         Args:
             asks_while_away: whether it is asked also while it is out of reach.

@@ -82,7 +82,7 @@ class Node:
         return status
 
     async def peers(self) -> tuple[int, int]:
-        """How many daemons are connected inbound, and how many outbound. Who comes to catch up is inbound, too."""
+        """How many daemons are connected, inbound and outbound. One that catches up from this node is inbound, too."""
         peers = (await self.status())["peers"]
         return int(peers["inbound"]["waku-mailserver"]), int(peers["outbound"]["waku-mailserver"])
 
@@ -207,32 +207,22 @@ class Fleet:
             await running
 
     async def connected(self, node: Node, count: int, within_s: float) -> float:
-        """Wait until a node is connected to so many others."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while (peers := sum(await node.peers())) != count:
-            if loop.time() > began + within_s:
-                raise NotReached(f"{node.name} has {peers} peers, not {count}, after {within_s:g} s")
-            await asyncio.sleep(POLL_S)
-        return loop.time() - began
+        """Wait until a node is connected to so many others; return for how long."""
+        return await _peers_of([node], lambda peers: sum(peers[0]) == count, within_s)
 
     async def whole(self, within_s: float) -> float:
         """Wait until every node is connected to every other one, and nobody catches up; return for how long.
 
-        Two that are live peers are one outbound at one of them. Who catches up is outbound nowhere: at the start, a
-        node's visitors alone may be as many as its peers will be.
+        Of two live peers, exactly one counts the other as outbound. A node that catches up is inbound where it asks,
+        and nobody's outbound peer: at the start, a node may have as many such visitors as it will have peers.
         """
         others = len(self.nodes) - 1
         lines = len(self.nodes) * others // 2
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while True:
-            peers = await asyncio.gather(*(node.peers() for node in self.nodes))
-            if all(sum(ways) == others for ways in peers) and sum(outbound for _, outbound in peers) == lines:
-                return loop.time() - began
-            if loop.time() > began + within_s:
-                raise NotReached(f"not whole after {within_s:g} s, peers inbound and outbound: {peers}")
-            await asyncio.sleep(POLL_S)
+
+        def is_whole(peers: Sequence[tuple[int, int]]) -> bool:
+            return all(sum(ways) == others for ways in peers) and sum(outbound for _, outbound in peers) == lines
+
+        return await _peers_of(self.nodes, is_whole, within_s)
 
     async def converged(self, topic: Topic, hashes: Sequence[EnvelopeHash], within_s: float) -> float:
         """Wait until every node has stored exactly these of a topic, each once; return for how long."""
@@ -267,6 +257,24 @@ class Pages:
 
 class NotReached(Exception):
     """What was waited for did not come."""
+
+
+async def _peers_of(
+    nodes: Sequence[Node], condition: Callable[[Sequence[tuple[int, int]]], bool], within_s: float
+) -> float:
+    """Wait until something holds of the nodes' peers, inbound and outbound; return for how long.
+
+    Raises:
+        NotReached: it did not within that time.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not condition(peers := await asyncio.gather(*(node.peers() for node in nodes))):
+        if loop.time() > began + within_s:
+            counts = ", ".join(f"{node.name} {count}" for node, count in zip(nodes, peers, strict=True))
+            raise NotReached(f"peers (inbound, outbound) after {within_s:g} s: {counts}")
+        await asyncio.sleep(POLL_S)  # there is no event to wait for: the daemons are asked from outside
+    return loop.time() - began
 
 
 async def reach(what: str, condition: Callable[[], bool], within_s: float) -> float:
