@@ -25,7 +25,8 @@ from bench.results import CompactionRun
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export import read_archive
 from spark_export.compact import compact
-from spark_export.config import CompactConfig, PartitionBy
+from spark_export.config import CompactConfig
+from spark_export.layout import PartitionBy
 from spark_export.session import spark_session
 
 MASTER = "local[2]"

@@ -24,10 +24,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mailserver.archive.errors import ArchiveError, RecordDamaged
 from spark_export.days import day_name
-from spark_export.errors import ExportCheckFailed, ExportError, RecordDamaged
+from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind
-from spark_export.layout import Layout
+from spark_export.layout import PERIOD, Layout
 from spark_export.manifest import (
     PeriodRecord,
     decode_record,
@@ -38,7 +39,6 @@ from spark_export.manifest import (
     encode_settings,
     visible,
 )
-from spark_export.schema import PERIOD
 from spark_export.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -88,11 +88,11 @@ def existing_layout(archive: "Archive") -> Layout:
     """What an archive is partitioned by.
 
     Raises:
-        ExportError: there is none.
+        ArchiveError: there is none.
     """
     layout = archive.layout()
     if layout is None:
-        raise ExportError(f"there is no archive at {archive.url}")
+        raise ArchiveError(f"there is no archive at {archive.url}")
     return layout
 
 
@@ -111,14 +111,14 @@ class Archive:
         """What the archive is partitioned by; None if it is new.
 
         Raises:
-            ExportError: a later version made it, or something else is there.
+            ArchiveError: a later version made it, or something else is there.
         """
         text = self.storage.read(SETTINGS_FILE)
         if text is not None:
             return decode_settings(text, f"{self.url}/{SETTINGS_FILE}")
         foreign = [name for name in self.storage.names("") if name.startswith(f"{PERIOD}=")]
         if foreign:
-            raise ExportError(f"{self.url} is not an archive of ours: it has {foreign[0]}, but no {SETTINGS_FILE}")
+            raise ArchiveError(f"{self.url} is not an archive of ours: it has {foreign[0]}, but no {SETTINGS_FILE}")
         return None
 
     def begin(self, layout: Layout) -> None:
@@ -131,7 +131,7 @@ class Archive:
         Args:
             without: periods whose records are not read.
         Raises:
-            ExportError: a record cannot be read.
+            ArchiveError: a record cannot be read.
         """
         return {record.period: record for record in visible(self._all_records(without))}
 
@@ -143,7 +143,7 @@ class Archive:
         """The names of records that are not whole, and what is wrong with each.
 
         Raises:
-            ExportError: a later version made one.
+            ArchiveError: a later version made one.
         """
         found = {}
         for name in self._record_names():

@@ -19,13 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archive import Archive, directory_of, staged_data
 from spark_export.archived_record import check_archive_is_there, hand_over, last_found
 from spark_export.config import CompactConfig
 from spark_export.days import day_name
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.faults import Incidents
-from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
 from spark_export.layout import Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
@@ -202,7 +203,7 @@ class _Compaction:
         expected: dict[int, Fingerprint] = {}
         found: Counter[tuple[int, int]] = Counter()
         for row in self._source(group, "totals").collect():
-            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + Fingerprint.of(row)
+            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + fingerprint_of(row)
             found[row["store"], row["day"]] += row["rows"]
         for store, days in enumerate(group.wanted):
             for day in days:
@@ -210,7 +211,7 @@ class _Compaction:
                     self._miscounted[store, day.day] = found[store, day.day] - day.envelopes
         if surplus is not None:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
-                expected[row["day"]] -= Fingerprint.of(row)
+                expected[row["day"]] -= fingerprint_of(row)
         return {day: fingerprint for day, fingerprint in expected.items() if fingerprint.rows}
 
     def _lost_and_found(
@@ -231,7 +232,7 @@ class _Compaction:
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
         rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
-        found = {row["day"]: Fingerprint.of(row) for row in rows}
+        found = {row["day"]: fingerprint_of(row) for row in rows}
         return {  # no more than is lost: where `seq_before` is a guess, some of it came later
             day: replace(one, rows=min(one.rows, lost[day][0]), bytes=min(one.bytes, lost[day][1]))
             for day, one in found.items()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from mailserver.archive.errors import ArchiveError
 from spark_export.days import day_name, parse_day, utc_text
-from spark_export.errors import ExportError
 from spark_export.manifest import PeriodRecord, lost_of
 from spark_export.storage import Storage
 
@@ -134,7 +134,7 @@ class Incidents:
         """Read them.
 
         Raises:
-            ExportError: they cannot be read.
+            ArchiveError: they cannot be read.
         """
         self._storage = storage
         text = storage.read(INCIDENTS_FILE)
@@ -283,10 +283,10 @@ def _decode(text: str, where: str) -> tuple[tuple[Incident, ...], int]:
     try:
         value = json.loads(text)
         if value["version"] != INCIDENTS_VERSION:
-            raise ExportError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
+            raise ArchiveError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
         return tuple(map(_decode_incident, value["incidents"])), int(value["quarantined_acknowledged"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ExportError(f"{where} is damaged: {error!r}") from error
+        raise ArchiveError(f"{where} is damaged: {error!r}") from error
 
 
 def _decode_incident(value: Any) -> Incident:

@@ -6,12 +6,8 @@ on any order, counts a row that stands twice, and the sum of two sets is the set
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from pyspark.sql import Column, Row
-from pyspark.sql import functions as F
-
-_MODULUS = 2**64
+MODULUS = 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +20,14 @@ class Fingerprint:
 
     def __add__(self, other: "Fingerprint") -> "Fingerprint":
         """Of both sets together, which have no envelope in common."""
-        return Fingerprint(
-            self.rows + other.rows, self.bytes + other.bytes, (self.checksum + other.checksum) % _MODULUS
-        )
+        return Fingerprint(self.rows + other.rows, self.bytes + other.bytes, (self.checksum + other.checksum) % MODULUS)
 
     def __sub__(self, other: "Fingerprint") -> "Fingerprint":
         """Of what is left without `other`, all of which is in it."""
-        return Fingerprint(
-            self.rows - other.rows, self.bytes - other.bytes, (self.checksum - other.checksum) % _MODULUS
-        )
+        return Fingerprint(self.rows - other.rows, self.bytes - other.bytes, (self.checksum - other.checksum) % MODULUS)
 
     def __str__(self) -> str:
         return f"rows={self.rows} bytes={self.bytes} checksum={self.checksum:016x}"
-
-    @classmethod
-    def of(cls, row: Row | Any) -> "Fingerprint":
-        """From a row that has the columns of `aggregates`."""
-        checksum = ((row["checksum_high"] or 0) << 32) + (row["checksum_low"] or 0)
-        return cls(row["rows"], row["bytes"] or 0, checksum % _MODULUS)
 
     @classmethod
     def sum(cls, parts: Iterable["Fingerprint"]) -> "Fingerprint":
@@ -50,20 +36,3 @@ class Fingerprint:
         for part in parts:
             total += part
         return total
-
-
-def aggregates(size: Column) -> list[Column]:
-    """The aggregates to select; `size` is the bytes of an envelope, column `hash` begins with 0x.
-
-    The halves of the eight bytes are summed apart: 2**31 rows of them fit into a long.
-    """
-    return [
-        F.count("*").alias("rows"),
-        F.sum(size).alias("bytes"),
-        F.sum(_word(3)).alias("checksum_high"),
-        F.sum(_word(11)).alias("checksum_low"),
-    ]
-
-
-def _word(position: int) -> Column:
-    return F.conv(F.substring("hash", position, 8), 16, 10).cast("long")

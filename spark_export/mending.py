@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archive import (
     DAMAGED,
     RECORDS,
@@ -41,12 +42,12 @@ from spark_export.days import day_name, month_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind, Incident, Incidents
-from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.fingerprint import Fingerprint
 from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
-from spark_export.layout import Layout
+from spark_export.layout import PERIOD, Layout
 from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
 from spark_export.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
-from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 
 log = logging.getLogger(__name__)
@@ -368,7 +369,7 @@ class Mending:
     def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
         new = {
-            row["day"]: Fingerprint.of(row)
+            row["day"]: fingerprint_of(row)
             for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
         }
         if not new:

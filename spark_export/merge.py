@@ -17,12 +17,12 @@ from spark_export.errors import ExportCheckFailed
 from spark_export.faults import FaultKind, Incidents
 from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
-from spark_export.layout import Layout
+from spark_export.layout import PERIOD, Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.mending import Mending
 from spark_export.run_report import RunReport
-from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_export.archive import QUARANTINE
 from spark_export.days import day_name
-from spark_export.schema import PERIOD
+from spark_export.layout import PERIOD
 from spark_export.storage import Storage
 from spark_export.store import Store
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
 from mailserver.files import (
     lock_after_readers,
     make_folder,
@@ -28,7 +29,6 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
-from spark_export.errors import ExportError, RunAtWork, Unreadable
 from spark_export.session import root_cause
 
 LOCK_FILE = "_lock"
@@ -46,7 +46,7 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
 class Storage(Protocol):
-    """Names are relative to the archive. Every method raises ExportError for what the file system refuses."""
+    """Names are relative to the archive. Every method raises ArchiveError for what the file system refuses."""
 
     url: str
     """The archive, as Spark takes it."""
@@ -132,7 +132,7 @@ class LocalStorage:
             with _refused("lock", self._root):
                 descriptor = stack.enter_context(open_descriptor(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644))
                 if not lock_after_readers(descriptor, _READERS_LIMIT_S):
-                    raise RunAtWork(f"another run (pid {read_holder(descriptor)}) is at work on {self._root}")
+                    raise ArchiveBusy(f"another run (pid {read_holder(descriptor)}) is at work on {self._root}")
                 write_holder(descriptor)
             yield
 
@@ -314,7 +314,7 @@ class HadoopStorage:
                 held = self.read(LOCK_FILE)
                 if held is None:
                     raise
-                raise RunAtWork(
+                raise ArchiveBusy(
                     f"another run ({held}) is at work on {self.url}; if it was killed, delete {LOCK_FILE} there"
                 ) from error
             self._fill(stream, holder)
@@ -435,7 +435,7 @@ class HadoopStorage:
 
     def _rename(self, source: str, target: str) -> None:
         if not self._files.rename(self._path(source), self._path(target)):
-            raise ExportError(f"cannot rename {source} to {target} in {self.url}")
+            raise ArchiveError(f"cannot rename {source} to {target} in {self.url}")
 
     @staticmethod
     def _fill(stream: Any, text: str) -> None:
@@ -450,7 +450,7 @@ def _refused(what: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ExportError(f"cannot {what} {path}: {error.strerror or error}") from error
+        raise ArchiveError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -458,7 +458,7 @@ def _java_refused(what: str, name: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise ExportError(f"cannot {what} {name}: {root_cause(error)}") from error
+        raise ArchiveError(f"cannot {what} {name}: {root_cause(error)}") from error
 
 
 def _is_data(name: str) -> bool:

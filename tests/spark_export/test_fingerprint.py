@@ -4,7 +4,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.aggregates import aggregates, fingerprint_of
+from spark_export.fingerprint import Fingerprint
 
 FULL_WORD = 2**64 - 1
 
@@ -22,7 +23,7 @@ def model(names: list[bytes], size: int) -> Fingerprint:
 def computed(spark: SparkSession, names: list[str], size: int = 10) -> Fingerprint:
     frame = spark.createDataFrame([(name,) for name in names], "hash string").repartition(3)
     (row,) = frame.agg(*aggregates(F.lit(size))).collect()
-    return Fingerprint.of(row)
+    return fingerprint_of(row)
 
 
 @pytest.mark.spark
@@ -63,7 +64,7 @@ def test_sum_of_two_sets_is_the_set_of_both() -> None:
 def test_checksum_stays_within_eight_bytes() -> None:
     assert Fingerprint(1, 1, FULL_WORD) + Fingerprint(1, 1, 2) == Fingerprint(2, 2, 1)
     assert Fingerprint(2, 2, 1) - Fingerprint(1, 1, 2) == Fingerprint(1, 1, FULL_WORD)
-    assert Fingerprint.of({"rows": 2**31, "bytes": 0, "checksum_high": 2**31 * (2**32 - 1), "checksum_low": 0}) == (
+    assert fingerprint_of({"rows": 2**31, "bytes": 0, "checksum_high": 2**31 * (2**32 - 1), "checksum_low": 0}) == (
         Fingerprint(2**31, 0, (2**31 * (2**32 - 1) << 32) % 2**64)
     )
 

@@ -1,8 +1,8 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_export.config import PartitionBy
-from spark_export.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, choose_layout
+from spark_export.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, PartitionBy, choose_layout
+from spark_export.transform import partition_of
 
 TOPIC, PREFIX = PartitionBy.TOPIC, PartitionBy.TOPIC_PREFIX
 
@@ -64,4 +64,4 @@ def test_expression_says_the_same_as_value(spark: SparkSession, layout: Layout) 
 
     frame = spark.createDataFrame([(topic,) for topic in topics], "topic string")
 
-    assert [row[0] for row in frame.select(layout.expression()).collect()] == [layout.value(topic) for topic in topics]
+    assert [row[0] for row in frame.select(partition_of(layout)).collect()] == [layout.value(topic) for topic in topics]

@@ -20,9 +20,9 @@ from mailserver.store.sqlite.handoff import compaction_file, read_archived, read
 from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.archive import Archive
-from spark_export.config import PartitionBy
 from spark_export.errors import ArchiveGone, ExportCheckFailed, ExportError
 from spark_export.faults import FaultKind
+from spark_export.layout import PartitionBy
 from spark_export.manifest import PeriodRecord, lost_of
 from spark_export.mending import Mending
 from spark_export.merge import merge

@@ -4,8 +4,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_export.config import PartitionBy
-from spark_export.layout import Layout
+from spark_export.layout import Layout, PartitionBy
 from spark_export.schema import ENVELOPES, KEYS, STORED_ENVELOPES
 from spark_export.transform import arranged, faulty, first_received, sound, with_period, without
 from tests.spark_export.samples import CHAT, DAY, MIDNIGHT, NEWS, SPORT, TOPICS, envelope, envelopes, row_of

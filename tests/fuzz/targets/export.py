@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from spark_export.errors import ExportError
+from mailserver.archive.errors import ArchiveError
 from spark_export.manifest import decode_record, decode_records, decode_settings
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
@@ -43,7 +43,7 @@ def fuzz_records(data: bytes) -> None:
     text = text_of(choices.rest(), sound).decode("utf-8", "replace")
     try:
         decode(text, "record")
-    except ExportError as error:
+    except ArchiveError as error:
         assert str(error).isprintable()
 
 
