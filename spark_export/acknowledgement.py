@@ -6,10 +6,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mailserver.archive.manifest import lost_of, quarantined_rows
 from spark_export.archive import Archive
 from spark_export.errors import ExportError
 from spark_export.faults import Fault, Incidents, Loss
-from spark_export.manifest import lost_of, quarantined_rows
 from spark_export.storage import open_storage
 
 log = logging.getLogger(__name__)

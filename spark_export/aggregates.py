@@ -5,7 +5,7 @@ from typing import Any
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
 
-from spark_export.fingerprint import MODULUS, Fingerprint
+from mailserver.archive.fingerprint import MODULUS, Fingerprint
 
 
 def aggregates(size: Column) -> list[Column]:

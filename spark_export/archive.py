@@ -1,7 +1,7 @@
 """The archive's directories, and how a period changes in them.
 
     date=2026-11-20/topic_prefix=9/part-...parquet    what every Parquet reader sees
-    _archive.json, _records/                          what is in it (`spark_export.manifest`)
+    _archive.json, _records/                          what is in it (`mailserver.archive.manifest`)
     _staging/RUN/data/date=...                        what a run is writing; RUN/publish.json once it is verified
     _snapshots/date=.../run=.../topic_prefix=9/part-..   second names of the same files, for `read_archive`
     _quarantine/, _runs/                              rows set aside; a report of each run
@@ -24,12 +24,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mailserver.archive.days import day_name
 from mailserver.archive.errors import ArchiveError, RecordDamaged
-from spark_export.days import day_name
-from spark_export.errors import ExportCheckFailed
-from spark_export.faults import Fault, FaultKind
-from spark_export.layout import PERIOD, Layout
-from spark_export.manifest import (
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import (
     PeriodRecord,
     decode_record,
     decode_records,
@@ -39,6 +37,8 @@ from spark_export.manifest import (
     encode_settings,
     visible,
 )
+from spark_export.errors import ExportCheckFailed
+from spark_export.faults import Fault, FaultKind
 from spark_export.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mailserver.archive.manifest import PeriodRecord, known_seq
 from mailserver.errors import MailserverError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import ArchivedDay
@@ -13,7 +14,6 @@ from mailserver.store.sqlite.handoff import read_archived, read_compaction, writ
 from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.faults import Incidents
-from spark_export.manifest import PeriodRecord, known_seq
 from spark_export.store import Store
 
 log = logging.getLogger(__name__)

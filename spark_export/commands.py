@@ -19,18 +19,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat, log_failure
+from mailserver.archive.days import parse_day
 from mailserver.archive.errors import RecordDamaged
+from mailserver.archive.layout import PartitionBy
 from mailserver.errors import MailserverError
 from mailserver.handoff.last_run import EXIT_DAMAGED
 from mailserver.handoff.last_upkeep import Task
 from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
-from spark_export.days import parse_day
 from spark_export.errors import ArchiveDamaged
 from spark_export.faults import summary
 from spark_export.full_disk import full_disk_told
-from spark_export.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.report import gather

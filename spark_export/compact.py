@@ -18,19 +18,10 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.units import SECONDS_PER_DAY
-from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.archive import Archive, directory_of, staged_data
-from spark_export.archived_record import check_archive_is_there, hand_over, last_found
-from spark_export.config import CompactConfig
-from spark_export.days import day_name
-from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.faults import Incidents
-from spark_export.fingerprint import Fingerprint
-from spark_export.full_disk import full_disk_told
-from spark_export.layout import Layout
-from spark_export.load import Written, read_back, read_periods, write_staged
-from spark_export.manifest import (
+from mailserver.archive.days import day_name
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import (
     DayRecord,
     PeriodRecord,
     lost_of,
@@ -38,6 +29,15 @@ from spark_export.manifest import (
     quarantined_rows,
     seq_before,
 )
+from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
+from spark_export.archive import Archive, directory_of, staged_data
+from spark_export.archived_record import check_archive_is_there, hand_over, last_found
+from spark_export.config import CompactConfig
+from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.faults import Incidents
+from spark_export.full_disk import full_disk_told
+from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.quarantine import quarantine

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_export.layout import PartitionBy
+from mailserver.archive.layout import PartitionBy
 
 VERIFY_WITHIN_DAYS = 7.0
 MAX_VERIFY_DAYS = 3650.0

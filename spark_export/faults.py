@@ -2,8 +2,8 @@
 
     _incidents.json    an incident for each period that was found faulty: when, which files, and what became of them
 
-How many rows are lost stands in the periods' records (`spark_export.manifest.lost_of`), which change in one step with
-the files. An incident says which files they were in.
+How many rows are lost stands in the periods' records (`mailserver.archive.manifest.lost_of`), which change in one step
+with the files. An incident says which files they were in.
 """
 
 import json
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from mailserver.archive.days import day_name, parse_day, utc_text
 from mailserver.archive.errors import ArchiveError
-from spark_export.days import day_name, parse_day, utc_text
-from spark_export.manifest import PeriodRecord, lost_of
+from mailserver.archive.manifest import PeriodRecord, lost_of
 from spark_export.storage import Storage
 
 INCIDENTS_FILE = "_incidents.json"

@@ -11,16 +11,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.archive.days import day_name, month_of
 from mailserver.archive.errors import Unreadable
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, record_of
-from spark_export.days import day_name, month_of
 from spark_export.faults import Fault, FaultKind
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import PERIOD, Layout
 from spark_export.load import Written, read_files
-from spark_export.manifest import FileRecord, PeriodRecord
 from spark_export.session import root_cause
 
 _NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")

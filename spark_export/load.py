@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import FILE_BYTES, PERIOD, Layout
+from mailserver.archive.manifest import FileRecord
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import FILE_BYTES, PERIOD, Layout
-from spark_export.manifest import FileRecord
 from spark_export.schema import ENVELOPES
 from spark_export.transform import arranged
 

@@ -22,6 +22,10 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.days import day_name, month_name, month_of
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
@@ -38,15 +42,11 @@ from spark_export.archive import (
     staged_data,
 )
 from spark_export.archived_record import LastFound
-from spark_export.days import day_name, month_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import Fault, FaultKind, Incident, Incidents
-from spark_export.fingerprint import Fingerprint
 from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
-from spark_export.layout import PERIOD, Layout
 from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
-from spark_export.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.days import day_of, month_name, month_of
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import DayRecord, PeriodRecord
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, existing_layout, staged_data
 from spark_export.archived_record import withdraw
-from spark_export.days import day_of, month_name, month_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.faults import FaultKind, Incidents
-from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
-from spark_export.layout import PERIOD, Layout
 from spark_export.load import Written, read_back, read_periods, write_staged
-from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.mending import Mending
 from spark_export.run_report import RunReport
 from spark_export.schema import ENVELOPES

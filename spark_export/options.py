@@ -15,9 +15,9 @@ from typing import Any
 from cronsim import CronSim, CronSimError
 
 from mailserver.app.logs import LogFormat
+from mailserver.archive.days import parse_day
+from mailserver.archive.layout import MAX_PREFIX_DIGITS, PartitionBy
 from spark_export.config import MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS
-from spark_export.days import parse_day
-from spark_export.layout import MAX_PREFIX_DIGITS, PartitionBy
 
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
 

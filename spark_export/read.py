@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import SNAPSHOTS, Archive, directory_of, existing_layout, snapshot_of
-from spark_export.layout import Layout
 from spark_export.load import read_periods
-from spark_export.manifest import PeriodRecord
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 

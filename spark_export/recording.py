@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mailserver.archive.days import month_of
 from mailserver.archive.errors import ArchiveBusy
 from mailserver.handoff.archived import CompactionRunning
 from mailserver.handoff.last_run import (
@@ -23,7 +24,6 @@ from mailserver.handoff.last_run import (
     CompactionRecordError,
 )
 from mailserver.store.sqlite.handoff import compaction_lock, read_compaction, write_compaction
-from spark_export.days import month_of
 from spark_export.errors import ExportError
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_export.layout import PERIOD, Layout, PartitionBy
+from mailserver.archive.layout import PERIOD, Layout, PartitionBy
 from spark_export.schema import ENVELOPES
 
 PLACE = ["store", "seq"]

@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.backup import copy_store as copy_moment
@@ -26,8 +28,6 @@ from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
 from spark_export.archive import Archive
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.layout import Layout, PartitionBy
-from spark_export.manifest import PeriodRecord
 from spark_export.storage import open_storage
 from tests.spark_export.samples import (
     CHAT,

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.days import day_name
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.store.sqlite.handoff import read_archived
 from spark_export import compact as compact_module
 from spark_export.archive import Archive, snapshot_of
-from spark_export.days import day_name
-from spark_export.manifest import PeriodRecord
 from spark_export.storage import LocalStorage, open_storage
 from tests.spark_export.samples import (
     DAY,

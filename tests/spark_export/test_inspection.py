@@ -11,11 +11,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
 from spark_export.archive import Archive
-from spark_export.fingerprint import Fingerprint
 from spark_export.inspection import LEAD_S, due, read_contents
-from spark_export.layout import Layout, PartitionBy
-from spark_export.manifest import DayRecord, FileRecord, PeriodRecord
 from spark_export.storage import HadoopStorage
 
 A_DAY = 86_400

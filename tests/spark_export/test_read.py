@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.layout import PartitionBy
 from spark_export.archive import SETTINGS_FILE, SNAPSHOTS
-from spark_export.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.schema import ENVELOPES

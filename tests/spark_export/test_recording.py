@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from mailserver.archive.days import month_of
 from mailserver.archive.errors import ArchiveBusy
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.manifest import DayRecord, PeriodRecord
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, ArchivedDay, ArchiveFigures, Compaction, CompactionState
 from mailserver.store.sqlite.handoff import (
     compaction_file,
@@ -15,10 +18,7 @@ from mailserver.store.sqlite.handoff import (
     read_compaction,
     write_compaction,
 )
-from spark_export.days import month_of
 from spark_export.errors import ExportError
-from spark_export.fingerprint import Fingerprint
-from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.recording import recorded
 from spark_export.run_report import archived_days
 from tests.spark_export.samples import DAY

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertSchemaEqual
 
+from mailserver.archive.fingerprint import Fingerprint
 from spark_export import source
 from spark_export.aggregates import fingerprint_of
-from spark_export.fingerprint import Fingerprint
 from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
 from spark_export.source import StoreRange, StoreSource, options_of
 from spark_export.store import Store, StoreDay, describe

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.layout import PartitionBy
 from spark_export import storage
-from spark_export.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.archive import Archive, directory_of, snapshot_of
-from spark_export.manifest import PeriodRecord
 from spark_export.storage import LocalStorage
 from tests.faults.powercut.archiving import FIRST, LATE, TOLD
 from tests.faults.powercut.checks import Broken, Expected, check_data_dir

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from mailserver.archive.errors import ArchiveError
-from spark_export.manifest import decode_record, decode_records, decode_settings
+from mailserver.archive.manifest import decode_record, decode_records, decode_settings
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
 from tests.fuzz.targets.disk import record_seeds, text_of

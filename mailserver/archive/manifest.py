@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mailserver.archive.days import day_name, month_of, parse_day
 from mailserver.archive.errors import ArchiveError, RecordDamaged
-from spark_export.days import day_name, month_of, parse_day
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout, PartitionBy
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
 
 ARCHIVE_VERSION = 1
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mailserver.archive.errors import ArchiveError
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout, PartitionBy
-from spark_export.manifest import (
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import (
     DayRecord,
     FileRecord,
     PeriodRecord,

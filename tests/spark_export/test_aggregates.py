@@ -1,23 +1,10 @@
-import random
-
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.fingerprint import Fingerprint
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.fingerprint import Fingerprint
-
-FULL_WORD = 2**64 - 1
-
-
-def hashes(count: int) -> list[bytes]:
-    return [random.Random(number).randbytes(32) for number in range(count)]
-
-
-def model(names: list[bytes], size: int) -> Fingerprint:
-    """The definition in the module's words."""
-    checksum = sum(int.from_bytes(name[:8], "big") for name in names) % 2**64
-    return Fingerprint(len(names), size * len(names), checksum)
+from tests.archive.fingerprints import hashes, model
 
 
 def computed(spark: SparkSession, names: list[str], size: int = 10) -> Fingerprint:
@@ -52,22 +39,7 @@ def test_row_that_stands_twice_is_counted(spark: SparkSession) -> None:
     assert computed(spark, ["0x" + name.hex()] * 2) == model([name, name], 10)
 
 
-def test_sum_of_two_sets_is_the_set_of_both() -> None:
-    names = hashes(30)
-
-    assert model(names[:10], 5) + model(names[10:], 5) == model(names, 5)
-    assert Fingerprint.sum([model(names[:10], 5), Fingerprint(), model(names[10:], 5)]) == model(names, 5)
-    assert model(names, 5) - model(names[10:], 5) == model(names[:10], 5)
-    assert Fingerprint.sum([]) == Fingerprint()
-
-
-def test_checksum_stays_within_eight_bytes() -> None:
-    assert Fingerprint(1, 1, FULL_WORD) + Fingerprint(1, 1, 2) == Fingerprint(2, 2, 1)
-    assert Fingerprint(2, 2, 1) - Fingerprint(1, 1, 2) == Fingerprint(1, 1, FULL_WORD)
+def test_halves_that_overflow_are_taken_modulo_eight_bytes() -> None:
     assert fingerprint_of({"rows": 2**31, "bytes": 0, "checksum_high": 2**31 * (2**32 - 1), "checksum_low": 0}) == (
         Fingerprint(2**31, 0, (2**31 * (2**32 - 1) << 32) % 2**64)
     )
-
-
-def test_text_is_one_line_of_fixed_width_hex() -> None:
-    assert str(Fingerprint(3, 900, 255)) == "rows=3 bytes=900 checksum=00000000000000ff"
