@@ -29,8 +29,8 @@ from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
 from spark_export.errors import ArchiveDamaged
-from spark_export.faults import summary
 from spark_export.full_disk import full_disk_told
+from spark_export.incidents import summary
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.report import gather

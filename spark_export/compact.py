@@ -29,17 +29,18 @@ from mailserver.archive.manifest import (
     quarantined_rows,
     seq_before,
 )
+from mailserver.archive.paths import directory_of, staged_data
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.archive import Archive, directory_of, staged_data
 from spark_export.archived_record import check_archive_is_there, hand_over, last_found
 from spark_export.config import CompactConfig
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.faults import Incidents
 from spark_export.full_disk import full_disk_told
+from spark_export.incidents import Incidents
 from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
 from spark_export.plan import Group, last_day, new_layout, plan_groups
+from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
@@ -62,7 +63,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         ArchiveGone: there was an archive, and there is none any more.
         ExportError: a store or the archive cannot be read or written, or another run is at work.
     """
-    archive = Archive(open_storage(spark, config.archive))
+    archive = WritableArchive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
     stores = _describe(config)
     check_archive_is_there(archive, stores)
@@ -108,7 +109,13 @@ class _Compaction:
     """One group of days on its way into the archive."""
 
     def __init__(
-        self, spark: SparkSession, archive: Archive, layout: Layout, stores: Sequence[Store], run: str, now: float
+        self,
+        spark: SparkSession,
+        archive: WritableArchive,
+        layout: Layout,
+        stores: Sequence[Store],
+        run: str,
+        now: float,
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -353,7 +360,7 @@ def _has_files(records: Mapping[str, PeriodRecord], period: str) -> bool:
     return period in records and bool(records[period].files)
 
 
-def _layout(archive: Archive, config: CompactConfig) -> Layout | None:
+def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     """What the archive is partitioned by, None if it is new."""
     layout = archive.layout()
     if layout is not None and (

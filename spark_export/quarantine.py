@@ -10,7 +10,7 @@ from typing import Any
 
 from mailserver.archive.days import day_name
 from mailserver.archive.layout import PERIOD
-from spark_export.archive import QUARANTINE
+from mailserver.archive.paths import QUARANTINE
 from spark_export.storage import Storage
 from spark_export.store import Store
 

@@ -60,7 +60,7 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class PeriodRecord:
     """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
-    them: their rows are in this one now. `snapshot`: its files have second names, see `spark_export.archive`.
+    them: their rows are in this one now. `snapshot`: its files have second names, see `mailserver.archive.paths`.
     `verified_at`: when every file was last read and found to be as recorded, in Unix seconds; 0 if that is not known.
     """
 

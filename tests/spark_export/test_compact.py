@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
+from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import PeriodRecord
@@ -26,7 +27,6 @@ from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, compaction_lock, read_archived
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
-from spark_export.archive import Archive
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.storage import open_storage
 from tests.spark_export.samples import (

@@ -10,13 +10,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveError, Unreadable
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
-from spark_export.archive import Archive
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.inspection import LEAD_S, due, read_contents
-from spark_export.storage import HadoopStorage
 
 A_DAY = 86_400
 A_WEEK = 7 * A_DAY

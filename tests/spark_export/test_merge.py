@@ -13,18 +13,19 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import known_seq
 from spark_export import merge as merge_module
-from spark_export.archive import Archive
 from spark_export.errors import ExportCheckFailed
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.load import write_staged
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.run_report import RunReport
-from spark_export.storage import HadoopStorage, LocalStorage, Storage
+from spark_export.storage import LocalStorage, Storage
 from spark_export.verify import verify
 from tests.spark_export.samples import (
     DAY,

@@ -17,7 +17,7 @@ from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.layout import PartitionBy
-from spark_export.archive import SETTINGS_FILE, SNAPSHOTS
+from mailserver.archive.paths import SETTINGS_FILE, SNAPSHOTS
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.schema import ENVELOPES

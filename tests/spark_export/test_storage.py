@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from mailserver.archive.errors import ArchiveError, Unreadable
 from mailserver.archive.layout import PartitionBy
 from spark_export import storage
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.merge import merge
 from spark_export.read import read_archive
-from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage
+from spark_export.storage import LocalStorage, Storage, open_storage
 from spark_export.verify import verify
 from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
 from tests.synced import watch_syncs
@@ -276,8 +277,8 @@ def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
 def test_files_below_a_directory_have_their_sizes(archive: Storage, tmp_path: Path) -> None:
     fill(tmp_path, "date=1/topic=1/a", "date=1/b", "date=1/_c", "date=1/.d/e", "date=2/f")
 
-    assert archive.files("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
-    assert archive.files("none") == {}
+    assert archive.sizes("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
+    assert archive.sizes("none") == {}
     assert archive.size("date=1/b") == len("date=1/b")
     assert archive.size("date=1/none") is None
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.faults import FaultKind
 from mailserver.archive.layout import PartitionBy
-from spark_export.faults import FaultKind
 from spark_export.merge import merge
 from spark_export.schema import ENVELOPES
 from spark_export.storage import LocalStorage

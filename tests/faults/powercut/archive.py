@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import directory_of, snapshot_of
 from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of, snapshot_of
+from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage
 from tests.faults.powercut.archiving import FIRST, LATE, TOLD
 from tests.faults.powercut.checks import Broken, Expected, check_data_dir
@@ -56,7 +57,7 @@ def _archived(root: Path) -> set[bytes]:
     try:
         storage = LocalStorage(root)
         with storage.locked():
-            whole = Archive(storage)
+            whole = WritableArchive(storage)
             whole.layout()
             whole.repair()
             records = whole.records()
