@@ -22,10 +22,11 @@ import duckdb
 from bench.daemon import Usage, usage
 from bench.plain_export import export_plainly
 from bench.results import CompactionRun
+from mailserver.archive.layout import PartitionBy
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export import read_archive
 from spark_export.compact import compact
-from spark_export.config import CompactConfig, PartitionBy
+from spark_export.config import CompactConfig
 from spark_export.session import spark_session
 
 MASTER = "local[2]"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mailserver.archive.days import day_name
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.days import day_name
 from spark_export.decode import decode_rows
 from spark_export.load import ROW_GROUP_BYTES
 from spark_export.schema import ENVELOPES

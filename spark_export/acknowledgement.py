@@ -6,10 +6,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_export.archive import Archive
+from mailserver.archive.faults import Fault
+from mailserver.archive.manifest import lost_of, quarantined_rows
 from spark_export.errors import ExportError
-from spark_export.faults import Fault, Incidents, Loss
-from spark_export.manifest import lost_of, quarantined_rows
+from spark_export.incidents import Incidents, Loss
+from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
     Raises:
         ExportError: there is no archive, or there is one where all should be lost; or a run is at work on it.
     """
-    archive = Archive(open_storage(spark, path))
+    archive = WritableArchive(open_storage(spark, path))
     if all_is_lost != archive.is_empty():
         raise ExportError(
             f"{archive.url} is not lost as a whole" if all_is_lost else f"there is no archive at {archive.url}"

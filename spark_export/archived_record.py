@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mailserver.archive.manifest import PeriodRecord, known_seq
 from mailserver.errors import MailserverError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.store.sqlite.handoff import read_archived, read_compaction, write_archived
-from spark_export.archive import Archive
 from spark_export.errors import ArchiveGone, ExportError
-from spark_export.faults import Incidents
-from spark_export.manifest import PeriodRecord, known_seq
+from spark_export.incidents import Incidents
+from spark_export.publishing import WritableArchive
 from spark_export.store import Store
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
             _write(store, replace(archived, days=days))
 
 
-def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
+def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) -> None:
     """Take no empty folder, of a disk that is not mounted, say, for a new archive.
 
     Where the archive has nothing, but the record beside a store says that it had, that no longer says so afterwards.
@@ -117,7 +117,7 @@ def check_archive_is_there(archive: Archive, stores: Sequence[Store]) -> None:
         )
 
 
-def last_found(archive: Archive, stores: Sequence[Store]) -> list[LastFound]:
+def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFound]:
     """What is written beside the stores of this archive."""
     found = []
     for store in stores:

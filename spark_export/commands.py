@@ -19,15 +19,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat, log_failure
+from mailserver.archive.days import parse_day
+from mailserver.archive.errors import RecordDamaged
+from mailserver.archive.layout import PartitionBy
+from mailserver.errors import MailserverError
 from mailserver.handoff.last_run import EXIT_DAMAGED
 from mailserver.handoff.last_upkeep import Task
 from spark_export.acknowledgement import acknowledge
 from spark_export.compact import compact
-from spark_export.config import CompactConfig, PartitionBy
-from spark_export.days import parse_day
-from spark_export.errors import ArchiveDamaged, ExportError, RecordDamaged
-from spark_export.faults import summary
+from spark_export.config import CompactConfig
+from spark_export.errors import ArchiveDamaged
 from spark_export.full_disk import full_disk_told
+from spark_export.incidents import summary
 from spark_export.merge import merge
 from spark_export.recording import recorded
 from spark_export.report import gather
@@ -57,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         commands[arguments.command](arguments)
         sys.stdout.flush()
-    except (ExportError, OSError, PySparkException, Py4JError, KeyboardInterrupt) as error:
+    except (MailserverError, OSError, PySparkException, Py4JError, KeyboardInterrupt) as error:
         exit_code, cause = explain(error)
         if not log_failure(cause):
             print(f"spark-export: {cause}", file=sys.stderr)
@@ -69,7 +72,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     """The exit code that an error leads to, and one line on what it is."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
-    if isinstance(error, (ExportError, OSError)):
+    if isinstance(error, (MailserverError, OSError)):
         cause = str(error)
         if isinstance(error, ArchiveDamaged):
             return DAMAGED, cause

@@ -18,18 +18,10 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of, staged_data
-from spark_export.archived_record import check_archive_is_there, hand_over, last_found
-from spark_export.config import CompactConfig
-from spark_export.days import day_name
-from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.faults import Incidents
-from spark_export.fingerprint import Fingerprint, aggregates
-from spark_export.full_disk import full_disk_told
-from spark_export.layout import Layout
-from spark_export.load import Written, read_back, read_periods, write_staged
-from spark_export.manifest import (
+from mailserver.archive.days import day_name
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import (
     DayRecord,
     PeriodRecord,
     lost_of,
@@ -37,8 +29,18 @@ from spark_export.manifest import (
     quarantined_rows,
     seq_before,
 )
+from mailserver.archive.paths import directory_of, staged_data
+from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
+from spark_export.archived_record import check_archive_is_there, hand_over, last_found
+from spark_export.config import CompactConfig
+from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.full_disk import full_disk_told
+from spark_export.incidents import Incidents
+from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
 from spark_export.plan import Group, last_day, new_layout, plan_groups
+from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
@@ -61,7 +63,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         ArchiveGone: there was an archive, and there is none any more.
         ExportError: a store or the archive cannot be read or written, or another run is at work.
     """
-    archive = Archive(open_storage(spark, config.archive))
+    archive = WritableArchive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
     stores = _describe(config)
     check_archive_is_there(archive, stores)
@@ -107,7 +109,13 @@ class _Compaction:
     """One group of days on its way into the archive."""
 
     def __init__(
-        self, spark: SparkSession, archive: Archive, layout: Layout, stores: Sequence[Store], run: str, now: float
+        self,
+        spark: SparkSession,
+        archive: WritableArchive,
+        layout: Layout,
+        stores: Sequence[Store],
+        run: str,
+        now: float,
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -202,7 +210,7 @@ class _Compaction:
         expected: dict[int, Fingerprint] = {}
         found: Counter[tuple[int, int]] = Counter()
         for row in self._source(group, "totals").collect():
-            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + Fingerprint.of(row)
+            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + fingerprint_of(row)
             found[row["store"], row["day"]] += row["rows"]
         for store, days in enumerate(group.wanted):
             for day in days:
@@ -210,7 +218,7 @@ class _Compaction:
                     self._miscounted[store, day.day] = found[store, day.day] - day.envelopes
         if surplus is not None:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
-                expected[row["day"]] -= Fingerprint.of(row)
+                expected[row["day"]] -= fingerprint_of(row)
         return {day: fingerprint for day, fingerprint in expected.items() if fingerprint.rows}
 
     def _lost_and_found(
@@ -231,7 +239,7 @@ class _Compaction:
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
         rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
-        found = {row["day"]: Fingerprint.of(row) for row in rows}
+        found = {row["day"]: fingerprint_of(row) for row in rows}
         return {  # no more than is lost: where `seq_before` is a guess, some of it came later
             day: replace(one, rows=min(one.rows, lost[day][0]), bytes=min(one.bytes, lost[day][1]))
             for day, one in found.items()
@@ -352,7 +360,7 @@ def _has_files(records: Mapping[str, PeriodRecord], period: str) -> bool:
     return period in records and bool(records[period].files)
 
 
-def _layout(archive: Archive, config: CompactConfig) -> Layout | None:
+def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     """What the archive is partitioned by, None if it is new."""
     layout = archive.layout()
     if layout is not None and (

@@ -1,20 +1,12 @@
 """What a compaction is told to do."""
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-MAX_PREFIX_DIGITS = 4
+from mailserver.archive.layout import PartitionBy
 
 VERIFY_WITHIN_DAYS = 7.0
 MAX_VERIFY_DAYS = 3650.0
-
-
-class PartitionBy(Enum):
-    """What a directory below the period holds (`spark_export.layout`). The value is the option's."""
-
-    TOPIC = "topic"
-    TOPIC_PREFIX = "topic-prefix"
 
 
 @dataclass(frozen=True, slots=True)

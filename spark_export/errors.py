@@ -1,9 +1,8 @@
-"""Every error of the export. `str()` is one line for the operator.
+"""What can go wrong with a run, besides the archive itself (`mailserver.archive.errors`). `str()` is one line for the
+operator.
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
-  Unreadable           the disk, or what keeps the file, says that its bytes are not whole
-  RecordDamaged        a record of the archive is not whole
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
   DiskFull             there is no room left: says where, how much there is, and how much it takes
@@ -11,10 +10,11 @@ ExportError
 
 from pathlib import Path
 
+from mailserver.errors import MailserverError
 from mailserver.units import size_text
 
 
-class ExportError(Exception):
+class ExportError(MailserverError):
     """The export could not be done; what was there is as it was."""
 
 
@@ -59,18 +59,6 @@ class DiskFull(ExportError):
         if self.needed is not None:
             said += f", about {size_text(self.needed)} are needed"
         return said
-
-
-class Unreadable(ExportError):
-    """A file of the archive is there, and its bytes cannot be had: the disk is at fault, not the way there."""
-
-
-class RecordDamaged(ExportError):
-    """A record of the archive cannot be read."""
-
-
-class RunAtWork(ExportError):
-    """Another run is at work there: this one has changed nothing."""
 
 
 class ArchiveGone(ExportError):

@@ -12,8 +12,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.errors import MailserverError
 from mailserver.files import NO_ROOM
-from spark_export.errors import DiskFull, ExportError
+from spark_export.errors import DiskFull
 
 SCRATCH_PER_BYTE = 1.5
 """Of what is on its way, for each byte of envelopes: 0.8 GB for a million of 561 bytes (docs/performance.md)."""
@@ -46,7 +47,7 @@ def full_disk_told(spark: SparkSession, archive: str, size: int | None = None) -
         yield
     except DiskFull:
         raise
-    except (ExportError, OSError, PySparkException, Py4JError) as error:
+    except (MailserverError, OSError, PySparkException, Py4JError) as error:
         words = [found.end() for found in _NO_ROOM.finditer(str(error))]
         full = _which(error, words, _local(archive), _scratch(spark), size) if words else None
         if full is None:

@@ -11,17 +11,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
+from mailserver.archive.days import day_name, month_of
+from mailserver.archive.errors import Unreadable
+from mailserver.archive.faults import Fault, FaultKind
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import FileRecord, PeriodRecord
+from mailserver.archive.paths import directory_of, record_of
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of, record_of
-from spark_export.days import day_name, month_of
-from spark_export.errors import Unreadable
-from spark_export.faults import Fault, FaultKind
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout
 from spark_export.load import Written, read_files
-from spark_export.manifest import FileRecord, PeriodRecord
-from spark_export.schema import PERIOD
 from spark_export.session import root_cause
 
 _NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
@@ -34,10 +34,10 @@ LEAD_S = SECONDS_PER_DAY + 2 * 3600
 def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
     """Compare every name and every size with the records: no file is opened."""
     faults = [fault for record in records.values() for fault in _of_period(archive, record)]
-    for name in archive.storage.names(""):
+    for name in archive.files.names(""):
         period = name.removeprefix(f"{PERIOD}=")
         if period != name and period not in records:
-            faults += _unrecorded(period, archive.storage.files(name)) or [
+            faults += _unrecorded(period, archive.files.sizes(name)) or [
                 Fault(period, name, FaultKind.UNRECORDED, 0, "is in no record")
             ]
     for period in sorted(archive.forgotten(records) - {fault.period for fault in faults}):
@@ -71,7 +71,7 @@ def months_gone(records: Iterable[PeriodRecord], found: Mapping[str, int]) -> di
 
 
 def _of_period(archive: Archive, record: PeriodRecord) -> list[Fault]:
-    there = archive.storage.files(directory_of(record.period))
+    there = archive.files.sizes(directory_of(record.period))
     unknown = {path: size for path, size in there.items() if path not in {file.path for file in record.files}}
     return [*archive.faults_of(record), *_unrecorded(record.period, unknown)]
 
@@ -110,7 +110,7 @@ def read_contents(
     for file in files:
         name = f"{directory_of(record.period)}/{file.path}"
         try:
-            if file.sha256 and (found := archive.storage.digest(name)) != file.sha256:
+            if file.sha256 and (found := archive.files.digest(name)) != file.sha256:
                 cause = f"is damaged: its bytes have SHA-256 {found[:16]}.. instead of {file.sha256[:16]}.."
                 faults.append(_damaged(record, file, cause))
         except Unreadable as error:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mailserver.archive.days import utc_text
 from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
 from mailserver.store.sqlite.handoff import last_run, last_upkeep
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.days import utc_text
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
 from spark_export.overdue import waiting_since

@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import FILE_BYTES, PERIOD, Layout
+from mailserver.archive.manifest import FileRecord
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.fingerprint import Fingerprint, aggregates
-from spark_export.layout import FILE_BYTES, Layout
-from spark_export.manifest import FileRecord
-from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.aggregates import aggregates, fingerprint_of
+from spark_export.schema import ENVELOPES
 from spark_export.transform import arranged
 
 TASK_BYTES = 64 * 1024 * 1024
@@ -129,7 +130,7 @@ def read_files(spark: SparkSession, layout: Layout, base: str, paths: Sequence[s
     for row in found:
         directory, *names = unquote(row["file"]).split("/")[-3:]
         period, path, day = directory.removeprefix(f"{PERIOD}="), "/".join(names), row["day"]
-        days[period][day].append(Fingerprint.of(row))
+        days[period][day].append(fingerprint_of(row))
         first, last = created[period].get(day, (row["first"], row["last"]))
         created[period][day] = (min(first, row["first"]), max(last, row["last"]))
         before = files[period].get(path, FileRecord(path, row["file_size"], 0))

@@ -22,31 +22,33 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.handoff.last_run import ArchivedDay
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import (
+from mailserver.archive.days import day_name, month_name, month_of
+from mailserver.archive.faults import Fault, FaultKind
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
+from mailserver.archive.paths import (
     DAMAGED,
     RECORDS,
     SNAPSHOTS,
-    Archive,
     damaged_of,
     directory_of,
     record_of,
     snapshot_of,
     staged_data,
 )
+from mailserver.handoff.last_run import ArchivedDay
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archived_record import LastFound
-from spark_export.days import day_name, month_name, month_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
-from spark_export.faults import Fault, FaultKind, Incident, Incidents
-from spark_export.fingerprint import Fingerprint, aggregates
+from spark_export.incidents import Incident, Incidents
 from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
-from spark_export.layout import Layout
 from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
-from spark_export.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
-from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.publishing import WritableArchive
+from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,14 @@ class Mending:
     """Finds what is wrong with an archive, whose lock the caller holds, and mends it."""
 
     def __init__(
-        self, spark: SparkSession, archive: Archive, layout: Layout, run: str, *, now: float, incidents: Incidents
+        self,
+        spark: SparkSession,
+        archive: WritableArchive,
+        layout: Layout,
+        run: str,
+        *,
+        now: float,
+        incidents: Incidents,
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -243,7 +252,7 @@ class Mending:
     def _mend_period(self, record: PeriodRecord, run: str) -> PeriodRecord:
         """Have a period's record say what is there, and nothing else be there."""
         directory = directory_of(record.period)
-        there = self._archive.storage.files(directory)
+        there = self._archive.storage.sizes(directory)
         aside = damaged_of(record.period, record.run)
         for file in record.files:
             if there.get(file.path) != file.bytes and self._restore(record, file, there, aside):
@@ -257,7 +266,7 @@ class Mending:
         if any(restored):
             contents = read_contents(self._spark, self._archive, self._layout, record, present)
         good = {file.path for file in contents.good}
-        for path in sorted(self._archive.storage.files(directory).keys() - good):
+        for path in sorted(self._archive.storage.sizes(directory).keys() - good):
             self._archive.set_aside(f"{directory}/{path}", f"{aside}/{path}")
         mended = self._mended(record, contents, run)
         if mended.run != record.run and mended.files:
@@ -307,7 +316,7 @@ class Mending:
 
     def _set_aside_all(self, incident: Incident) -> None:
         directory = directory_of(incident.period)
-        for path in self._archive.storage.files(directory):
+        for path in self._archive.storage.sizes(directory):
             self._archive.set_aside(f"{directory}/{path}", f"{damaged_of(incident.period, NO_RECORD)}/{path}")
         self._archive.storage.remove(directory)  # it has no file
         self._set_second_names_aside(incident.period, NO_RECORD)
@@ -316,14 +325,14 @@ class Mending:
         """Keep what may be the last copy of a period that no record speaks of; its rows are taken in from there."""
         second = f"{SNAPSHOTS}/{directory_of(period)}"
         for name in self._archive.storage.names(second):
-            for path in self._archive.storage.files(f"{second}/{name}"):
+            for path in self._archive.storage.sizes(f"{second}/{name}"):
                 self._archive.set_aside(f"{second}/{name}/{path}", f"{damaged_of(period, run)}/{path}")
         self._archive.storage.remove(second)  # it has no file
 
     def _take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         """Add what is whole of the files that were set aside, and not in the archive, to their days."""
         base = damaged_of(incident.period, incident.run)
-        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.files(base)]
+        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.sizes(base)]
         older = [path for path in self._second_names(incident) if path not in self._read_again]
         self._read_again.update(older)
         if not aside and not older:
@@ -343,7 +352,7 @@ class Mending:
             f"{self._archive.url}/{name}/{path}"
             for name in self._archive.older_snapshots()
             if name.startswith(wanted)
-            for path in self._archive.storage.files(name)
+            for path in self._archive.storage.sizes(name)
         ]
 
     def _new_rows(self, paths: Mapping[str, Sequence[str]], records: Mapping[str, PeriodRecord]) -> DataFrame:
@@ -368,7 +377,7 @@ class Mending:
     def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
         new = {
-            row["day"]: Fingerprint.of(row)
+            row["day"]: fingerprint_of(row)
             for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
         }
         if not new:

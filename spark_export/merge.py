@@ -9,20 +9,23 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.archive import existing_layout
+from mailserver.archive.days import day_of, month_name, month_of
+from mailserver.archive.faults import FaultKind
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import DayRecord, PeriodRecord
+from mailserver.archive.paths import directory_of, staged_data
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of, existing_layout, staged_data
 from spark_export.archived_record import withdraw
-from spark_export.days import day_of, month_name, month_of
 from spark_export.errors import ExportCheckFailed
-from spark_export.faults import FaultKind, Incidents
-from spark_export.fingerprint import Fingerprint
 from spark_export.full_disk import full_disk_told
-from spark_export.layout import Layout
+from spark_export.incidents import Incidents
 from spark_export.load import Written, read_back, read_periods, write_staged
-from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.mending import Mending
+from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
-from spark_export.schema import ENVELOPES, PERIOD
+from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,7 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
         ExportCheckFailed: a month was written wrongly; it is not published.
         ExportError: there is no archive, it cannot be read or written, or another run is at work.
     """
-    archive = Archive(open_storage(spark, path))
+    archive = WritableArchive(open_storage(spark, path))
     report = RunReport("merge", run, archive.url, now)
     layout = existing_layout(archive)
     with archive.storage.locked():
@@ -86,7 +89,7 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
 
 def _merge_month(
     spark: SparkSession,
-    archive: Archive,
+    archive: WritableArchive,
     layout: Layout,
     run: str,
     month: str,

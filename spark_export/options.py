@@ -15,8 +15,9 @@ from typing import Any
 from cronsim import CronSim, CronSimError
 
 from mailserver.app.logs import LogFormat
-from spark_export.config import MAX_PREFIX_DIGITS, MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS, PartitionBy
-from spark_export.days import parse_day
+from mailserver.archive.days import parse_day
+from mailserver.archive.layout import MAX_PREFIX_DIGITS, PartitionBy
+from spark_export.config import MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS
 
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
 

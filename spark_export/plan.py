@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mailserver.archive.days import day_of
+from mailserver.archive.layout import Layout, choose_layout
+from mailserver.archive.manifest import PeriodRecord, known_seq
 from spark_export.config import CompactConfig
-from spark_export.days import day_of
-from spark_export.layout import Layout, choose_layout
-from spark_export.manifest import PeriodRecord, known_seq
 from spark_export.store import Store, StoreDay
 
 GROUP_BYTES = 4 * 1024**3

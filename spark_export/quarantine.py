@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from spark_export.archive import QUARANTINE
-from spark_export.days import day_name
-from spark_export.schema import PERIOD
+from mailserver.archive.days import day_name
+from mailserver.archive.layout import PERIOD
+from mailserver.archive.paths import QUARANTINE
 from spark_export.storage import Storage
 from spark_export.store import Store
 

@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.archive import Archive, existing_layout
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import SNAPSHOTS, directory_of, snapshot_of
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import SNAPSHOTS, Archive, directory_of, existing_layout, snapshot_of
-from spark_export.layout import Layout
 from spark_export.load import read_periods
-from spark_export.manifest import PeriodRecord
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 
@@ -60,7 +61,7 @@ def _frame(
     spark: SparkSession, archive: Archive, layout: Layout, records: list[PeriodRecord], topics: list[str] | None
 ) -> DataFrame:
     parts = []
-    for held in (True, False):  # of some, files have second names, which stay; see `spark_export.archive`
+    for held in (True, False):  # of some, files have second names, which stay; see `mailserver.archive.paths`
         directories = [
             directory
             for record in records
@@ -78,7 +79,7 @@ def _frame(
 
 def _has_snapshot(archive: Archive, record: PeriodRecord) -> bool:
     """Whether a period's second names are there: a copy of the archive may do without."""
-    return record.snapshot and bool(archive.storage.names(snapshot_of(record)))
+    return record.snapshot and bool(archive.files.names(snapshot_of(record)))
 
 
 def _directories(layout: Layout, record: PeriodRecord, snapshot: str | None, topics: list[str] | None) -> list[str]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mailserver.archive.days import month_of
+from mailserver.archive.errors import ArchiveBusy
 from mailserver.handoff.archived import CompactionRunning
 from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
@@ -22,8 +24,7 @@ from mailserver.handoff.last_run import (
     CompactionRecordError,
 )
 from mailserver.store.sqlite.handoff import compaction_lock, read_compaction, write_compaction
-from spark_export.days import month_of
-from spark_export.errors import ExportError, RunAtWork
+from spark_export.errors import ExportError
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[in
         try:
             yield recording
             _end(records, lambda record: _succeeded(record, recording))
-        except RunAtWork as error:  # on the archive: the last run is still what it was
+        except ArchiveBusy as error:  # on the archive: the last run is still what it was
             for store, record in records.items():
                 _write(store, before[store] or _failed(record, *explain(error)))
             raise

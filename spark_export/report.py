@@ -6,8 +6,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_export.archive import Archive, existing_layout
-from spark_export.days import utc_text
+from mailserver.archive.archive import Archive, existing_layout
+from mailserver.archive.days import utc_text
 from spark_export.read import read_archive
 from spark_export.storage import open_storage
 

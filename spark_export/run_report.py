@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mailserver.archive.days import utc_text
+from mailserver.archive.faults import Fault
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.handoff.last_run import ArchivedDay, ArchiveFigures
-from spark_export.days import utc_text
-from spark_export.faults import Fault, Loss, summary
-from spark_export.manifest import PeriodRecord
+from spark_export.incidents import Loss, summary
 
 
 @dataclass(slots=True)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mailserver.archive.days import utc_text
 from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task
 from mailserver.store.sqlite.handoff import read_compaction
-from spark_export.days import utc_text
 from spark_export.errors import ExportError
 from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due
 from spark_export.overdue import waiting_since

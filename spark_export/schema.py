@@ -14,12 +14,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-PERIOD = "date"
-"""Partition column: the UTC day of reception, `2026-11-20`, or the month, `2026-11`, that its days were merged into."""
-
-TOPIC_PREFIX = "topic_prefix"
-"""Partition column: the first hex digits of the topic, without `0x`."""
-
 
 def _required(name: str, kind: type) -> StructField:
     return StructField(name, kind(), nullable=False)

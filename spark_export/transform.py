@@ -1,10 +1,10 @@
 """From rows of stores to rows of the archive: DataFrame in, DataFrame out, no session, paths or clock."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_export.layout import Layout
-from spark_export.schema import ENVELOPES, PERIOD
+from mailserver.archive.layout import PERIOD, Layout, PartitionBy
+from spark_export.schema import ENVELOPES
 
 PLACE = ["store", "seq"]
 """What tells a stored row from every other of a run."""
@@ -50,8 +50,13 @@ def arranged(envelopes: DataFrame, layout: Layout, tasks: int) -> DataFrame:
         prefixes = 16**layout.prefix_digits
         prefix = F.conv(F.col(layout.column), 16, 10).cast("int")
         group = F.crc32(F.col(PERIOD).cast("binary")) * prefixes + prefix
-    placed = envelopes.withColumn(layout.column, layout.expression()).withColumn(
+    placed = envelopes.withColumn(layout.column, partition_of(layout)).withColumn(
         _TASK, F.pmod(group, F.lit(tasks)).cast("int")
     )
     order = dict.fromkeys([PERIOD, layout.column, "topic", "created", "hash"])
     return placed.repartitionById(tasks, _TASK).drop(_TASK).sortWithinPartitions(*order)
+
+
+def partition_of(layout: Layout) -> Column:
+    """`Layout.value` of column `topic`."""
+    return F.col("topic") if layout.by is PartitionBy.TOPIC else F.substring("topic", 3, layout.prefix_digits)

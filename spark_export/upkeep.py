@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mailserver.archive.errors import ArchiveBusy
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
 from mailserver.store.sqlite.handoff import read_upkeep, upkeep_lock_file, write_upkeep
-from spark_export.errors import ExportError, RunAtWork
+from spark_export.errors import ExportError
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def recorded_upkeep(
             _write(store, task, record)
         try:
             yield
-        except RunAtWork:  # of another task: the last run is still what it was
+        except ArchiveBusy:  # of another task: the last run is still what it was
             for store, last in before.items():
                 _write(store, task, last)
             raise
@@ -90,7 +91,7 @@ def _locked(store: Path, task: Task) -> Iterator[None]:
                 open_descriptor(upkeep_lock_file(store, task), os.O_RDWR | os.O_CREAT, 0o644)
             )
             if not try_lock(descriptor):
-                raise RunAtWork(f"{store}: another run of {task.value} (pid {read_holder(descriptor)}) is at work")
+                raise ExportError(f"{store}: another run of {task.value} (pid {read_holder(descriptor)}) is at work")
             write_holder(descriptor)
         except OSError as error:
             raise ExportError(f"cannot lock {upkeep_lock_file(store, task)}: {error.strerror or error}") from error

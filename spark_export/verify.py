@@ -8,10 +8,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_export.archive import Archive, existing_layout
+from mailserver.archive.archive import existing_layout
+from mailserver.archive.faults import Fault
 from spark_export.archived_record import withdraw
-from spark_export.faults import Fault, Incidents, Loss
+from spark_export.incidents import Incidents, Loss
 from spark_export.mending import Mending
+from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
 
 
@@ -55,7 +57,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
         ExportError: there is no archive, its records cannot be read or written, or a run is at work on it.
     """
     now = time.time() if now is None else now
-    archive = Archive(open_storage(spark, path))
+    archive = WritableArchive(open_storage(spark, path))
     layout = existing_layout(archive)
     with archive.storage.locked():
         incidents = Incidents(archive.storage)

@@ -48,6 +48,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
 }
 EXPORT_SEES = (
     "mailserver.app.logs",
+    "mailserver.archive",
     "mailserver.codec.keccak",
     "mailserver.errors",
     "mailserver.files",

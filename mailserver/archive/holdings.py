@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from mailserver.errors import MailserverError
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault
 from mailserver.files import open_descriptor, try_lock
 from mailserver.handoff.json_records import Record, count_of, day_text, field_of, read_record
 
@@ -22,17 +22,6 @@ _MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 _LOCK_FILE = "_lock"
 _RECORDS = "_records"
-
-
-class ArchiveFault(MailserverError):
-    """The archive does not hold what it should. `str()` is one line for the operator."""
-
-
-class ArchiveBusy(MailserverError):
-    """A run is at work on the archive: periods are changing their places."""
-
-    def __str__(self) -> str:
-        return "a run is at work on the archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ def _left_alone(archive: Path) -> Iterator[None]:
             yield
             return
         if not try_lock(descriptor, shared=True):
-            raise ArchiveBusy
+            raise ArchiveBusy("a run is at work on the archive")
         yield
 
 

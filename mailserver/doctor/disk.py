@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.app.config import Config
-from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, local_folder
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault
+from mailserver.archive.holdings import check_day, local_folder
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailserver.archive.holdings import ArchiveBusy, ArchiveFault, check_day, local_folder
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault
+from mailserver.archive.holdings import check_day, local_folder
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.live.intake import Clock

@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
+from mailserver.archive.days import day_of
 from mailserver.client.mail_client import MailClient, connect
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.interface import NewEnvelope
@@ -30,7 +31,6 @@ from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32, Envelope, encode_envelope, mine
 from mailserver.waku.payload import key_from_password
-from spark_export.days import day_of
 from tests.faults.report import Report, Row
 from tests.integration.daemons import Daemon, running_daemon
 from tests.mailservers import NEWS

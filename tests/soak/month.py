@@ -19,12 +19,12 @@ import aiohttp
 
 from bench.daemon import usage
 from bench.data import Distribution, Topics
+from mailserver.archive.days import day_of
+from mailserver.archive.manifest import decode_record, visible
 from mailserver.errors import ConnectionLost
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import key_from_password
-from spark_export.days import day_of
-from spark_export.manifest import decode_record, visible
 from tests.integration.daemons import PROGRAM, Daemon, running_daemon
 from tests.moved_clock import MovedClock
 from tests.soak.model import SECONDS_PER_DAY, Model, make_envelopes

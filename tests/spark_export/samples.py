@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from mailserver.archive.layout import PartitionBy
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
-from spark_export.config import CompactConfig, PartitionBy
+from spark_export.config import CompactConfig
 from spark_export.recording import locked_stores
 from spark_export.run_report import RunReport
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.manifest import DayRecord, PeriodRecord
 from mailserver.store.sqlite.handoff import read_archived
 from spark_export.archived_record import hand_over
 from spark_export.errors import ExportError
-from spark_export.fingerprint import Fingerprint
-from spark_export.manifest import DayRecord, PeriodRecord
 from spark_export.store import Store, StoreDay
 
 DAY = 20_000  # 2024-10-04

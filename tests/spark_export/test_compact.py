@@ -16,6 +16,10 @@ from pyspark.sql import functions as F
 
 import spark_export.compact as compact_module
 import spark_export.plan as plan_module
+from mailserver.archive.archive import Archive
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.backup import copy_store as copy_moment
@@ -23,11 +27,7 @@ from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, compaction_lock, read_archived
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export import load
-from spark_export.archive import Archive
-from spark_export.config import PartitionBy
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.layout import Layout
-from spark_export.manifest import PeriodRecord
 from spark_export.storage import open_storage
 from tests.spark_export.samples import (
     CHAT,
@@ -554,7 +554,7 @@ def test_second_run_at_once_on_an_archive_is_refused(spark: SparkSession, store:
 
     with (
         open_storage(spark, str(archive)).locked(),
-        pytest.raises(ExportError, match=r"another run \(pid \d+\) is at work"),
+        pytest.raises(ArchiveError, match=r"another run \(pid \d+\) is at work"),
     ):
         compact_into(spark, archive, store)
 
@@ -578,7 +578,7 @@ def test_foreign_directories_are_refused(spark: SparkSession, store: Path, archi
     put(store, envelopes(3))
     (archive / f"date={FIRST}").mkdir(parents=True)
 
-    with pytest.raises(ExportError, match="is not an archive of ours"):
+    with pytest.raises(ArchiveError, match="is not an archive of ours"):
         compact_into(spark, archive, store)
 
 
@@ -590,7 +590,7 @@ def test_archive_of_a_later_version_is_left_alone(spark: SparkSession, store: Pa
     put(store, envelopes(3, first=50))
     before = tree(archive)
 
-    with pytest.raises(ExportError, match="has version 2, this program knows 1"):
+    with pytest.raises(ArchiveError, match="has version 2, this program knows 1"):
         compact_into(spark, archive, store, run="run-2")
 
     assert tree(archive) == before

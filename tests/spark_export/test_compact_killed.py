@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
+from mailserver.archive.days import day_name
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import snapshot_of
 from mailserver.store.sqlite.handoff import read_archived
 from spark_export import compact as compact_module
-from spark_export.archive import Archive, snapshot_of
-from spark_export.days import day_name
-from spark_export.manifest import PeriodRecord
+from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage, open_storage
 from tests.spark_export.samples import (
     DAY,
@@ -210,7 +212,7 @@ def test_run_killed_at_any_change_of_publishing_is_done_by_the_next(
     outcomes = []
     for at in itertools.count():
         case = begun.copy(tmp_path / str(at))
-        archive = Archive(open_storage(spark, str(case.archive)))
+        archive = WritableArchive(open_storage(spark, str(case.archive)))
         try:
             with dying(monkeypatch, CHANGES, at):
                 archive.publish(run, records)
@@ -235,12 +237,12 @@ def test_repair_killed_at_any_change_is_done_by_the_next(
     begun, run, records = publishing
     killed = begun.copy(tmp_path / "killed")
     with dying(monkeypatch, [(LocalStorage, "put")], 1), pytest.raises(Killed):  # one day is in its place
-        Archive(open_storage(spark, str(killed.archive))).publish(run, records)
+        WritableArchive(open_storage(spark, str(killed.archive))).publish(run, records)
     for at in itertools.count():
         case = killed.copy(tmp_path / str(at))
         try:
             with dying(monkeypatch, CHANGES, at):
-                Archive(open_storage(spark, str(case.archive))).repair()
+                WritableArchive(open_storage(spark, str(case.archive))).repair()
         except Killed:
             case.assert_whole()
             case.run(spark, "run-3")
@@ -262,9 +264,9 @@ def test_files_replaced_by_a_run_that_was_killed_are_kept_for_their_readers(
         (old,) = (case.archive / "_snapshots").glob(f"date={FIRST}/run=run-1-*")
         os.utime(old, (0, 0))  # published long ago
         with contextlib.suppress(Killed), dying(monkeypatch, [(LocalStorage, "write"), (LocalStorage, "touch")], at):
-            Archive(open_storage(spark, str(case.archive))).publish(run, records)
+            WritableArchive(open_storage(spark, str(case.archive))).publish(run, records)
 
-        Archive(open_storage(spark, str(case.archive))).repair()
+        WritableArchive(open_storage(spark, str(case.archive))).repair()
 
         replaced = case.records()[FIRST].run == run
         assert old.exists()

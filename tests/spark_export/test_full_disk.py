@@ -8,6 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.archive.errors import ArchiveError
+from mailserver.errors import MailserverError
 from spark_export.errors import DiskFull, ExportError
 from spark_export.full_disk import full_disk_told
 
@@ -36,7 +38,7 @@ def told(spark: SparkSession, archive: object, error: Exception, size: int | Non
     try:
         with full_disk_told(spark, str(archive), size):
             raise error
-    except (ExportError, OSError, PySparkException) as raised:
+    except (MailserverError, OSError, PySparkException) as raised:
         return raised
 
 
@@ -66,7 +68,9 @@ def test_trace_of_spark_tells_who_was_writing(
 
 
 def test_error_with_a_name_tells_by_it(spark: SparkSession, tmp_path: Path, scratch: Path) -> None:
-    of_archive = told(spark, tmp_path / "a", ExportError(f"cannot write {tmp_path}/a/_runs/1: No space left on device"))
+    of_archive = told(
+        spark, tmp_path / "a", ArchiveError(f"cannot write {tmp_path}/a/_runs/1: No space left on device")
+    )
     of_scratch = told(spark, tmp_path / "a", no_room(scratch / "tmp1" / "file"))
 
     assert isinstance(of_archive, DiskFull)

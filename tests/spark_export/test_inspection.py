@@ -10,14 +10,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_export.archive import Archive
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportError, Unreadable
-from spark_export.fingerprint import Fingerprint
+from mailserver.archive.archive import Archive
+from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.inspection import LEAD_S, due, read_contents
-from spark_export.layout import Layout
-from spark_export.manifest import DayRecord, FileRecord, PeriodRecord
-from spark_export.storage import HadoopStorage
 
 A_DAY = 86_400
 A_WEEK = 7 * A_DAY
@@ -96,7 +95,7 @@ def test_file_on_a_machine_that_cannot_be_reached_is_not_taken_for_damaged(
     (record,) = records([0]).values()
     files = [replace(file, sha256=sha256) for file in record.files]
 
-    with pytest.raises((Py4JJavaError, ExportError), match="Connection refused") as caught:
+    with pytest.raises((Py4JJavaError, ArchiveError), match="Connection refused") as caught:
         read_contents(
             spark, unreachable, Layout(PartitionBy.TOPIC_PREFIX, 1), replace(record, files=tuple(files)), files
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.archive.days import day_of, utc_text
 from mailserver.handoff.last_run import EXIT_DAMAGED, ArchivedDay, ArchiveFigures, Compaction
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.sqlite.handoff import (
@@ -19,7 +20,6 @@ from mailserver.store.sqlite.handoff import (
     write_upkeep,
 )
 from spark_export.cli import main
-from spark_export.days import day_of, utc_text
 from spark_export.upkeep import recorded_upkeep
 from tests.spark_export.samples import DAY_S, envelope, put
 

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
+from mailserver.archive.faults import FaultKind
+from mailserver.archive.layout import PartitionBy
+from mailserver.archive.manifest import PeriodRecord, lost_of
 from mailserver.handoff.last_run import ArchivedDay, ArchiveFigures, Compaction
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.handoff import compaction_file, read_archived, read_compaction, write_compaction
 from spark_export import load
 from spark_export.acknowledgement import acknowledge
-from spark_export.archive import Archive
-from spark_export.config import PartitionBy
 from spark_export.errors import ArchiveGone, ExportCheckFailed, ExportError
-from spark_export.faults import FaultKind
-from spark_export.manifest import PeriodRecord, lost_of
 from spark_export.mending import Mending
 from spark_export.merge import merge
 from spark_export.read import read_archive

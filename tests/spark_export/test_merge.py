@@ -13,18 +13,19 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from mailserver.archive.archive import Archive
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import known_seq
 from spark_export import merge as merge_module
-from spark_export.archive import Archive
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout
+from spark_export.errors import ExportCheckFailed
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.load import write_staged
-from spark_export.manifest import known_seq
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.run_report import RunReport
-from spark_export.storage import HadoopStorage, LocalStorage, Storage
+from spark_export.storage import LocalStorage, Storage
 from spark_export.verify import verify
 from tests.spark_export.samples import (
     DAY,
@@ -270,14 +271,14 @@ def test_wrong_month_is_not_published(spark: SparkSession, folder: Path, monkeyp
 
 
 def test_merge_needs_an_archive(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="there is no archive at"):
+    with pytest.raises(ArchiveError, match="there is no archive at"):
         merge(spark, str(tmp_path / "none"), now=NOW, run="merge-1")
 
     assert not (tmp_path / "none").exists()
 
 
 def test_two_runs_at_once_are_refused(spark: SparkSession, folder: Path) -> None:
-    with LocalStorage(folder / "archive").locked(), pytest.raises(ExportError, match="another run"):
+    with LocalStorage(folder / "archive").locked(), pytest.raises(ArchiveError, match="another run"):
         merged(spark, folder)
 
 

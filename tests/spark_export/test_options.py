@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from mailserver.archive.layout import MAX_PREFIX_DIGITS
 from spark_export.cli import main
-from spark_export.config import MAX_PREFIX_DIGITS
 from spark_export.options import (
     LAST_OPTIONS,
     REPORT_OPTIONS,

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
-from spark_export.archive import SETTINGS_FILE, SNAPSHOTS
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportError
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.layout import PartitionBy
+from mailserver.archive.paths import SETTINGS_FILE, SNAPSHOTS
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.schema import ENVELOPES
@@ -286,7 +286,7 @@ def test_archive_of_a_later_version_is_refused(spark: SparkSession, unmerged: Pa
     settings = json.loads((copy / SETTINGS_FILE).read_text())
     (copy / SETTINGS_FILE).write_text(json.dumps(settings | {"version": 2}))
 
-    with pytest.raises(ExportError, match=r"_archive\.json has version 2, this program knows 1"):
+    with pytest.raises(ArchiveError, match=r"_archive\.json has version 2, this program knows 1"):
         read_archive(spark, str(copy))
 
 
@@ -295,15 +295,15 @@ def test_record_of_a_later_version_is_refused(spark: SparkSession, unmerged: Pat
     record = copy / "_records" / "2024-10-04.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"version": 2}))
 
-    with pytest.raises(ExportError, match=r"2024-10-04\.json has version 2"):
+    with pytest.raises(ArchiveError, match=r"2024-10-04\.json has version 2"):
         read_archive(spark, str(copy))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 1, "partition_by": "moon"}'])
-def test_damaged_settings_are_an_export_error(spark: SparkSession, tmp_path: Path, text: str) -> None:
+def test_damaged_settings_are_an_archive_error(spark: SparkSession, tmp_path: Path, text: str) -> None:
     (tmp_path / SETTINGS_FILE).write_text(text)
 
-    with pytest.raises(ExportError, match=r"_archive\.json is damaged"):
+    with pytest.raises(ArchiveError, match=r"_archive\.json is damaged"):
         read_archive(spark, str(tmp_path))
 
 
@@ -311,10 +311,10 @@ def test_what_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "foreign" / "date=2024-10-04").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(ExportError, match=r"foreign is not an archive of ours: it has date=2024-10-04"):
+    with pytest.raises(ArchiveError, match=r"foreign is not an archive of ours: it has date=2024-10-04"):
         read_archive(spark, str(tmp_path / "foreign"))
     for name in ("empty", "nothing"):
-        with pytest.raises(ExportError, match=f"there is no archive at .*{name}"):
+        with pytest.raises(ArchiveError, match=f"there is no archive at .*{name}"):
             read_archive(spark, str(tmp_path / name))
 
 

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from mailserver.archive.days import month_of
+from mailserver.archive.errors import ArchiveBusy
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.manifest import DayRecord, PeriodRecord
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, ArchivedDay, ArchiveFigures, Compaction, CompactionState
 from mailserver.store.sqlite.handoff import (
     compaction_file,
@@ -14,10 +18,7 @@ from mailserver.store.sqlite.handoff import (
     read_compaction,
     write_compaction,
 )
-from spark_export.days import month_of
-from spark_export.errors import ExportError, RunAtWork
-from spark_export.fingerprint import Fingerprint
-from spark_export.manifest import DayRecord, PeriodRecord
+from spark_export.errors import ExportError
 from spark_export.recording import recorded
 from spark_export.run_report import archived_days
 from tests.spark_export.samples import DAY
@@ -128,8 +129,8 @@ def test_run_that_the_archive_refuses_leaves_what_the_last_one_said(store: Path,
     if has_run:
         write_compaction(store, EARLIER)
 
-    with pytest.raises(RunAtWork), recorded([store], explain):
-        raise RunAtWork("another run (pid 7) is at work on the archive")
+    with pytest.raises(ArchiveBusy), recorded([store], explain):
+        raise ArchiveBusy("another run (pid 7) is at work on the archive")
 
     record = record_of(store)
     if has_run:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.errors import ArchiveError
 from mailserver.store.interface import NewEnvelope
-from spark_export.errors import ExportError
 from spark_export.report import DayStatistics, class_width, gather
 from tests.spark_export.samples import DAY, DAY_S, compact_into, envelope, envelopes, put, visible_files
 
@@ -57,5 +57,5 @@ def test_classes_of_sizes_are_quarters_of_a_doubling_without_a_gap() -> None:
 
 
 def test_report_needs_an_archive(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="there is no archive"):
+    with pytest.raises(ArchiveError, match="there is no archive"):
         gather(spark, str(tmp_path), now=0.0)

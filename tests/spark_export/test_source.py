@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertSchemaEqual
 
+from mailserver.archive.fingerprint import Fingerprint
 from spark_export import source
-from spark_export.fingerprint import Fingerprint
+from spark_export.aggregates import fingerprint_of
 from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
 from spark_export.source import StoreRange, StoreSource, options_of
 from spark_export.store import Store, StoreDay, describe
@@ -137,7 +138,7 @@ def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatc
 
     found: dict[int, Fingerprint] = {}
     for row in read([stepped], [stepped.days], "totals"):
-        found[row["day"]] = found.get(row["day"], Fingerprint()) + Fingerprint.of(row)
+        found[row["day"]] = found.get(row["day"], Fingerprint()) + fingerprint_of(row)
 
     hits = envelopes(4) + envelopes(2, first=20)
     checksum = sum(int.from_bytes(hit.hash[:8], "big") for hit in hits) % 2**64
@@ -170,7 +171,7 @@ def test_hash_of_another_length_is_zeros_in_keys_as_in_totals(tmp_path: Path, ke
 
     assert keys[0]["hash"] == "0x" + bytes(16).hex()
     checksum = sum(int(key["hash"][2:18], 16) for key in keys) % 2**64
-    assert Fingerprint.of(totals) == Fingerprint(3, sum(key["size"] for key in keys), checksum)
+    assert fingerprint_of(totals) == Fingerprint(3, sum(key["size"] for key in keys), checksum)
 
 
 @pytest.mark.spark

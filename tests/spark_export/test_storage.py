@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.layout import PartitionBy
 from spark_export import storage
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportError, Unreadable
+from spark_export.hadoop_storage import HadoopStorage
 from spark_export.merge import merge
 from spark_export.read import read_archive
-from spark_export.storage import HadoopStorage, LocalStorage, Storage, open_storage
+from spark_export.storage import LocalStorage, Storage, open_storage
 from spark_export.verify import verify
 from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
 from tests.synced import watch_syncs
@@ -54,8 +55,8 @@ def test_scheme_chooses_the_storage(spark: SparkSession, tmp_path: Path) -> None
     assert {found.url for found in local} == {f"file://{tmp_path}"}
 
 
-def test_unknown_scheme_is_an_export_error(spark: SparkSession) -> None:
-    with pytest.raises(ExportError, match=r'cannot open moon://there: .*No FileSystem for scheme "moon"'):
+def test_unknown_scheme_is_an_archive_error(spark: SparkSession) -> None:
+    with pytest.raises(ArchiveError, match=r'cannot open moon://there: .*No FileSystem for scheme "moon"'):
         open_storage(spark, "moon://there")
 
 
@@ -154,8 +155,8 @@ def test_put_makes_the_directory_above(archive: Storage, tmp_path: Path) -> None
     assert list(tree(tmp_path)) == ["_staging/replaced/date=1/file"]
 
 
-def test_put_of_nothing_is_an_export_error(archive: Storage, tmp_path: Path) -> None:
-    with pytest.raises(ExportError):
+def test_put_of_nothing_is_an_archive_error(archive: Storage, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError):
         archive.put("none", "date=1")
 
     assert tree(tmp_path) == {}
@@ -192,7 +193,7 @@ def test_local_put_does_without_an_exchange(tmp_path: Path, monkeypatch: pytest.
 
 def test_second_run_is_refused(opener: Opener, archive: Storage, tmp_path: Path) -> None:
     with archive.locked():
-        with pytest.raises(ExportError, match=rf"another run \(pid {os.getpid()}.*\) is at work on .*{tmp_path}"):
+        with pytest.raises(ArchiveError, match=rf"another run \(pid {os.getpid()}.*\) is at work on .*{tmp_path}"):
             opener(tmp_path).locked().__enter__()
         assert archive.read("none") is None
 
@@ -216,7 +217,7 @@ def test_lock_ends_with_an_error(opener: Opener, archive: Storage, tmp_path: Pat
 def test_hadoop_says_what_to_do_about_the_lock_of_a_killed_run(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "_lock").write_text("pid 7 on host")
 
-    with pytest.raises(ExportError, match=r"pid 7 on host.* if it was killed, delete _lock there"):
+    with pytest.raises(ArchiveError, match=r"pid 7 on host.* if it was killed, delete _lock there"):
         HadoopStorage(spark, f"file://{tmp_path}").locked().__enter__()
 
     assert (tmp_path / "_lock").read_text() == "pid 7 on host"
@@ -276,8 +277,8 @@ def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
 def test_files_below_a_directory_have_their_sizes(archive: Storage, tmp_path: Path) -> None:
     fill(tmp_path, "date=1/topic=1/a", "date=1/b", "date=1/_c", "date=1/.d/e", "date=2/f")
 
-    assert archive.files("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
-    assert archive.files("none") == {}
+    assert archive.sizes("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
+    assert archive.sizes("none") == {}
     assert archive.size("date=1/b") == len("date=1/b")
     assert archive.size("date=1/none") is None
 
@@ -287,7 +288,7 @@ def test_digest_is_of_all_bytes(archive: Storage, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(content)
 
     assert archive.digest("part") == hashlib.sha256(content).hexdigest()
-    with pytest.raises(ExportError, match="cannot read") as caught:
+    with pytest.raises(ArchiveError, match="cannot read") as caught:
         archive.digest("none")
     assert not isinstance(caught.value, Unreadable)  # of a file that is not there, nothing is damaged
 
@@ -328,7 +329,7 @@ def test_file_comes_back_by_its_second_name_where_there_is_one(opener: Opener, t
     assert not archive.restore("_snapshots/none", "date=1/none")
 
 
-def test_what_the_file_system_refuses_is_an_export_error(opener: Opener, tmp_path: Path) -> None:
+def test_what_the_file_system_refuses_is_an_archive_error(opener: Opener, tmp_path: Path) -> None:
     fill(tmp_path, "file", "source/file")
     below_a_file, above = opener(tmp_path / "file" / "archive"), opener(tmp_path)
     refused: list[Callable[[], object]] = [
@@ -341,7 +342,7 @@ def test_what_the_file_system_refuses_is_an_export_error(opener: Opener, tmp_pat
     ]
 
     for attempt in refused:
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ArchiveError) as caught:
             attempt()
         assert "\n" not in str(caught.value)
 

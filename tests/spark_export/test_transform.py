@@ -4,10 +4,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_export.config import PartitionBy
-from spark_export.layout import Layout
+from mailserver.archive.layout import Layout, PartitionBy
 from spark_export.schema import ENVELOPES, KEYS, STORED_ENVELOPES
-from spark_export.transform import arranged, faulty, first_received, sound, with_period, without
+from spark_export.transform import arranged, faulty, first_received, partition_of, sound, with_period, without
 from tests.spark_export.samples import CHAT, DAY, MIDNIGHT, NEWS, SPORT, TOPICS, envelope, envelopes, row_of
 
 pytestmark = pytest.mark.spark
@@ -140,3 +139,14 @@ def test_prefixes_of_a_day_take_turns_among_the_tasks(spark: SparkSession) -> No
 
     counts = {row["task"]: row["count"] for row in found.groupBy("task").count().collect()}
     assert counts == {0: 4, 1: 4, 2: 4, 3: 4}
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(PartitionBy.TOPIC, 0), *(Layout(PartitionBy.TOPIC_PREFIX, digits) for digits in (1, 3))]
+)
+def test_partition_of_a_topic_column_is_the_layouts_value(spark: SparkSession, layout: Layout) -> None:
+    topics = ["0x9acb0442", "0x00000000", "0xffffffff"]
+
+    frame = spark.createDataFrame([(topic,) for topic in topics], "topic string")
+
+    assert [row[0] for row in frame.select(partition_of(layout)).collect()] == [layout.value(topic) for topic in topics]

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.archive.errors import ArchiveBusy
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
 from mailserver.store.sqlite.handoff import last_upkeep, read_upkeep, upkeep_file, write_upkeep
-from spark_export.errors import ExportError, RunAtWork
+from spark_export.errors import ExportError
 from spark_export.upkeep import put_off, recorded_upkeep, waits_since
 
 NOW = 1_792_000_000.0
@@ -112,8 +113,8 @@ def test_run_that_is_refused_by_another_tasks_leaves_the_last_one_as_it_was(stor
         pass
     before = read_upkeep(store, Task.VERIFY)
 
-    with pytest.raises(RunAtWork), recorded_upkeep([store], Task.VERIFY, explain):
-        raise RunAtWork("another run (pid 7) is at work on the archive")
+    with pytest.raises(ArchiveBusy), recorded_upkeep([store], Task.VERIFY, explain):
+        raise ArchiveBusy("another run (pid 7) is at work on the archive")
 
     assert read_upkeep(store, Task.VERIFY) == before
     assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportError
-from spark_export.faults import FaultKind
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.faults import FaultKind
+from mailserver.archive.layout import PartitionBy
 from spark_export.merge import merge
 from spark_export.schema import ENVELOPES
 from spark_export.storage import LocalStorage
@@ -182,12 +182,12 @@ def test_damaged_record_is_named_and_hides_no_other_fault(spark: SparkSession, a
 
 
 def test_verification_waits_for_no_other_run(spark: SparkSession, archive: Path) -> None:
-    with LocalStorage(archive).locked(), pytest.raises(ExportError, match=r"another run \(pid \d+\) is at work"):
+    with LocalStorage(archive).locked(), pytest.raises(ArchiveError, match=r"another run \(pid \d+\) is at work"):
         verify(spark, str(archive))
 
 
 def test_nothing_is_verified_where_there_is_no_archive(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="there is no archive"):
+    with pytest.raises(ArchiveError, match="there is no archive"):
         verify(spark, str(tmp_path / "none"))
 
     assert not (tmp_path / "none").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveFault
 from mailserver.files import open_descriptor, try_lock
 from mailserver.handoff.archived import Archived
 from mailserver.metrics.registry import Metrics, count_of

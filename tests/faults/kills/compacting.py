@@ -16,8 +16,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+from mailserver.archive.paths import STAGING
 from mailserver.store.sqlite.handoff import archived_file
-from spark_export.archive import STAGING
 from tests.faults.kills.moments import Moment, after, killing, then, wait_for, written
 from tests.faults.kills.subject import Subject
 from tests.faults.kills.wreck import rows_of

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from spark_export.errors import ExportError
+from mailserver.errors import MailserverError
 from spark_export.session import spark_session
 from tests.spark_export.conftest import SETTINGS
 from tests.spark_export.samples import compact_into
@@ -23,7 +23,7 @@ def main() -> None:
             try:
                 report = compact_into(spark, Path(archive), Path(store), now=time.time(), run=run, keep_open_day=True)
                 _say(f"done {report.rows}")
-            except ExportError as error:
+            except MailserverError as error:
                 _say(f"failed {error}")
 
 

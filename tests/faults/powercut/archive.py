@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import directory_of, snapshot_of
 from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.archive import Archive, directory_of, snapshot_of
-from spark_export.errors import ExportError
-from spark_export.manifest import PeriodRecord
+from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage
 from tests.faults.powercut.archiving import FIRST, LATE, TOLD
 from tests.faults.powercut.checks import Broken, Expected, check_data_dir
@@ -56,12 +57,12 @@ def _archived(root: Path) -> set[bytes]:
     try:
         storage = LocalStorage(root)
         with storage.locked():
-            whole = Archive(storage)
+            whole = WritableArchive(storage)
             whole.layout()
             whole.repair()
             records = whole.records()
-    except ExportError as error:
-        raise Broken(f"ExportError: {error}") from error
+    except ArchiveError as error:
+        raise Broken(f"ArchiveError: {error}") from error
     said = {str(Path(directory_of(record.period), file.path)) for record in records.values() for file in record.files}
     there = {str(file.relative_to(root)) for file in visible_files(root)}
     if there != said:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from spark_export.errors import ExportError
-from spark_export.manifest import decode_record, decode_records, decode_settings
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.manifest import decode_record, decode_records, decode_settings
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
 from tests.fuzz.targets.disk import record_seeds, text_of
@@ -43,7 +43,7 @@ def fuzz_records(data: bytes) -> None:
     text = text_of(choices.rest(), sound).decode("utf-8", "replace")
     try:
         decode(text, "record")
-    except ExportError as error:
+    except ArchiveError as error:
         assert str(error).isprintable()
 
 

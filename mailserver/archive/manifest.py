@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_export.config import PartitionBy
-from spark_export.days import day_name, month_of, parse_day
-from spark_export.errors import ExportError, RecordDamaged
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout
+from mailserver.archive.days import day_name, month_of, parse_day
+from mailserver.archive.errors import ArchiveError, RecordDamaged
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
 
 ARCHIVE_VERSION = 1
 
@@ -61,7 +60,7 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class PeriodRecord:
     """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
-    them: their rows are in this one now. `snapshot`: its files have second names, see `spark_export.archive`.
+    them: their rows are in this one now. `snapshot`: its files have second names, see `mailserver.archive.paths`.
     `verified_at`: when every file was last read and found to be as recorded, in Unix seconds; 0 if that is not known.
     """
 
@@ -151,13 +150,13 @@ def decode_settings(text: str, where: str) -> Layout:
     """Read `_archive.json`.
 
     Raises:
-        ExportError: it is damaged, or a later version made it.
+        ArchiveError: it is damaged, or a later version made it.
     """
     try:
         value = _versioned(json.loads(text), where)
         return Layout(PartitionBy(value["partition_by"]), int(value["prefix_digits"]))
     except _FAULTS as error:
-        raise ExportError(f"{where} is damaged: {error!r}") from error
+        raise ArchiveError(f"{where} is damaged: {error!r}") from error
 
 
 def encode_records(records: Iterable[PeriodRecord]) -> str:
@@ -169,13 +168,13 @@ def decode_records(text: str, where: str) -> list[PeriodRecord]:
     """Read a journal.
 
     Raises:
-        ExportError: it is damaged, or a later version made it.
+        ArchiveError: it is damaged, or a later version made it.
     """
     try:
         value = _versioned(json.loads(text), where)
         return [_decode_record(record) for record in value["records"]]
     except _FAULTS as error:
-        raise ExportError(f"{where} is damaged: {error!r}") from error
+        raise ArchiveError(f"{where} is damaged: {error!r}") from error
 
 
 def encode_record(record: PeriodRecord) -> str:
@@ -188,7 +187,7 @@ def decode_record(text: str, where: str) -> PeriodRecord:
 
     Raises:
         RecordDamaged: it is not whole.
-        ExportError: a later version made it.
+        ArchiveError: a later version made it.
     """
     try:
         return _decode_record(_versioned(json.loads(text), where))
@@ -202,7 +201,7 @@ def _dump(value: object) -> str:
 
 def _versioned(value: Any, where: str) -> Any:
     if value["version"] != ARCHIVE_VERSION:
-        raise ExportError(f"{where} has version {value['version']!r}, this program knows {ARCHIVE_VERSION}")
+        raise ArchiveError(f"{where} has version {value['version']!r}, this program knows {ARCHIVE_VERSION}")
     return value
 
 

@@ -1,8 +1,6 @@
 import pytest
-from pyspark.sql import SparkSession
 
-from spark_export.config import PartitionBy
-from spark_export.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, choose_layout
+from mailserver.archive.layout import FILE_BYTES, MAX_TOPIC_DIRECTORIES, Layout, PartitionBy, choose_layout
 
 TOPIC, PREFIX = PartitionBy.TOPIC, PartitionBy.TOPIC_PREFIX
 
@@ -55,13 +53,3 @@ def test_topic_lies_in_its_partition(layout: Layout, column: str, value: str, te
     assert layout.column == column
     assert layout.value("0x9acb0442") == value
     assert str(layout) == text
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("layout", [Layout(TOPIC, 0), Layout(PREFIX, 1), Layout(PREFIX, 3)])
-def test_expression_says_the_same_as_value(spark: SparkSession, layout: Layout) -> None:
-    topics = ["0x9acb0442", "0x00000000", "0xffffffff"]
-
-    frame = spark.createDataFrame([(topic,) for topic in topics], "topic string")
-
-    assert [row[0] for row in frame.select(layout.expression()).collect()] == [layout.value(topic) for topic in topics]

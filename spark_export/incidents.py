@@ -1,21 +1,21 @@
-"""What is wrong with an archive, as values; and the file that keeps it until an operator has acknowledged it.
+"""The file that keeps what was wrong with an archive until an operator has acknowledged it.
 
     _incidents.json    an incident for each period that was found faulty: when, which files, and what became of them
 
-How many rows are lost stands in the periods' records (`spark_export.manifest.lost_of`), which change in one step with
-the files. An incident says which files they were in.
+How many rows are lost stands in the periods' records (`mailserver.archive.manifest.lost_of`), which change in one step
+with the files. An incident says which files they were in.
 """
 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
-from spark_export.days import day_name, parse_day, utc_text
-from spark_export.errors import ExportError
-from spark_export.manifest import PeriodRecord, lost_of
+from mailserver.archive.days import day_name, parse_day, utc_text
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.faults import Fault, FaultKind
+from mailserver.archive.manifest import PeriodRecord, lost_of
 from spark_export.storage import Storage
 
 INCIDENTS_FILE = "_incidents.json"
@@ -26,63 +26,6 @@ MAX_CLOSED_INCIDENTS = 1000
 
 WHOLE_ARCHIVE = ""
 """The period of an incident that is the loss of everything."""
-
-
-class FaultKind(Enum):
-    """What is wrong. The value is for programs."""
-
-    MISSING = "missing"
-    DAMAGED = "damaged"
-    UNRECORDED = "unrecorded"
-    """It is there, but in no record."""
-    RECORD = "record"
-    """A period's record is not whole: nobody knows which files and rows it spoke of."""
-
-
-_ADVICE = {
-    FaultKind.MISSING: "run `spark-export compact`, which archives again what a store still has; "
-    "put the file back from a copy, if there is one",
-    FaultKind.DAMAGED: "run `spark-export compact`, which keeps every whole row of it; look after the disk",
-    FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive has not",
-    FaultKind.RECORD: "run `spark-export compact`, which keeps all rows that are there of that period; compare them "
-    "with the last report in `_runs` that names it, then run `spark-export acknowledge`",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is not as its record says.
-
-    Args:
-        file: relative to the archive; of a whole period, its directory.
-        rows: how many the record says it has; 0 where there is no record.
-        cause: what differs, one line.
-    """
-
-    period: str
-    file: str
-    kind: FaultKind
-    rows: int
-    cause: str
-
-    @property
-    def advice(self) -> str:
-        """What the operator can do."""
-        return _ADVICE[self.kind]
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.cause}"
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "period": self.period,
-            "file": self.file,
-            "kind": self.kind.value,
-            "rows": self.rows,
-            "cause": self.cause,
-            "advice": self.advice,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +77,7 @@ class Incidents:
         """Read them.
 
         Raises:
-            ExportError: they cannot be read.
+            ArchiveError: they cannot be read.
         """
         self._storage = storage
         text = storage.read(INCIDENTS_FILE)
@@ -283,10 +226,10 @@ def _decode(text: str, where: str) -> tuple[tuple[Incident, ...], int]:
     try:
         value = json.loads(text)
         if value["version"] != INCIDENTS_VERSION:
-            raise ExportError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
+            raise ArchiveError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
         return tuple(map(_decode_incident, value["incidents"])), int(value["quarantined_acknowledged"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ExportError(f"{where} is damaged: {error!r}") from error
+        raise ArchiveError(f"{where} is damaged: {error!r}") from error
 
 
 def _decode_incident(value: Any) -> Incident:

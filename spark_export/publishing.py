@@ -1,11 +1,4 @@
-"""The archive's directories, and how a period changes in them.
-
-    date=2026-11-20/topic_prefix=9/part-...parquet    what every Parquet reader sees
-    _archive.json, _records/                          what is in it (`spark_export.manifest`)
-    _staging/RUN/data/date=...                        what a run is writing; RUN/publish.json once it is verified
-    _snapshots/date=.../run=.../topic_prefix=9/part-..   second names of the same files, for `read_archive`
-    _quarantine/, _runs/                              rows set aside; a report of each run
-    _damaged/, _incidents.json                        files set aside; what was found (`spark_export.mending`)
+"""How a period of an archive changes.
 
 A run writes and verifies in `_staging`, then writes `publish.json`: from here on the change is made, by the next run if
 this one is killed. For each period, the staged directory takes the place of the old one, and then the record does.
@@ -13,163 +6,57 @@ this one is killed. For each period, the staged directory takes the place of the
 Before files that were replaced are deleted, those that replaced them are looked at: each is there, with its size. Else
 the old ones are kept, and `spark_export.mending` takes their rows in. While any period is not as recorded, nothing that
 was replaced earlier is deleted either.
-
-A reader of directories sees the old files or the new; one that has listed the old and not yet opened them is told that
-they are gone, except through `_snapshots`, where names stay for a day after they were replaced.
 """
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_export.days import day_name
-from spark_export.errors import ExportCheckFailed, ExportError, RecordDamaged
-from spark_export.faults import Fault, FaultKind
-from spark_export.layout import Layout
-from spark_export.manifest import (
+from mailserver.archive.archive import Archive
+from mailserver.archive.faults import Fault
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import (
     PeriodRecord,
-    decode_record,
     decode_records,
-    decode_settings,
     encode_record,
     encode_records,
     encode_settings,
     visible,
 )
-from spark_export.schema import PERIOD
+from mailserver.archive.paths import (
+    JOURNAL_FILE,
+    REPLACED,
+    RUNS,
+    SETTINGS_FILE,
+    SNAPSHOTS,
+    STAGING,
+    damaged_of,
+    directory_of,
+    record_of,
+    snapshot_of,
+    staged_data,
+)
+from spark_export.errors import ExportCheckFailed
 from spark_export.storage import Storage
 
 log = logging.getLogger(__name__)
-
-SETTINGS_FILE = "_archive.json"
-RECORDS = "_records"
-STAGING = "_staging"
-SNAPSHOTS = "_snapshots"
-QUARANTINE = "_quarantine"
-DAMAGED = "_damaged"
-RUNS = "_runs"
-JOURNAL_FILE = "publish.json"
-
-_REPLACED = f"{STAGING}/replaced"
-"""What periods that are part of others now had: PERIOD/run=..., as in `_damaged`."""
 
 SNAPSHOT_LIFE_S = 24 * 3600
 """How long a query that began before a period was replaced may go on reading it."""
 
 
-def directory_of(period: str) -> str:
-    """Where every reader finds a period."""
-    return f"{PERIOD}={period}"
-
-
-def record_of(period: str) -> str:
-    """Where a period's record is."""
-    return f"{RECORDS}/{period}.json"
-
-
-def snapshot_of(record: PeriodRecord) -> str:
-    """Where a period's files have their second names."""
-    return f"{SNAPSHOTS}/{PERIOD}={record.period}/run={record.run}"
-
-
-def staged_data(run: str) -> str:
-    """Where a run writes the directories of its periods."""
-    return f"{STAGING}/{run}/data"
-
-
-def damaged_of(period: str, run: str) -> str:
-    """Where files of a period are that were set aside, as that run had written it."""
-    return f"{DAMAGED}/{directory_of(period)}/run={run}"
-
-
-def existing_layout(archive: "Archive") -> Layout:
-    """What an archive is partitioned by.
-
-    Raises:
-        ExportError: there is none.
-    """
-    layout = archive.layout()
-    if layout is None:
-        raise ExportError(f"there is no archive at {archive.url}")
-    return layout
-
-
-class Archive:
-    """An archive in some storage. Only what a run that holds the storage's lock calls changes it."""
+class WritableArchive(Archive):
+    """An archive that a run changes, which holds the storage's lock."""
 
     def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
         self.storage = storage
-
-    @property
-    def url(self) -> str:
-        """The archive, as Spark takes it."""
-        return self.storage.url
-
-    def layout(self) -> Layout | None:
-        """What the archive is partitioned by; None if it is new.
-
-        Raises:
-            ExportError: a later version made it, or something else is there.
-        """
-        text = self.storage.read(SETTINGS_FILE)
-        if text is not None:
-            return decode_settings(text, f"{self.url}/{SETTINGS_FILE}")
-        foreign = [name for name in self.storage.names("") if name.startswith(f"{PERIOD}=")]
-        if foreign:
-            raise ExportError(f"{self.url} is not an archive of ours: it has {foreign[0]}, but no {SETTINGS_FILE}")
-        return None
 
     def begin(self, layout: Layout) -> None:
         """Make this an archive of that layout."""
         self.storage.write(SETTINGS_FILE, encode_settings(layout))
-
-    def records(self, *, without: Collection[str] = ()) -> dict[str, PeriodRecord]:
-        """What is in the archive, by period.
-
-        Args:
-            without: periods whose records are not read.
-        Raises:
-            ExportError: a record cannot be read.
-        """
-        return {record.period: record for record in visible(self._all_records(without))}
-
-    def is_empty(self) -> bool:
-        """Whether there is neither a period nor a record of one."""
-        return not self._record_names() and not any(name.startswith(f"{PERIOD}=") for name in self.storage.names(""))
-
-    def unreadable_records(self) -> dict[str, str]:
-        """The names of records that are not whole, and what is wrong with each.
-
-        Raises:
-            ExportError: a later version made one.
-        """
-        found = {}
-        for name in self._record_names():
-            try:
-                decode_record(self.storage.read(name) or "", f"{self.url}/{name}")
-            except RecordDamaged as error:
-                found[name.removeprefix(f"{RECORDS}/")] = str(error)
-        return found
-
-    def faults_of(self, record: PeriodRecord, directory: str | None = None) -> list[Fault]:
-        """Compare names and sizes of a period's files with its record: no file is opened.
-
-        Args:
-            directory: where they are; by default where every reader finds them.
-        """
-        directory = directory_of(record.period) if directory is None else directory
-        there = self.storage.files(directory)
-        faults = []
-        for file in record.files:
-            size, name = there.get(file.path), f"{directory}/{file.path}"
-            if size is None:
-                faults.append(Fault(record.period, name, FaultKind.MISSING, file.rows, "is missing"))
-            elif size != file.bytes:
-                cause = f"has {size} bytes instead of {file.bytes}"
-                faults.append(Fault(record.period, name, FaultKind.DAMAGED, file.rows, cause))
-        return faults
 
     def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         """Put what a run has staged and verified in its place; return the records, with digests of the files.
@@ -228,40 +115,9 @@ class Archive:
         self.storage.put(name, free)
         log.warning("file set aside file=%s to=%s", name, free)
 
-    def older_snapshots(self) -> list[str]:
-        """Directories of second names whose periods are of another run by now."""
-        current = {snapshot_of(record) for record in self.records().values()}
-        names = [
-            f"{SNAPSHOTS}/{period}/{run}"
-            for period in self.storage.names(SNAPSHOTS)
-            for run in self.storage.names(f"{SNAPSHOTS}/{period}")
-        ]
-        return [name for name in names if name not in current]
-
-    def forgotten(self, records: Mapping[str, PeriodRecord]) -> set[str]:
-        """Periods that no record speaks of, neither as there nor as part of another, and that have second names."""
-        known = {*records, *(day_name(day) for record in records.values() for day in record.days)}
-        return {name.removeprefix(f"{PERIOD}=") for name in self.storage.names(SNAPSHOTS)} - known
-
     def write_report(self, run: str, report: dict[str, Any]) -> None:
         """Keep the report of a run."""
         self.storage.write(f"{RUNS}/{run}.json", json.dumps(report, indent=1) + "\n")
-
-    def _all_records(self, without: Collection[str] = ()) -> list[PeriodRecord]:
-        left_out = set(map(record_of, without))
-        names = self._record_names()
-        while True:
-            found = {name: self.storage.read(name) for name in names}
-            before, names = names, self._record_names()
-            if names == before and None not in found.values():  # else a run publishes: its record may be missing here
-                return [
-                    decode_record(text, f"{self.url}/{name}")
-                    for name, text in found.items()
-                    if text is not None and name not in left_out
-                ]
-
-    def _record_names(self) -> list[str]:
-        return [f"{RECORDS}/{name}" for name in self.storage.names(RECORDS) if name.endswith(".json")]
 
     def _publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         before = self.records()
@@ -294,19 +150,19 @@ class Archive:
 
     def _in_place(self, record: PeriodRecord) -> bool:
         """Whether a period's directory holds files of the record: each run gives its files names of their own."""
-        there = self.storage.files(directory_of(record.period))
+        there = self.storage.sizes(directory_of(record.period))
         return any(file.path in there for file in record.files)
 
     def _keep_staged(self, run: str, record: PeriodRecord) -> None:
         """Set aside what else there is of a period that is not as recorded: its rows are taken in again with it."""
         staged, aside = f"{staged_data(run)}/{directory_of(record.period)}", damaged_of(record.period, record.run)
         for directory in (staged, f"{staged}.old"):
-            for path in self.storage.files(directory):
+            for path in self.storage.sizes(directory):
                 self.set_aside(f"{directory}/{path}", f"{aside}/{path}")
 
     def _remove_replaced(self) -> None:
         """Take away the directories and records of periods that are part of others now, if those are as recorded."""
-        found = self._all_records()
+        found = self.every_record()
         current = visible(found)
         merged = [record for record in current if record.replaces]
         doubtful = {pair for record in merged if self.faults_of(record) for pair in record.replaces}
@@ -318,7 +174,7 @@ class Archive:
             elif (record.period, record.run) not in shown:
                 replaced.append(record)
         # Renamed first, all at once: a reader of directories should not meet both for long.
-        names = {record.period: f"{_REPLACED}/{directory_of(record.period)}/run={record.run}" for record in replaced}
+        names = {record.period: f"{REPLACED}/{directory_of(record.period)}/run={record.run}" for record in replaced}
         for record in replaced:
             if self.storage.names(directory_of(record.period)):
                 self.storage.put(directory_of(record.period), names[record.period])
@@ -330,15 +186,15 @@ class Archive:
             self.storage.remove(record_of(record.period))
         for name in names.values():
             self.storage.remove(name)
-        if not self.storage.files(_REPLACED):
-            self.storage.remove(_REPLACED)
+        if not self.storage.sizes(REPLACED):
+            self.storage.remove(REPLACED)
 
     def _put_back_replaced(self) -> None:
         """Give what a killed run was about to delete its place again: it is in no record, and so it is taken in."""
-        for directory in self.storage.names(_REPLACED):
-            for run in self.storage.names(f"{_REPLACED}/{directory}"):
+        for directory in self.storage.names(REPLACED):
+            for run in self.storage.names(f"{REPLACED}/{directory}"):
                 if not self.storage.names(directory):
-                    self.storage.put(f"{_REPLACED}/{directory}/{run}", directory)
+                    self.storage.put(f"{REPLACED}/{directory}/{run}", directory)
 
     def _remove_old_snapshots(self) -> None:
         last_copies = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in self.forgotten(self.records()))

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_export.days import day_name, day_of, month_of, parse_day, utc_text
+from mailserver.archive.days import day_name, day_of, month_of, parse_day, utc_text
 from tests.spark_export.samples import DAY, MIDNIGHT
 
 

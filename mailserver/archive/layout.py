@@ -9,18 +9,28 @@ and in one small range of one file, since files are sorted by topic.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+PERIOD = "date"
+"""Partition column: the UTC day of reception, `2026-11-20`, or the month, `2026-11`, that its days were merged into."""
 
-from spark_export.config import MAX_PREFIX_DIGITS, PartitionBy
-from spark_export.schema import TOPIC_PREFIX
+TOPIC_PREFIX = "topic_prefix"
+"""Partition column: the first hex digits of the topic, without `0x`."""
+
+MAX_PREFIX_DIGITS = 4
 
 MAX_TOPIC_DIRECTORIES = 300
 """Most topics of a day for which a directory per topic is the default."""
 
 FILE_BYTES = 256 * 1024 * 1024
 """Above this a directory's rows go into several files."""
+
+
+class PartitionBy(Enum):
+    """What a directory below the period holds. The value is the option's."""
+
+    TOPIC = "topic"
+    TOPIC_PREFIX = "topic-prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,6 @@ class Layout:
     def value(self, topic: str) -> str:
         """The partition in which a topic lies; `topic` is 0x and 8 hex digits."""
         return topic if self.by is PartitionBy.TOPIC else topic[2 : 2 + self.prefix_digits]
-
-    def expression(self) -> Column:
-        """`value` of column `topic`."""
-        return F.col("topic") if self.by is PartitionBy.TOPIC else F.substring("topic", 3, self.prefix_digits)
 
     def __str__(self) -> str:
         return self.by.value + (f" ({self.prefix_digits} hex digits)" if self.prefix_digits else "")

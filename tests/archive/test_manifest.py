@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from spark_export.config import PartitionBy
-from spark_export.errors import ExportError
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout
-from spark_export.manifest import (
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import (
     DayRecord,
     FileRecord,
     PeriodRecord,
@@ -81,7 +80,7 @@ def test_period_has_the_fingerprint_of_its_days() -> None:
 def test_later_version_is_refused_by_its_number(decode: Decode, text: str) -> None:
     later = json.dumps({**json.loads(text), "version": 2, "days": None, "records": None})
 
-    with pytest.raises(ExportError, match=r"^/a/file has version 2, this program knows 1$"):
+    with pytest.raises(ArchiveError, match=r"^/a/file has version 2, this program knows 1$"):
         decode(later, "/a/file")
 
 
@@ -89,7 +88,7 @@ def test_later_version_is_refused_by_its_number(decode: Decode, text: str) -> No
 def test_every_truncation_is_damage(decode: Decode, text: str) -> None:
     whole = text.rstrip("\n")
     for length in range(len(whole)):
-        with pytest.raises(ExportError, match=r"^/a/file is damaged: ") as caught:
+        with pytest.raises(ArchiveError, match=r"^/a/file is damaged: ") as caught:
             decode(whole[:length], "/a/file")
         assert "\n" not in str(caught.value)
 
@@ -100,7 +99,7 @@ def test_any_other_value_in_any_place_is_read_or_damage(decode: Decode, text: st
     for damaged in _variants(json.loads(text), value):
         try:
             decode(json.dumps(damaged), "/a/file")
-        except ExportError as error:
+        except ArchiveError as error:
             assert str(error).startswith("/a/file ")  # noqa: PT017 - what is read all the same is as good
 
 
@@ -120,13 +119,13 @@ def _variants(value: Any, other: object) -> list[Any]:
 
 @pytest.mark.parametrize(("decode", "text"), DECODERS)
 def test_deep_nesting_is_damage(decode: Decode, text: str) -> None:
-    with pytest.raises(ExportError, match=r"^/a/file is damaged: "):
+    with pytest.raises(ArchiveError, match=r"^/a/file is damaged: "):
         decode('{"version": 1, "days": ' + "[" * 100_000, "/a/file")
 
 
 @pytest.mark.parametrize(("decode", "text"), DECODERS)
 def test_any_version_makes_one_line(decode: Decode, text: str) -> None:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ArchiveError) as caught:
         decode(json.dumps({**json.loads(text), "version": "two\nlines"}), "/a/file")
 
     assert "\n" not in str(caught.value)

@@ -1,0 +1,127 @@
+"""An archive as its records and its directories describe it; no data file is opened here."""
+
+from collections.abc import Collection, Mapping
+
+from mailserver.archive.days import day_name
+from mailserver.archive.errors import ArchiveError, RecordDamaged
+from mailserver.archive.faults import Fault, FaultKind
+from mailserver.archive.files import ArchiveFiles
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import PeriodRecord, decode_record, decode_settings, visible
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, directory_of, record_of, snapshot_of
+
+
+class Archive:
+    """An archive, to read."""
+
+    def __init__(self, files: ArchiveFiles) -> None:
+        self.files = files
+
+    @property
+    def url(self) -> str:
+        """The archive, as Spark takes it."""
+        return self.files.url
+
+    def layout(self) -> Layout | None:
+        """What the archive is partitioned by; None if it is new.
+
+        Raises:
+            ArchiveError: a later version made it, or something else is there.
+        """
+        text = self.files.read(SETTINGS_FILE)
+        if text is not None:
+            return decode_settings(text, f"{self.url}/{SETTINGS_FILE}")
+        foreign = [name for name in self.files.names("") if name.startswith(f"{PERIOD}=")]
+        if foreign:
+            raise ArchiveError(f"{self.url} is not an archive of ours: it has {foreign[0]}, but no {SETTINGS_FILE}")
+        return None
+
+    def records(self, *, without: Collection[str] = ()) -> dict[str, PeriodRecord]:
+        """What is in the archive, by period.
+
+        Args:
+            without: periods whose records are not read.
+        Raises:
+            ArchiveError: a record cannot be read.
+        """
+        return {record.period: record for record in visible(self.every_record(without))}
+
+    def is_empty(self) -> bool:
+        """Whether there is neither a period nor a record of one."""
+        return not self._record_names() and not any(name.startswith(f"{PERIOD}=") for name in self.files.names(""))
+
+    def unreadable_records(self) -> dict[str, str]:
+        """The names of records that are not whole, and what is wrong with each.
+
+        Raises:
+            ArchiveError: a later version made one.
+        """
+        found = {}
+        for name in self._record_names():
+            try:
+                decode_record(self.files.read(name) or "", f"{self.url}/{name}")
+            except RecordDamaged as error:
+                found[name.removeprefix(f"{RECORDS}/")] = str(error)
+        return found
+
+    def faults_of(self, record: PeriodRecord, directory: str | None = None) -> list[Fault]:
+        """Compare names and sizes of a period's files with its record: no file is opened.
+
+        Args:
+            directory: where they are; by default where every reader finds them.
+        """
+        directory = directory_of(record.period) if directory is None else directory
+        there = self.files.sizes(directory)
+        faults = []
+        for file in record.files:
+            size, name = there.get(file.path), f"{directory}/{file.path}"
+            if size is None:
+                faults.append(Fault(record.period, name, FaultKind.MISSING, file.rows, "is missing"))
+            elif size != file.bytes:
+                cause = f"has {size} bytes instead of {file.bytes}"
+                faults.append(Fault(record.period, name, FaultKind.DAMAGED, file.rows, cause))
+        return faults
+
+    def older_snapshots(self) -> list[str]:
+        """Directories of second names whose periods are of another run by now."""
+        current = {snapshot_of(record) for record in self.records().values()}
+        names = [
+            f"{SNAPSHOTS}/{period}/{run}"
+            for period in self.files.names(SNAPSHOTS)
+            for run in self.files.names(f"{SNAPSHOTS}/{period}")
+        ]
+        return [name for name in names if name not in current]
+
+    def forgotten(self, records: Mapping[str, PeriodRecord]) -> set[str]:
+        """Periods that no record speaks of, neither as there nor as part of another, and that have second names."""
+        known = {*records, *(day_name(day) for record in records.values() for day in record.days)}
+        return {name.removeprefix(f"{PERIOD}=") for name in self.files.names(SNAPSHOTS)} - known
+
+    def every_record(self, without: Collection[str] = ()) -> list[PeriodRecord]:
+        """The records that `records` has, and those of periods that are part of others by now."""
+        left_out = set(map(record_of, without))
+        names = self._record_names()
+        while True:
+            found = {name: self.files.read(name) for name in names}
+            before, names = names, self._record_names()
+            if names == before and None not in found.values():  # else a run publishes: its record may be missing here
+                return [
+                    decode_record(text, f"{self.url}/{name}")
+                    for name, text in found.items()
+                    if text is not None and name not in left_out
+                ]
+
+    def _record_names(self) -> list[str]:
+        return [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]
+
+
+def existing_layout(archive: Archive) -> Layout:
+    """What an archive is partitioned by.
+
+    Raises:
+        ArchiveError: there is none.
+    """
+    layout = archive.layout()
+    if layout is None:
+        raise ArchiveError(f"there is no archive at {archive.url}")
+    return layout

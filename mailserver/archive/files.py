@@ -1,0 +1,133 @@
+"""The files of an archive, to read: on the local file system, or wherever else somebody has them.
+
+Names are relative to the archive. Nothing is changed here.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from mailserver.archive.errors import ArchiveError, Unreadable
+
+LOCK_FILE = "_lock"
+"""Held by a run while it changes the archive."""
+
+_DISK_FAULTS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+"""What says that bytes are lost or wrong. Anything else, as a network that is down, says nothing of the file."""
+
+
+class ArchiveFiles(Protocol):
+    """Where an archive lies. Every method raises ArchiveError for what the file system refuses."""
+
+    url: str
+    """The archive, as Spark takes it."""
+
+    def read(self, name: str) -> str | None:
+        """A small file's text, None if there is none."""
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory, sorted; nothing if there is none."""
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """The size of each file below a directory, by its path there; nothing if there is none.
+
+        What begins with a dot or an underscore is left out, as Parquet readers do.
+        """
+
+    def size(self, name: str) -> int | None:
+        """The size of a file, None if there is none."""
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file's bytes, in hex.
+
+        Raises:
+            Unreadable: the file is damaged.
+        """
+
+
+def local_folder(archive: str) -> Path | None:
+    """The folder that the setting `archive` names; None where it names nothing that can be looked at from here."""
+    parts = urlsplit(archive)
+    if not archive or parts.scheme not in ("", "file") or parts.netloc:
+        return None
+    return Path(unquote(parts.path) if parts.scheme else archive)
+
+
+class LocalFiles:
+    """An archive in a local folder, or in one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.url = f"file://{self.root}"  # as Hadoop takes it: not percent-encoded
+
+    def read(self, name: str) -> str | None:
+        """See ArchiveFiles."""
+        with refused("read", self.root / name):
+            try:
+                return (self.root / name).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return None
+
+    def names(self, directory: str) -> list[str]:
+        """See ArchiveFiles."""
+        with refused("read", self.root / directory):
+            try:
+                return sorted(os.listdir(self.root / directory))  # noqa: PTH208 - names are all that is wanted
+            except FileNotFoundError:
+                return []
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """See ArchiveFiles."""
+        top = self.root / directory
+        found = {}
+        with refused("read", top):
+            for folder, folders, names in os.walk(top, onerror=_unless_gone):
+                folders[:] = [name for name in folders if is_data(name)]
+                for name in filter(is_data, names):
+                    path = Path(folder, name)
+                    found[str(path.relative_to(top))] = path.stat().st_size
+        return found
+
+    def size(self, name: str) -> int | None:
+        """See ArchiveFiles."""
+        with refused("read", self.root / name):
+            try:
+                return (self.root / name).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def digest(self, name: str) -> str:
+        """See ArchiveFiles."""
+        path = self.root / name
+        with refused("read", path):
+            try:
+                with path.open("rb") as file:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                if error.errno in _DISK_FAULTS:
+                    raise Unreadable(f"cannot read {path}: {error.strerror}") from error
+                raise
+
+
+@contextlib.contextmanager
+def refused(what: str, path: Path) -> Iterator[None]:
+    """Raise ArchiveError for what the file system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(f"cannot {what} {path}: {error.strerror or error}") from error
+
+
+def is_data(name: str) -> bool:
+    """Whether Parquet readers take a name for data."""
+    return not name.startswith((".", "_"))
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
