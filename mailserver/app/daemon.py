@@ -75,7 +75,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         settings, metrics = catchup_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir) as store,
-            _prove_time(config, store, metrics, failed=stop.set) as proven_time,
+            _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
@@ -310,11 +310,9 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prove_time(
-    config: Config, store: Store, metrics: Metrics, failed: Callable[[], None]
-) -> AsyncIterator[ProvenTime]:
+async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
     """Follow how much time has passed for sure as long as the context is entered."""
-    proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
+    proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
     async with _background(proven_time.run(), failed=failed):
         yield proven_time

@@ -178,6 +178,24 @@ class Handoff(Protocol):
         """
 
 
+class TimeRecord(Protocol):
+    """The moment that time has certainly reached (`upkeep.proven_time`), which the engine keeps with the store."""
+
+    async def read(self) -> int | None:
+        """Read the moment, in Unix seconds; None if none was written yet.
+
+        Raises:
+            StoreError: the record cannot be read.
+        """
+
+    async def write(self, moment: int) -> None:
+        """Keep this moment in place of the one before.
+
+        Raises:
+            StoreError: it cannot be written; what was there is still there.
+        """
+
+
 class Deleted(NamedTuple):
     """What one batch of deletions took: so many envelopes, and their bytes."""
 
@@ -274,6 +292,10 @@ class Store(HistorySource, Protocol):
     @property
     def handoff(self) -> Handoff:
         """What the nightly job and the daemon tell each other about this store."""
+
+    @property
+    def time_record(self) -> TimeRecord:
+        """The moment that time has certainly reached."""
 
     # Upkeep.
 

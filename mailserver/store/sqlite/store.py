@@ -28,6 +28,7 @@ from mailserver.store.sqlite.read_only import check_header
 from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.store.sqlite.time_record import SqliteTimeRecord
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.writer import StoreWriter
 
@@ -128,6 +129,11 @@ class SqliteStore:
     def handoff(self) -> SqliteHandoff:
         """What the nightly job and the daemon tell each other about this store."""
         return SqliteHandoff(self._path)
+
+    @property
+    def time_record(self) -> SqliteTimeRecord:
+        """The moment that time has certainly reached."""
+        return SqliteTimeRecord(self._path)
 
     async def reception_days(self, limit: int) -> list[ReceptionDay]:
         """What is there of the last days of reception that have anything, the latest first.
