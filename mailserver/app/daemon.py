@@ -42,7 +42,6 @@ from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
 from mailserver.store.interface import Store
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -89,7 +88,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             if config != named:
                 server.node.say_ourselves()
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
-                log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
+                log.info("listening enode=%s store=%s", server.node.enode, store.location)
                 await stop.wait()
                 log.info("stopping")
     log.info("stopped")

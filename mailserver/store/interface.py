@@ -290,6 +290,10 @@ class Store(HistorySource, Protocol):
         """
 
     @property
+    def location(self) -> str:
+        """Where the store is, for people: a path, or a URL without its password."""
+
+    @property
     def handoff(self) -> Handoff:
         """What the nightly job and the daemon tell each other about this store."""
 

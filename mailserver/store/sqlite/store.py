@@ -29,15 +29,13 @@ from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.time_record import SqliteTimeRecord
+from mailserver.store.sqlite.unopened import BYTES_IN_USE
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.writer import StoreWriter
 
 READERS = 3
 """Read-only connections, each with a thread: more would only wait for one another's turn at Python's lock."""
 
-_BYTES_IN_USE = """
-    SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size
-"""
 _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER BY received LIMIT ?)"
 
 
@@ -118,12 +116,17 @@ class SqliteStore:
             StoreError: the store cannot be read.
         """
         ((envelopes,),) = await self._readers.run("SELECT coalesce(sum(envelopes), 0) FROM reception_days", ())
-        ((size,),) = await self._readers.run(_BYTES_IN_USE, ())
+        ((size,),) = await self._readers.run(BYTES_IN_USE, ())
         return Usage(envelopes, size)
 
     async def sizes_on_disk(self) -> tuple[int, int]:
         """How long the file is, and its log, in bytes; 0 of one that is not there."""
         return await asyncio.to_thread(lambda: (_size(self._path), _size(wal_file(self._path))))
+
+    @property
+    def location(self) -> str:
+        """The path of the store's file."""
+        return str(self._path)
 
     @property
     def handoff(self) -> SqliteHandoff:
