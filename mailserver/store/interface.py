@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
-from mailserver.handoff.archived import Archived
+from mailserver.handoff.archived import Archived, Mark
 from mailserver.handoff.last_run import Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.retention import Surplus, Usage
@@ -141,7 +141,7 @@ class Handoff(Protocol):
     """
 
     def archived(self) -> Archived | None:
-        """Which rows are in the archive, as the compaction says; None if it has never said.
+        """What is in the archive, as the compaction says; None if it has never said.
 
         Raises:
             ArchivedError: the record cannot be read.
@@ -350,12 +350,12 @@ class Store(HistorySource, Protocol):
             StoreError: the store cannot be read.
         """
 
-    async def prune(self, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
-        """Delete a batch of what is too much, oldest by reception first; return what was deleted: 0 at the end.
+    async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
+        """Delete a batch of the surplus, oldest by reception first; return what was deleted: 0 at the end.
 
         Args:
-            archived: of each day of reception, up to which of its rows the archive has it, as the compaction's record
-                says (`handoff.archived`); no later row goes, and none of a day not named. None: all may.
+            archived: for each day of reception, up to which mark it is in the archive (`handoff.archived`). Envelopes
+                beyond the mark are kept, and so are all of a day not named. None: any may be deleted.
         Raises:
             StoreError: nothing was deleted.
         """

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
+from mailserver.handoff.archived import Mark
 from mailserver.store.interface import (
     OURSELVES,
     Deleted,
@@ -149,11 +150,12 @@ class SqliteStore:
         )
         return [ReceptionDay(*row) for row in rows]
 
-    async def prune(self, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
-        """Delete a batch of what is too much, oldest by reception first; return what was deleted: 0 at the end.
+    async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
+        """Delete a batch of the surplus, oldest by reception first; return what was deleted: 0 at the end.
 
         Args:
-            archived: of each day of reception, the highest `seq` that may go; a day not named stays. None: all may.
+            archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None:
+                any may be deleted.
         Raises:
             StoreError: nothing was deleted.
         """
