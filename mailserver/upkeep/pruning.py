@@ -147,7 +147,7 @@ class Pruning:
                 await self._keep_within(limit, archived, settings, this)
             self._metrics.pruning_waiting.set(this.waiting)
             self._say_why(this)
-            await self._give_back_pages()
+            await self._maintain()
             if archived is not None and this.waiting:
                 await self._warn(this.waiting)
         except ArchivedError as error:
@@ -271,10 +271,10 @@ class Pruning:
             log.info("pruning waits no longer, the archive is there")
         self.archive_problem = cause
 
-    async def _give_back_pages(self) -> None:
+    async def _maintain(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            if not await self._store.give_back_pages():
+            if not await self._store.maintain():
                 return
             await self._pause(time.monotonic() - began)
 

@@ -50,7 +50,7 @@ interests = st.one_of(
     st.frozensets(topics).map(lambda wanted: Interest(bloom=bloom_of(wanted))),
 )
 queries = st.builds(
-    lambda bounds, interest, below: Query(*bounds, interest, below),
+    lambda bounds, interest, below: Query(bounds[0], bounds[1], interest, below),
     st.just(EVER) | st.tuples(seconds, seconds).map(sorted),
     interests,
     st.none() | st.builds(lambda number, when: place(new_envelope(number, created=when)), st.integers(0, 20), seconds),
@@ -72,10 +72,10 @@ async def test_store_does_what_the_model_does(
     engine = ENGINES[name](tmp_path_factory.mktemp("model"))
     model: dict[tuple[int, bytes], NewEnvelope] = {}
     steps = iter([*script, ("find", (EVERYTHING, 3))])
-    done = False
+    stats = None
     received = RECEIVED
 
-    while not done:
+    while stats is None:
         async with engine.open() as store:
             for action, details in steps:
                 if action == "open again":
@@ -98,7 +98,6 @@ async def test_store_does_what_the_model_does(
                 else:
                     await assert_pages_are_those_of_the_model(store, list(model.values()), *details)
             else:
-                done = True
                 stats = await store.stats()
         engine.assert_sound()
     assert (stats.envelopes, stats.bytes) == (len(model), sum(map(len, raws(model.values()))))

@@ -130,7 +130,8 @@ async def test_store_takes_less_when_all_was_pruned(store: Store) -> None:
 async def test_store_that_is_well_has_no_problem(store: Store) -> None:
     await store.put(new_envelopes(1))
     await store.touch()
-    await store.look_at_files()
+    await store.check_presence()
+    assert not await store.maintain()
 
     assert (store.problem, store.damage, store.is_lost) == ("", "", False)
 
