@@ -42,7 +42,6 @@ from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
 from mailserver.store.interface import Store
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -75,7 +74,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         settings, metrics = catchup_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir) as store,
-            _prove_time(config, store, metrics, failed=stop.set) as proven_time,
+            _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
@@ -89,7 +88,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             if config != named:
                 server.node.say_ourselves()
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
-                log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
+                log.info("listening enode=%s store=%s", server.node.enode, store.location)
                 await stop.wait()
                 log.info("stopping")
     log.info("stopped")
@@ -310,11 +309,9 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prove_time(
-    config: Config, store: Store, metrics: Metrics, failed: Callable[[], None]
-) -> AsyncIterator[ProvenTime]:
+async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
     """Follow how much time has passed for sure as long as the context is entered."""
-    proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
+    proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
     async with _background(proven_time.run(), failed=failed):
         yield proven_time

@@ -6,7 +6,8 @@ import json
 from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.store.sqlite.repair.check import CheckReport, check_store
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.repair.report import CheckReport
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 

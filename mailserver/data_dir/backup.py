@@ -8,7 +8,6 @@ it is complete, or not there.
 import contextlib
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.errors import MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
-from mailserver.store.sqlite.backup import OnStep, copy_store, snapshot
+from mailserver.store.sqlite.backup import OnStep, Snapshot, snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 
@@ -56,9 +55,9 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
     check_destination(destination)
     try:
         with new_folder(destination) as folder:
-            with _moment(data_dir) as (small, connection):
-                _check_space(connection, destination)
-                envelopes = copy_store(connection, folder / STORE_FILE, on_step)
+            with _moment(data_dir) as (small, store):
+                _check_space(store.bytes, destination)
+                envelopes = store.copy(folder / STORE_FILE, on_step)
             for name, content in small.items():
                 write_new(folder / name, content)
             size = (folder / STORE_FILE).stat().st_size
@@ -71,7 +70,7 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
 
 
 @contextlib.contextmanager
-def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], sqlite3.Connection]]:
+def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], Snapshot]]:
     """The small files and the store as they were at one moment.
 
     A range of time leaves the progress file when its envelopes are stored, so a store that is older than its progress
@@ -79,9 +78,9 @@ def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], sqlite3.Conne
     """
     for _ in range(MOMENT_ATTEMPTS):
         before = _small_files(data_dir)
-        with snapshot(data_dir / STORE_FILE) as connection:
+        with snapshot(data_dir / STORE_FILE) as store:
             if _small_files(data_dir) == before:
-                yield before, connection
+                yield before, store
                 return
     raise BackupError(f"the files in {data_dir} change faster than they can be read")
 
@@ -114,8 +113,7 @@ def check_destination(destination: Path) -> None:
         raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
 
 
-def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
-    ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+def _check_space(size: int, destination: Path) -> None:
     free = shutil.disk_usage(destination.parent).free
     if free < size + MIN_SPARE_BYTES:
         raise BackupError(f"the disk of {destination} has {size_text(free)} free, the backup takes {size_text(size)}")

@@ -15,9 +15,9 @@ from mailserver.errors import StartupError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import field_of, read_record
 from mailserver.store.interface import Store
+from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.wal import has_content, wal_file
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ def _check_it_is_left(data_dir: Path) -> None:
         StartupError: it is empty or not there, and was.
     """
     store = data_dir / STORE_FILE
-    is_there = store.is_file()
-    if (is_there and store.stat().st_size) or has_content(wal_file(store)):
-        return  # a log without its file is refused by whoever opens it
+    gone = how_it_is_gone(store)
+    if not gone:
+        return
     # Versions before this one have not written the record; but the enode, whenever they had started.
     signs = [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
     if signs:
         raise StartupError(
-            f"{store} is {'empty' if is_there else 'not there'}, and was before: mount its disk or restore a backup; "
+            f"{store} is {gone}, and was before: mount its disk or restore a backup; "
             f"to begin with an empty one, delete {' and '.join(signs)}"
         )
 

@@ -10,7 +10,8 @@ from mailserver.data_dir.backup import BackupError, check_destination, new_folde
 from mailserver.data_dir.folder import KEY_FILE, LOCK_FILE
 from mailserver.errors import StartupError
 from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock, write_new
-from mailserver.store.sqlite.repair.salvage import Salvage, Show, salvage
+from mailserver.store.sqlite.repair.report import Show
+from mailserver.store.sqlite.repair.salvage import Salvage, salvage
 from mailserver.store.sqlite.schema import STORE_FILE
 
 ASIDE_FILE = "set-aside.jsonl"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
-from mailserver.store.sqlite.handoff import read_archived
-from mailserver.store.sqlite.read_only import open_read_only
+from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
@@ -68,21 +67,13 @@ class Growth:
 
 def read_growth(data_dir: Path) -> Growth | None:
     """How a store grows; None where there is none that can be read: `check` says why."""
-    path = data_dir / STORE_FILE
     try:
-        with open_read_only(path) as connection:
-            days = connection.execute("SELECT day, bytes FROM reception_days ORDER BY day DESC").fetchall()
-            ((held,),) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM days")
-            ((size,),) = connection.execute(
-                "SELECT (page_count - freelist_count) * page_size "
-                "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
-            )
-    except (StoreError, sqlite3.Error):
+        sizes = read_sizes(data_dir / STORE_FILE)
+    except StoreError:
         return None
-    over = [received for _, received in days[1:]]  # the newest day is not over
-    last = over[:GROWTH_DAYS]
+    last = sizes.received[1 : 1 + GROWTH_DAYS]  # the newest day is not over
     a_day = sum(last) // len(last) if last else 0
-    return Growth(size, a_day * size // held if held else 0)
+    return Growth(sizes.on_disk, a_day * sizes.on_disk // sizes.envelopes if sizes.envelopes else 0)
 
 
 def check_space(free: int, growth: Growth | None) -> Finding:
@@ -146,7 +137,7 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     if not config.archive:
         return []
     try:
-        archived = read_archived(config.data_dir / STORE_FILE)
+        archived = SqliteHandoff(config.data_dir / STORE_FILE).archived()
     except ArchivedError as error:
         return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
     if archived is None:
@@ -177,11 +168,10 @@ def _look_at_archive(folder: Path, archived: Archived) -> Finding:
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:
     """No envelope was received in the future: else our clock was ahead, and pruning and archive are late by that."""
     try:
-        with open_read_only(data_dir / STORE_FILE) as connection:
-            ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
-    except (StoreError, sqlite3.Error):
+        last = read_last_reception(data_dir / STORE_FILE)
+    except StoreError:
         return []
-    if isinstance(last, int) and last > now + SECONDS_PER_DAY:
+    if last is not None and last > now + SECONDS_PER_DAY:
         text = f"envelopes were received {(last - now) / SECONDS_PER_DAY:.0f} days in the future"
         return [warning("store clock", text, "the clock was ahead, or is behind now: what it marked stays longer")]
     return []

@@ -138,7 +138,7 @@ class Watch:
         while True:
             await asyncio.sleep(STORE_INTERVAL_S)
             with contextlib.suppress(StoreError):  # the store remembers, and tells
-                await self._store.look_at_files()
+                await self._store.check_presence()
 
     async def _follow_store(self, on_change: Callable[[], None]) -> None:
         """Tell of a failure at once; then try again and again, and tell as soon as it is over."""

@@ -5,21 +5,17 @@ sleeps. Where our clock is further ahead, it was stepped, or we were not there f
 decide: once most of what they send agrees with our clock, it is believed, and time goes on from there. Without
 peers, what is too old goes all the same, only later: by as much as the clock has leapt.
 
-The proven moment is kept beside the store: it outlives a restart.
+The proven moment is kept with the store (`store.interface.TimeRecord`), and so outlives a restart.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from mailserver.errors import MailserverError
-from mailserver.files import write_atomically
-from mailserver.handoff import json_records as records
+from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.interface import Store
+from mailserver.store.interface import Store, TimeRecord
 from mailserver.waku.acceptance import Verdict
 
 log = logging.getLogger(__name__)
@@ -39,31 +35,20 @@ MAX_DRIFT_S = 60.0
 NOTABLE_S = 3600.0
 """A clock that is further ahead than this is told of: the store keeps for so much longer what is too old."""
 
-_VERSION = 1
-
-
-class ProvenTimeError(MailserverError):
-    """The record cannot be read or understood. `str()` is one line for the operator."""
-
-
-def proven_time_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-time.json")
-
 
 class ProvenTime:
     """The time that has passed for sure. Times are Unix seconds but those of `steady`, which count from whenever."""
 
     def __init__(
         self,
-        path: Path,
+        record: TimeRecord,
         clock: Callable[[], float],
         *,
         metrics: Metrics,
         steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """Believe our clock until `begin` knows better; `path` is the store's."""
-        self._path = proven_time_file(path)
+        """Believe our clock until `begin` knows better; `record` is the store's."""
+        self._record = record
         self._clock = clock
         self._steady = steady
         self._metrics = metrics
@@ -89,8 +74,8 @@ class ProvenTime:
         """
         proven: int | None = None
         try:
-            proven = await asyncio.to_thread(_read, self._path)
-        except ProvenTimeError as error:
+            proven = await self._record.read()
+        except StoreError as error:
             log.warning("record of the time begun anew cause=%r", str(error))
         if proven is None:
             proven = await store.last_reception(int(self._clock()))
@@ -127,11 +112,10 @@ class ProvenTime:
 
     async def save(self) -> None:
         """Write the record; what cannot be written is said once, until it can."""
-        text = json.dumps({"version": _VERSION, "proven_at": max(int(self._proven()), 0)}) + "\n"
         try:
-            await asyncio.to_thread(write_atomically, self._path, text)
+            await self._record.write(max(int(self._proven()), 0))
             self._problem = None
-        except OSError as error:
+        except StoreError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("record of the time not written error=%r", self._problem)
@@ -155,10 +139,3 @@ class ProvenTime:
         elif self._is_told and not is_ahead:
             log.info("clock is believed, ages go by it")
         self._is_told = is_ahead
-
-
-def _read(path: Path) -> int | None:
-    def decode(record: records.Record) -> int:
-        return records.count_of("proven_at", record.get("proven_at"))
-
-    return records.read_record(path, decode, version=_VERSION, what="record of the time", error=ProvenTimeError)

@@ -26,7 +26,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.upkeep.proven_time import LEAST_ENVELOPES, proven_time_file
+from mailserver.store.sqlite.time_record import time_file
+from mailserver.upkeep.proven_time import LEAST_ENVELOPES
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32, Envelope, encode_envelope, mine
@@ -136,7 +137,7 @@ async def off_for_a_year(folder: Path, rng: random.Random) -> Broken:
     clock, path, broken = MovedClock(folder), folder / STORE_FILE, Broken()
     history = [one._replace(received=one.received - YEAR) for one in _history(rng)]
     await _put(path, history)
-    proven_time_file(path).write_text(json.dumps({"version": 1, "proven_at": int(time.time()) - YEAR}))
+    time_file(path).write_text(json.dumps({"version": 1, "proven_at": int(time.time()) - YEAR}))
     new: set[bytes] = set()
 
     surplus_ago = YEAR + 35 * DAY

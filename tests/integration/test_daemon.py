@@ -31,7 +31,7 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.handoff import write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.upkeep.proven_time import proven_time_file
+from mailserver.store.sqlite.time_record import time_file
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope, encode_envelopes
 from mailserver.waku.packets import MAX_PACKET_BYTES, MessageResponse, PacketCode, StatusOptions
@@ -785,7 +785,7 @@ async def test_too_many_envelopes_go_while_peers_are_served(tmp_path: Path, peer
 async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peers) -> None:
     await prepare_rows(tmp_path, received_an_hour_ago(300))
     record = {"version": 1, "proven_at": int(time.time())}  # the hour has passed: our clock was not stepped
-    proven_time_file(tmp_path / STORE_FILE).write_text(json.dumps(record))
+    time_file(tmp_path / STORE_FILE).write_text(json.dumps(record))
     flags = ("--retention-days", "0.01", "--archive", "s3://bucket/archive")
 
     with running_daemon(tmp_path, *flags) as daemon:

@@ -22,7 +22,6 @@ from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.backup import copy_store as copy_moment
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, compaction_lock, read_archived
 from mailserver.waku.envelope import Topic, decode_envelope
@@ -485,7 +484,7 @@ def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_
     before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
     put(store, before)
     with snapshot(store) as moment:
-        copy_moment(moment, tmp_path / "backup.db", lambda done, total: None)
+        moment.copy(tmp_path / "backup.db", lambda done, total: None)
     put(store, lost)
     compact_into(spark, archive, store)  # knows rows 5 to 7, which the backup has not
     with pytest.raises(ExportError, match="is a backup: start the mailserver on it once"):

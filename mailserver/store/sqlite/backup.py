@@ -33,8 +33,44 @@ OnStep = Callable[[int, int], None]
 """Takes how many bytes are copied, and how many there are."""
 
 
+class Snapshot:
+    """A store as it is at one moment. Made by `snapshot`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def bytes(self) -> int:
+        """How long the store's file is at this moment, what is still in its log included."""
+        ((size,),) = self._connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        return int(size)
+
+    def copy(self, target: Path, on_step: OnStep) -> int:
+        """Copy the store into a new file, check the copy, and have it on disk; return how many envelopes it has.
+
+        Raises:
+            StoreError: it cannot be written, or is damaged: then the store is, too.
+            OSError: it cannot be synced.
+        """
+        ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
+        try:
+            _copy_pages(self._connection, target, page_bytes or PAGE_BYTES, on_step)
+            with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+                copy.execute("PRAGMA synchronous = OFF")  # synced as a whole, below
+                if check_ours(copy, target) >= _IDENTITY_SINCE:
+                    copy.execute("DELETE FROM identity")
+                damage = [text for (text,) in copy.execute("PRAGMA quick_check(1)") if text != "ok"]
+                ((envelopes,),) = copy.execute("SELECT coalesce(sum(envelopes), 0) FROM days")
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot make the copy {target}: {error}") from error
+        if damage:
+            raise StoreError(f"the copy is damaged, and so is the store: run waku-mailserver check ({damage[0]})")
+        _sync(target)
+        return int(envelopes)
+
+
 @contextlib.contextmanager
-def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def snapshot(path: Path) -> Iterator[Snapshot]:
     """Hold the store at `path` as it is now: whatever is read in the context is of this moment.
 
     Raises:
@@ -48,33 +84,9 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             check_ours(connection, path)
             connection.execute("BEGIN")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a read fixes the moment
-            yield connection
+            yield Snapshot(connection)
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the store {path}: {error}") from error
-
-
-def copy_store(source: sqlite3.Connection, target: Path, on_step: OnStep) -> int:
-    """Copy what a `snapshot` holds into a new file, check the copy, and have it on disk; return its envelopes.
-
-    Raises:
-        StoreError: it cannot be written, or is damaged: then the store is, too.
-        OSError: it cannot be synced.
-    """
-    ((page_bytes,),) = source.execute("PRAGMA page_size")
-    try:
-        _copy_pages(source, target, page_bytes or PAGE_BYTES, on_step)
-        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
-            copy.execute("PRAGMA synchronous = OFF")  # synced as a whole, below
-            if check_ours(copy, target) >= _IDENTITY_SINCE:
-                copy.execute("DELETE FROM identity")
-            damage = [text for (text,) in copy.execute("PRAGMA quick_check(1)") if text != "ok"]
-            ((envelopes,),) = copy.execute("SELECT coalesce(sum(envelopes), 0) FROM days")
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot make the copy {target}: {error}") from error
-    if damage:
-        raise StoreError(f"the copy is damaged, and so is the store: run waku-mailserver check ({damage[0]})")
-    _sync(target)
-    return int(envelopes)
 
 
 def _copy_pages(source: sqlite3.Connection, target: Path, page_bytes: int, on_step: OnStep) -> None:

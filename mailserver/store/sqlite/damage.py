@@ -50,6 +50,14 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> str:
     return str(error)
 
 
+def how_it_is_gone(path: Path) -> str:
+    """Whether the store at `path` is "not there", or is "empty"; "" if there is anything of it, be it only a log."""
+    is_there = path.is_file()
+    if (is_there and path.stat().st_size) or has_content(wal_file(path)):
+        return ""  # a log without its file is refused by whoever opens it
+    return "empty" if is_there else "not there"
+
+
 def look_at_files(path: Path) -> bytes | None:
     """Look how the file begins, and whether all of it and its log are there; return how it begins, None if not there.
 

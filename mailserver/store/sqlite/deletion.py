@@ -7,6 +7,7 @@ transaction: the rows and all that is counted of them go together. It lies withi
 import sqlite3
 from collections.abc import Mapping
 
+from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
 from mailserver.store.sqlite.connections import pragma, transaction
@@ -76,11 +77,12 @@ _ADVANCE = f"""
 """
 
 
-def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, int] | None) -> Deleted:
-    """Delete a batch of the oldest by reception; of nothing, if there is nothing that may go.
+def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
+    """Delete a batch of the oldest by reception; return what was deleted: 0 if nothing may be.
 
     Args:
-        archived: of each day of reception, the highest `seq` that may go; what it does not name stays. None: all may.
+        archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None: any
+            may be deleted.
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)

@@ -2,9 +2,9 @@
 
 Beside the store file and named after it:
 
-    mailserver.db-archived.json               which rows are in the archive (`handoff.archived`)
+    mailserver.db-archived.json               what is in the archive (`handoff.archived`)
     mailserver.db-compaction.json             how the last run of the compaction went (`handoff.last_run`)
-    mailserver.db-compaction.lock             held while a run reads the store; pruning keeps out of its way
+    mailserver.db-compaction.lock             held while a run reads the store; nothing is pruned then
     mailserver.db-merge.json, -verify.json    how the last of each went (`handoff.last_upkeep`)
     mailserver.db-merge.lock, -verify.lock    held while one is at work
 
@@ -14,17 +14,27 @@ The kernel drops a lock with its process. Standard library only: the compaction 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.errors import MailserverError
+from mailserver.files import (
+    PRIVATE_FILE,
+    lock_after_readers,
+    open_descriptor,
+    read_holder,
+    try_lock,
+    write_atomically,
+    write_holder,
+)
 from mailserver.handoff import archived as archived_format
 from mailserver.handoff import last_run as last_run_format
 from mailserver.handoff import last_upkeep as last_upkeep_format
 from mailserver.handoff.archived import Archived, ArchivedError, CompactionRunning, decode_archived, encode_archived
-from mailserver.handoff.json_records import MAX_RECORD_BYTES, read_record
+from mailserver.handoff.json_records import MAX_RECORD_BYTES, Record, read_record
 from mailserver.handoff.last_run import (
     ENDS,
     Compaction,
@@ -36,12 +46,69 @@ from mailserver.handoff.last_run import (
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, decode_upkeep, encode_upkeep
 
 _PRUNING_LIMIT_S = 60.0
-"""Then the mailserver hangs, or is stopped in its middle."""
+"""A batch of deletions that takes longer means that the mailserver hangs, or was stopped in the middle of it."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Records(Generic[_T]):
+    """One kind of record. `ending`: of its file's name; `what`: its name in errors; `mode`: its permissions."""
+
+    ending: str
+    what: str
+    version: int
+    error: type[MailserverError]
+    encode: Callable[[_T], dict[str, object]]
+    decode: Callable[[Record], _T]
+    mode: int = PRIVATE_FILE
+
+    def file(self, store: Path) -> Path:
+        return store.with_name(f"{store.name}-{self.ending}.json")
+
+    def read(self, store: Path) -> _T | None:
+        return read_record(self.file(store), self.decode, version=self.version, what=self.what, error=self.error)
+
+    def write(self, store: Path, value: _T) -> None:
+        text = json.dumps(self.encode(value), indent=1) + "\n"
+        if len(text) > MAX_RECORD_BYTES:  # nobody would read it
+            raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
+        write_atomically(self.file(store), text, self.mode)
+
+
+_ARCHIVED = _Records(
+    ending="archived",
+    what="record of the compaction",
+    version=archived_format.VERSION,
+    error=ArchivedError,
+    encode=encode_archived,
+    decode=decode_archived,
+)
+_COMPACTION = _Records(
+    ending="compaction",
+    what="record of the compaction's runs",
+    version=last_run_format.VERSION,
+    error=CompactionRecordError,
+    encode=encode_compaction,
+    decode=decode_compaction,
+)
+_UPKEEP = {
+    task: _Records(
+        ending=task.value,
+        what=f"record of {task.value}",
+        version=last_upkeep_format.VERSION,
+        error=UpkeepRecordError,
+        encode=encode_upkeep,
+        decode=decode_upkeep,
+        mode=0o644,
+    )
+    for task in Task
+}
 
 
 def archived_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-archived.json")
+    """Where the record of what is archived is."""
+    return _ARCHIVED.file(store)
 
 
 def read_archived(store: Path) -> Archived | None:
@@ -50,13 +117,7 @@ def read_archived(store: Path) -> Archived | None:
     Raises:
         ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        archived_file(store),
-        decode_archived,
-        version=archived_format.VERSION,
-        what="record of the compaction",
-        error=ArchivedError,
-    )
+    return _ARCHIVED.read(store)
 
 
 def write_archived(store: Path, archived: Archived) -> None:
@@ -64,12 +125,13 @@ def write_archived(store: Path, archived: Archived) -> None:
 
     Raises:
         OSError: it cannot be written.
+        ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    write_atomically(archived_file(store), json.dumps(encode_archived(archived), indent=1) + "\n")
+    _ARCHIVED.write(store, archived)
 
 
 def adopt_archived(store: Path, store_id: str) -> None:
-    """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
+    """Give the record beside a store the store's new identity; without a record, do nothing.
 
     Raises:
         ArchivedError: it cannot be read.
@@ -84,7 +146,7 @@ def adopt_archived(store: Path, store_id: str) -> None:
 def compaction_lock(store: Path) -> Iterator[None]:
     """Be the one run that reads a store; nothing is pruned meanwhile. The kernel drops the lock with the process.
 
-    A batch of deletions that has begun is waited for.
+    If a batch of deletions has begun, its end is awaited first.
 
     Raises:
         CompactionRunning: another run holds the lock.
@@ -136,8 +198,8 @@ def _lock_file(store: Path) -> Path:
 
 
 def compaction_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-compaction.json")
+    """Where the record of the last run is."""
+    return _COMPACTION.file(store)
 
 
 def read_compaction(store: Path) -> Compaction | None:
@@ -146,26 +208,17 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        compaction_file(store),
-        decode_compaction,
-        version=last_run_format.VERSION,
-        what="record of the compaction's runs",
-        error=CompactionRecordError,
-    )
+    return _COMPACTION.read(store)
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
-    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
+    """Write the record beside a store: complete, or as it was. Only the holder of the store's lock may do so.
 
     Raises:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    text = json.dumps(encode_compaction(compaction), indent=1) + "\n"
-    if len(text) > MAX_RECORD_BYTES:
-        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-    write_atomically(compaction_file(store), text)
+    _COMPACTION.write(store, compaction)
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
@@ -183,15 +236,15 @@ def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
             return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
         if compaction_running(store):
             return CompactionState.RUNNING, compaction
-        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
-        # record is another one now.
+        # A run finishes its record before it drops the lock. If it has done both since the record was read, the record
+        # has changed.
         if read_compaction(store) == compaction:
             return CompactionState.DIED, compaction
 
 
 def upkeep_file(store: Path, task: Task) -> Path:
-    """Where the record of a task lies."""
-    return store.with_name(f"{store.name}-{task.value}.json")
+    """Where the record of a task is."""
+    return _UPKEEP[task].file(store)
 
 
 def read_upkeep(store: Path, task: Task) -> Upkeep | None:
@@ -200,13 +253,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     Raises:
         UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        upkeep_file(store, task),
-        decode_upkeep,
-        version=last_upkeep_format.VERSION,
-        what=f"record of {task.value}",
-        error=UpkeepRecordError,
-    )
+    return _UPKEEP[task].read(store)
 
 
 def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -214,8 +261,9 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
 
     Raises:
         OSError: it cannot be written.
+        ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    write_atomically(upkeep_file(store, task), json.dumps(encode_upkeep(upkeep), indent=1) + "\n", 0o644)
+    _UPKEEP[task].write(store, upkeep)
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
@@ -257,7 +305,7 @@ class SqliteHandoff:
         self._store = store
 
     def archived(self) -> Archived | None:
-        """Which rows are in the archive."""
+        """What is in the archive."""
         return read_archived(self._store)
 
     def is_being_compacted(self) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from mailserver.store.interface import GoesOn, Query, Raws, always
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.keys import SLOTS, Found, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.lookups import Connection
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import Connection, Search
+from mailserver.store.sqlite.search import Search
 
 
 def _present(slots: int) -> str:

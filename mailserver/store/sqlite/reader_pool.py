@@ -102,7 +102,7 @@ class ReaderPool:
 
 @dataclass(frozen=True, slots=True)
 class PaidReader:
-    """The connections, as one payer uses them: a `mailserver.store.sqlite.search.Connection`."""
+    """The connections, as one payer uses them: a `mailserver.store.sqlite.lookups.Connection`."""
 
     pool: ReaderPool
     payer: Payer = OURSELVES

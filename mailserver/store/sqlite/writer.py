@@ -169,7 +169,7 @@ class StoreWriter:
         self._arrived.set()
         return await future
 
-    async def look(self) -> None:
+    async def check_presence(self) -> None:
         """Look whether what is open is still the store; nothing is stored any more if it is not.
 
         Raises:

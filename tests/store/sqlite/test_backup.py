@@ -8,7 +8,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite import backup as backup_module
-from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -21,7 +21,7 @@ IDENTITY = "SELECT id FROM identity"
 
 def copy(path: Path, target: Path) -> int:
     with snapshot(path) as source:
-        return copy_store(source, target, lambda done, total: None)
+        return source.copy(target, lambda done, total: None)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_progress_is_told_in_bytes_up_to_the_end(path: Path, tmp_path: Path, mon
     told: list[tuple[int, int]] = []
 
     with snapshot(path) as source:
-        copy_store(source, tmp_path / "copy.db", lambda done, total: told.append((done, total)))
+        source.copy(tmp_path / "copy.db", lambda done, total: told.append((done, total)))
 
     size = (tmp_path / "copy.db").stat().st_size
     assert len(told) > 5
@@ -72,7 +72,7 @@ async def test_writer_between_all_steps_changes_nothing_and_has_it_begin_never_a
 
         def run() -> int:
             with snapshot(tmp_path / STORE_FILE) as source:
-                return copy_store(source, tmp_path / "copy.db", write)
+                return source.copy(tmp_path / "copy.db", write)
 
         copied = await asyncio.to_thread(run)
         held = await store.stats()

@@ -1,6 +1,5 @@
-"""mailserver.store.sqlite.reader against a model in plain Python, on stores made by plain SQL."""
+"""mailserver.store.sqlite.reader beside a model in plain Python, on stores made by plain SQL: keys, rows and costs."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.store.interface import NewEnvelope, Query, Raws
-from mailserver.store.sqlite.keys import Found, Key, Keys
+from mailserver.store.sqlite.keys import Found, Key
 from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
@@ -36,6 +35,7 @@ from tests.store.samples import (
     new_envelopes,
     place,
     place_at,
+    topics_around,
 )
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
@@ -67,29 +67,6 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
     return pages
 
 
-# One page
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_empty_store_has_nothing(made: Made, interest: Interest) -> None:
-    page = await made([]).finder.find(Query(*EVER, interest), 10)
-
-    assert page == Found(Keys(), more=False)
-
-
-@pytest.mark.parametrize(
-    "interest", [FULL, ALMOST_FULL, Interest(bloom=bloom_of([NEWS])), Interest(topics=frozenset({NEWS}))]
-)
-async def test_envelopes_are_found_newest_first(made: Made, interest: Interest) -> None:
-    envelopes = new_envelopes(5)
-    random.Random(1).shuffle(envelopes)
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 10)
-
-    assert [key.created for key in page.keys] == [START + number for number in (4, 3, 2, 1, 0)]
-    assert not page.more
-
-
 async def test_key_names_place_and_row(made: Made) -> None:
     envelopes = new_envelopes(2)
 
@@ -99,177 +76,6 @@ async def test_key_names_place_and_row(made: Made) -> None:
         Key(envelopes[1].created, envelopes[1].hash[:16], 2),
         Key(envelopes[0].created, envelopes[0].hash[:16], 1),
     ]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS, SPORT}))])
-async def test_envelopes_of_one_second_stand_in_the_order_of_their_hashes(made: Made, interest: Interest) -> None:
-    envelopes = [new_envelope(number, topic=(NEWS, SPORT)[number % 2]) for number in range(20)]
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 30)
-
-    assert places(page) == stored_places(sorted(envelopes, key=place, reverse=True))
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(("limit", "found", "more"), [(1, 1, True), (3, 3, True), (4, 4, False), (5, 4, False)])
-async def test_there_is_more_only_if_something_remains(
-    made: Made, interest: Interest, limit: int, found: int, more: bool
-) -> None:
-    page = await made(new_envelopes(4)).finder.find(Query(*EVER, interest), limit)
-
-    assert (len(page.keys), page.more) == (found, more)
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(
-    ("lower", "upper", "found"),
-    [
-        (START, START + 9, range(10)),
-        (START + 3, START + 5, range(3, 6)),
-        (START + 5, START + 5, range(5, 6)),
-        (0, START, range(1)),
-        (START + 9, LAST_SECOND, range(9, 10)),
-        (0, START - 1, range(0)),
-        (START + 10, LAST_SECOND, range(0)),
-        (START + 5, START + 4, range(0)),
-        (START + 2 * DAY, START + DAY, range(0)),
-    ],
-)
-async def test_both_bounds_are_inclusive(made: Made, interest: Interest, lower: int, upper: int, found: range) -> None:
-    page = await made(new_envelopes(10)).finder.find(Query(lower, upper, interest), 20)
-
-    assert [key.created - START for key in page.keys] == list(found)[::-1]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_days_follow_one_another_without_a_seam(made: Made, interest: Interest) -> None:
-    seconds = [0, 1, DAY - 1, DAY, START - 1, START, START + 1, START + 40 * DAY, LAST_SECOND - 1, LAST_SECOND]
-    envelopes = [new_envelope(number, created=created) for number, created in enumerate(seconds)]
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 20)
-
-    assert [key.created for key in page.keys] == seconds[::-1]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_cursor_is_exclusive_whether_its_envelope_is_there_or_not(made: Made, interest: Interest) -> None:
-    envelopes = sorted((new_envelope(number) for number in range(8)), key=place, reverse=True)
-    there = envelopes[:3] + envelopes[4:]
-    finder = made(there).finder
-
-    for number in (2, 3):
-        page = await finder.find(Query(*EVER, interest, below=place(envelopes[number])), 20)
-        assert places(page) == stored_places(envelopes[4:])
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(
-    ("below", "found"),
-    [
-        ((0, bytes(32)), 0),
-        ((START, bytes(32)), 0),
-        ((START, b"\xff" * 32), 1),
-        ((START + 1, bytes(32)), 1),
-        ((START + 3, b"\xff" * 32), 3),
-        ((LAST_SECOND, b"\xff" * 32), 3),
-    ],
-)
-async def test_cursor_may_be_any_place(made: Made, interest: Interest, below: tuple[int, bytes], found: int) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest, below=place_at(*below)), 20)
-
-    assert len(page.keys) == found
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_bounds_hold_beside_a_cursor(made: Made, interest: Interest) -> None:
-    finder = made(new_envelopes(10)).finder
-
-    within = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 6, bytes(32))), 20)
-    above = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 9, b"\xff" * 32)), 20)
-    beneath = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 1, b"\xff" * 32)), 20)
-
-    assert [key.created - START for key in within.keys] == [5, 4, 3, 2]
-    assert [key.created - START for key in above.keys] == [8, 7, 6, 5, 4, 3, 2]
-    assert beneath == Found(Keys(), more=False)
-
-
-# Topics and bloom filters
-
-
-async def test_only_envelopes_on_the_topics_are_found(made: Made) -> None:
-    other = Topic(NEWS[:3] + b"\x43")
-    envelopes = [new_envelope(number, topic=(NEWS, SPORT, other)[number % 3]) for number in range(9)]
-    finder = made(envelopes).finder
-
-    page = await finder.find(Query(*EVER, Interest(topics=frozenset({NEWS, other}))), 20)
-
-    assert sorted(places(page)) == sorted(stored_places(envelopes[::3] + envelopes[2::3]))
-
-
-async def test_bloom_of_an_interest_in_topics_is_not_looked_at(made: Made) -> None:
-    interest = Interest(topics=frozenset({NEWS}), bloom=EMPTY_BLOOM)
-
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest), 20)
-
-    assert len(page.keys) == 3
-
-
-async def test_interest_in_no_topics_finds_nothing(made: Made) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(topics=frozenset())), 20)
-
-    assert page == Found(Keys(), more=False)
-
-
-async def test_empty_bloom_finds_nothing(made: Made) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(bloom=EMPTY_BLOOM)), 20)
-
-    assert page == Found(Keys(), more=False)
-
-
-def topics_around(rng: random.Random, count: int) -> list[Topic]:
-    """Topics that share bytes and bits with one another, and those at the edges."""
-    edges = [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x9a\x00\x00\x00", b"\x9a\xff\xff\xff", b"\x9b\x00\x00\x00"]
-    near = [bytes([rng.choice(NEWS[:3] + SPORT[:3]) for _ in range(3)] + [rng.randrange(8)]) for _ in range(count)]
-    return [Topic(topic) for topic in {*edges, *near, NEWS, SPORT}]
-
-
-@pytest.mark.parametrize("bits", [1, 2, 3, 20, 100, 256, 400, 500, 511])
-async def test_bloom_finds_every_topic_that_it_matches_and_no_other(made: Made, bits: int) -> None:
-    rng = random.Random(bits)
-    topics = topics_around(rng, 300)
-    envelopes = [
-        new_envelope(number, created=START + number % 3 * DAY, topic=topic) for number, topic in enumerate(topics)
-    ]
-    chosen = rng.sample(range(512), bits)
-    bloom = bloom_of([NEWS]) if bits == 3 else sum(1 << bit for bit in chosen).to_bytes(64, "little")
-
-    page = await made(envelopes).finder.find(Query(*EVER, Interest(bloom=bloom)), 1000)
-
-    assert places(page) == stored_places(answer(envelopes, Query(*EVER, Interest(bloom=bloom))))
-
-
-@pytest.mark.parametrize(
-    "topic",
-    [
-        pytest.param(NEWS, id="three bytes of the filter"),
-        pytest.param(b"\x00\x00\x00\x00", id="one bit"),
-        pytest.param(b"\xff\xff\xff\xff", id="the last bit"),
-        pytest.param(b"\x08\x09\x20\x00", id="first and second in one byte"),
-        pytest.param(b"\x08\x20\x09\x00", id="first and third in one byte"),
-        pytest.param(b"\x20\x08\x09\x00", id="second and third in one byte"),
-        pytest.param(b"\x08\x09\x0a\x00", id="all in one byte"),
-        pytest.param(b"\x08\x09\x0a\x07", id="all in one byte of the second half"),
-        pytest.param(b"\x08\x09\x0a\x02", id="in both halves"),
-    ],
-)
-async def test_bloom_of_one_topic_finds_it_however_it_was_made(made: Made, topic: bytes) -> None:
-    # Deployed clients write each bit over the byte in which it lies: where two share one, the former is lost.
-    envelopes = [new_envelope(1, topic=Topic(topic))]
-    finder = made(envelopes).finder
-
-    for bloom in (bloom_of([topic]), deployed_bloom(topic)):
-        page = await finder.find(Query(*EVER, Interest(bloom=bloom)), 10)
-        assert places(page) == stored_places(envelopes)
 
 
 def busy_store(rng: random.Random, topics: Sequence[Topic], days: int, count: int) -> list[NewEnvelope]:
@@ -331,15 +137,24 @@ async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time
 # Random stores and random queries
 
 POOL = topics_around(random.Random(0), 6)
+
+
 FILLERS = many_topics(700)
+
 
 seconds = st.sampled_from(
     [0, 1, DAY - 1, DAY, START - 1, START, START + 1, START + DAY - 1, START + DAY, START + 9 * DAY, LAST_SECOND]
 )
+
+
 stores = st.lists(st.tuples(seconds, st.sampled_from(POOL)), max_size=60).map(
     lambda pairs: [new_envelope(number, created=when, topic=topic) for number, (when, topic) in enumerate(pairs)]
 )
+
+
 few_topics = st.frozensets(st.sampled_from(POOL), min_size=1)
+
+
 interests = st.one_of(
     few_topics.map(lambda topics: Interest(topics=topics)),
     st.builds(
@@ -354,7 +169,11 @@ interests = st.one_of(
     ),
     st.sampled_from([FULL, ALMOST_FULL, Interest(bloom=EMPTY_BLOOM)]),
 )
+
+
 any_place = st.tuples(seconds | st.integers(0, LAST_SECOND), st.binary(min_size=32, max_size=32))
+
+
 queries = st.tuples(
     st.tuples(seconds, seconds).map(sorted) | st.just(EVER),
     interests,
@@ -433,32 +252,8 @@ async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
     assert read.last == envelopes[1].raw
 
 
-@given(raws=st.lists(st.binary(min_size=1, max_size=40), max_size=8))
-@example(raws=[b"\x00", b"\x00\x00a", b"\xff\xfe", b"\xc3", b"\xa9", b",", b"1,2"])
-@settings(max_examples=50)
-def test_any_bytes_are_read_as_they_were_stored(tmp_path_factory: pytest.TempPathFactory, raws: list[bytes]) -> None:
-    path = tmp_path_factory.mktemp("store") / STORE_FILE
-    make_store(path, [new_envelope(number)._replace(raw=raw) for number, raw in enumerate(raws)])
-    statements = Statements(path)
-
-    with closing(statements.connection):
-        seqs = [*range(len(raws), 0, -1)]
-        read = asyncio.run(statements.finder.read(seqs, EVERY_BYTE))
-        assert (read.split(), read.sizes) == (raws[::-1], [len(raw) for raw in raws[::-1]])
-
-
 async def test_of_nothing_nothing_is_read(made: Made) -> None:
     assert await made(new_envelopes(1)).finder.read([], EVERY_BYTE) == Raws(b"", [])
-
-
-async def test_no_more_is_read_than_is_within_the_bound_and_one_at_least(made: Made) -> None:
-    envelopes = [new_envelope(number, size=size) for number, size in enumerate([30, 40, 50, 20])]
-    finder = made(envelopes).finder
-
-    for max_bytes, count in ((0, 1), (29, 1), (69, 1), (70, 2), (119, 2), (120, 3), (139, 3), (140, 4), (999, 4)):
-        read = await finder.read([1, 2, 3, 4], max_bytes)
-        assert read.split() == [envelope.raw for envelope in envelopes[:count]]
-        assert read.sizes == [len(envelope.raw) for envelope in envelopes[:count]]
 
 
 async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Saving what is left of a damaged store: every row that can be read, verified, into a new store.
+"""Saving what is left of a damaged store: every row that can be read is verified and put into a new store.
 
-The rows are found page by page (`leaves`), whatever is damaged of trees, indexes or header, and of a
-damaged log all that is whole. Each is decoded and compared with its columns: only envelopes that were stored get into
-the new store, and each once. Only of the time of its reception nothing else is there to compare it with. The rest is
-set aside in a file. The source is only read.
+The rows are found page by page (`page_reader`), whatever is damaged of trees, indexes or header; of a damaged log, all
+that is whole is read. Each row is decoded and compared with its columns: only envelopes that were stored get into the
+new store, and each once. (There is nothing to compare the time of reception with.) The rest is set aside in a file. The
+source is only read.
 
 The new store counts its rows anew, by reception as before, and is another store: nothing in it counts as archived.
 """
@@ -24,6 +24,7 @@ from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
+from mailserver.store.sqlite.repair.report import Show
 from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
@@ -32,12 +33,9 @@ from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""So much is stored together."""
+"""How much is stored at once."""
 
 SHOW_PAGES = 100
-
-Show = Callable[[str, int, int | None], None]
-"""Takes what is being done, how much of it is done, and how much there is."""
 
 Aside = Callable[[dict[str, object]], None]
 """Takes what is not fit for the new store."""

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mailserver.store.interface import NewEnvelope, Query, ReceptionDay
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
-from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
@@ -221,7 +221,7 @@ class Stored(RuleBasedStateMachine):
         folder = self.elsewhere()
         folder.mkdir()
         with snapshot(self.path) as source:
-            assert copy_store(source, folder / STORE_FILE, lambda done, whole: None) == len(self.model)
+            assert source.copy(folder / STORE_FILE, lambda done, whole: None) == len(self.model)
         self.close()
         self.path = folder / STORE_FILE
         self.open()
