@@ -31,7 +31,7 @@ from mailserver.api.params import (
 )
 from mailserver.api.sending import SendingMethods
 from mailserver.api.work import Works
-from mailserver.client.mail_client import seal_request
+from mailserver.client.sealing import seal_request
 from mailserver.codec.keys import NodeId
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure

@@ -12,15 +12,11 @@ from pathlib import Path
 import pytest
 
 from mailserver.client import mail_client as client_module
-from mailserver.client.mail_client import (
+from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
+from mailserver.client.sealing import (
     REQUEST_TOPIC,
     REQUEST_TTL_S,
-    MailClient,
-    NoAnswer,
-    RequestFailed,
-    RequestPowTooLow,
     TooMuchWork,
-    connect,
     mine_envelope,
     seal_envelope,
     seal_request,
