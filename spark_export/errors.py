@@ -6,6 +6,7 @@ ExportError
   RecordDamaged        a record of the archive is not whole
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
+  RunAtWork            another run is at work there: this one has changed nothing
   DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
 
