@@ -21,8 +21,6 @@ from tests.mailservers import NEWS, PASSWORD_KEY
 from tests.pairs import private_key
 from tests.waiting import turns
 
-pytestmark = pytest.mark.integration
-
 
 async def test_sealed_envelope_opens_and_has_the_work_that_was_asked() -> None:
     signing_key = private_key("signer")
