@@ -1,15 +1,20 @@
-"""A mail client on the same core: asks any mailserver for history, and posts envelopes to any Waku v1 node."""
+"""A mail client on the same core: asks any mailserver for history, posts envelopes to any Waku v1 node, and receives
+live ones from it.
+
+docs/python-client.md shows how to use it.
+"""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mailserver.client.live_messages import LiveMessages
 from mailserver.client.sealing import seal_request
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, MailserverError
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, LocalProtocolError, MailserverError
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.completion import Completion, Failure, decode_completion
@@ -18,13 +23,14 @@ from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
 from mailserver.net.sessions import random_key, session_config
 from mailserver.units import number_text
-from mailserver.waku.bloom import EMPTY_BLOOM
+from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (
     BatchAcknowledged,
     Event,
     MessageResponseReceived,
+    MessagesReceived,
     P2PMessagesReceived,
     P2PRequestCompleted,
 )
@@ -34,6 +40,9 @@ ANSWER_TIMEOUT_S = 30.0
 
 MAX_PAGES = 100_000
 """Most pages whose cursors are followed: a hundred million envelopes."""
+
+NOTHING_LIVE = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
+"""What a client announces while it wants no live envelopes."""
 
 OnEnvelopes = Callable[[Sequence[Envelope]], None]
 
@@ -86,6 +95,7 @@ class MailClient:
         self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
         self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
         self._responses: dict[bytes, MessageResponse] = {}
+        self._live: LiveMessages | None = None
 
     async def post(self, envelopes: Sequence[Envelope]) -> MessageResponse:
         """Send live envelopes in one packet; return the node's confirmation, with the errors it reports.
@@ -183,6 +193,37 @@ class MailClient:
             seen.add(completion.cursor)
             request = replace(request, cursor=completion.cursor)
 
+    @contextlib.contextmanager
+    def subscribe(self, interest: Interest) -> Iterator[LiveMessages]:
+        """Have the node relay live envelopes to us, until the end of the `with`.
+
+        The node is told the interest when this begins, and that we want nothing when it ends. There may be one
+        subscription at a time, as a connection has one interest.
+
+        Args:
+            interest: at most MAX_TOPIC_INTEREST topics, or a bloom filter.
+        Raises:
+            ConnectionLost: the connection has ended.
+            LocalProtocolError: there is a subscription already.
+        """
+        if self._live is not None:
+            raise LocalProtocolError("subscribed twice on one connection")
+        self._check_open()
+        live = self._live = LiveMessages(interest)
+        topics = interest.topics
+        try:
+            self._connection.announce(
+                replace(
+                    NOTHING_LIVE,
+                    bloom=interest.bloom if topics is None else None,
+                    topic_interest=None if topics is None else frozenset(topics),
+                )
+            )
+            yield live
+        finally:
+            self._live = None
+            self._connection.announce(NOTHING_LIVE)
+
     async def _send(self, code: PacketCode, payload: bytes) -> None:
         """Send a packet, no faster than the node has said that it takes them.
 
@@ -197,13 +238,18 @@ class MailClient:
             await self._connection.drain()
 
     def _check_open(self) -> None:
+        if self._connection.closed is not None:
+            raise self._lost()
+
+    def _lost(self) -> ConnectionLost:
         closed = self._connection.closed
-        if closed is not None:
-            raise ConnectionLost(closed.reason, closed.cause)
+        return ConnectionLost(closed.reason, closed.cause) if closed else ConnectionLost(None, "")
 
     async def on_event(self, event: Event) -> None:
         """Take what the node sends."""
         match event:
+            case MessagesReceived(envelopes=envelopes) if self._live is not None:
+                self._live.put(envelopes)
             case P2PMessagesReceived(envelopes=envelopes) if self._answer is not None:
                 check = self._answer.check
                 self._answer.on_envelopes(envelopes if check is None else check.right(envelopes))
@@ -222,10 +268,11 @@ class MailClient:
 
     def on_lost(self) -> None:
         """The connection has ended: nobody waits any longer."""
-        closed = self._connection.closed
         for future in self._confirmations.values():
             if not future.done():
-                future.set_exception(ConnectionLost(closed.reason if closed else None, closed.cause if closed else ""))
+                future.set_exception(self._lost())
+        if self._live is not None:
+            self._live.end(self._lost())
         if self._answer is not None:
             self._answer.progressed.set()
 
@@ -242,15 +289,14 @@ class MailClient:
 
 @contextlib.asynccontextmanager
 async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -> AsyncIterator[MailClient]:
-    """Connect to a node, as a light node that wants no live envelopes; disconnect at the end.
+    """Connect to a node, as a light node that wants no live envelopes before it subscribes; disconnect at the end.
 
     Args:
         key: our node key; a new one if not given.
     Raises:
         ConnectionLost: nobody answers there, the handshake fails, or no Status comes.
     """
-    status = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
-    connection = await dial(enode, session_config(key or random_key(), client_id), status)
+    connection = await dial(enode, session_config(key or random_key(), client_id), NOTHING_LIVE)
     client = MailClient(connection, PeerSettings())
     running = asyncio.create_task(connection.run(client.on_event))
     running.add_done_callback(lambda _: client.on_lost())

@@ -1,4 +1,4 @@
-"""Making envelopes: payloads are sealed with fresh randomness, and a proof of work is found.
+"""Making envelopes, and opening them: payloads are sealed with fresh randomness, and a proof of work is found.
 
 Every envelope of ours is made here: those of the client, of the commands and of JSON-RPC.
 """
@@ -16,7 +16,14 @@ from mailserver.errors import MailserverError
 from mailserver.mail.request import MailRequest, encode_fields
 from mailserver.net.sessions import random_key
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, find_nonce
-from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric, seal_symmetric
+from mailserver.waku.payload import (
+    MAX_PADDING_BYTES,
+    Opened,
+    open_asymmetric,
+    open_symmetric,
+    seal_asymmetric,
+    seal_symmetric,
+)
 
 REQUEST_TTL_S = 50
 """The ttl of request envelopes, as deployed clients set it."""
@@ -129,6 +136,19 @@ async def seal_envelope(
     else:
         data = seal_to_key(payload, key, signing_key=signing_key)
     return await mine_envelope(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
+
+
+def open_envelope(envelope: Envelope, key: bytes | PrivateKey) -> Opened:
+    """Open what `seal_envelope` has sealed. What opens was sealed with this key, and is unchanged.
+
+    Args:
+        key: the symmetric key, 32 bytes, or the private key of the recipient.
+    Raises:
+        DecodeError: another key, damaged, or the plaintext has another form.
+    """
+    if isinstance(key, PrivateKey):
+        return open_asymmetric(envelope.data, key)
+    return open_symmetric(envelope.data, key)
 
 
 async def seal_request(
