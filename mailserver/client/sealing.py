@@ -157,7 +157,7 @@ async def seal_request(
     """Seal a history request in the deployed form.
 
     Args:
-        request: its `request_id` is ignored: it is the hash of the envelope that is made here.
+        request: its `request_id` is ignored, and may be UNSEALED_ID.
         key: the mailserver's symmetric key, 32 bytes, or its public key, 64.
         min_pow: what the mailserver asks for.
         turn: as of `mine_envelope`.

@@ -9,7 +9,7 @@ from mailserver.codec.keys import Enode
 from mailserver.history.delivery import DeliverySettings
 from mailserver.limits.admission import Admission, AdmissionLimits
 from mailserver.mail.completion import Completion, CompletionFormat
-from mailserver.mail.request import MailRequest, RequestId, decode_request
+from mailserver.mail.request import UNSEALED_ID, MailRequest, RequestId, decode_request
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
@@ -25,7 +25,7 @@ from tests.pairs import private_key
 from tests.waiting import DEADLINE_S
 
 KEY = private_key("server")
-ASK = MailRequest(RequestId(bytes(32)), 0, 0, Interest(topics=frozenset({NEWS})))
+ASK = MailRequest(UNSEALED_ID, 0, 0, Interest(topics=frozenset({NEWS})))
 Behave = Callable[[Connection, Event], Awaitable[None]]
 
 

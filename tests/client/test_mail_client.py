@@ -14,7 +14,15 @@ from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
 from mailserver.limits.send_rate import BURST_S, SHARE
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
-from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
+from mailserver.mail.request import (
+    UNSEALED_ID,
+    Cursor,
+    MailRequest,
+    RequestId,
+    SealedRequest,
+    decode_fields,
+    decode_request,
+)
 from mailserver.net.connection import Connection
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.store import SqliteStore
@@ -116,13 +124,13 @@ async def test_one_page_ends_with_a_cursor_and_the_next_begins_there(store: Sqli
     envelopes = make_envelopes(4)
     await fill(store, envelopes)
     taken = Taken()
-    everything = MailRequest(RequestId(bytes(32)), 0, 0, FULL_INTEREST, limit=3, one_per_packet=True)
+    everything = MailRequest(UNSEALED_ID, 0, 0, FULL_INTEREST, limit=3, one_per_packet=True)
 
     async with mailserver(store) as client:
         completion = await client.request(everything, PASSWORD_KEY, taken)
         assert completion.cursor == Cursor(envelopes[2].created, envelopes[2].hash())
         await client.request(
-            MailRequest(RequestId(bytes(32)), 0, 0, FULL_INTEREST, cursor=completion.cursor), PASSWORD_KEY, taken
+            MailRequest(UNSEALED_ID, 0, 0, FULL_INTEREST, cursor=completion.cursor), PASSWORD_KEY, taken
         )
 
     assert [len(packet) for packet in taken.packets] == [1, 1, 1, 1]
@@ -139,7 +147,7 @@ async def test_requests_made_at_once_take_turns_and_do_not_mix(store: SqliteStor
         await asyncio.gather(
             client.request(ASK, PASSWORD_KEY, news_taken),
             client.request(
-                MailRequest(RequestId(bytes(32)), 0, 0, Interest(topics=frozenset({sport}))), PASSWORD_KEY, sport_taken
+                MailRequest(UNSEALED_ID, 0, 0, Interest(topics=frozenset({sport}))), PASSWORD_KEY, sport_taken
             ),
         )
 
