@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from mailserver.client import mail_client as client_module
 from mailserver.client.mail_client import RequestFailed, RequestPowTooLow
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import Rejection
 from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
 from mailserver.limits.send_rate import BURST_S, SHARE
+from mailserver.mail.answer import AnswerCheck, Fault
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import (
     UNSEALED_ID,
@@ -28,7 +30,7 @@ from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
-from mailserver.waku.envelope import Topic, encode_envelopes
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
 from mailserver.waku.packets import (
     EnvelopeError,
     EnvelopeErrorCode,
@@ -40,7 +42,7 @@ from mailserver.waku.packets import (
 )
 from mailserver.waku.payload import open_symmetric
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived
-from tests.client.nodes import ASK, KEY, Taken, completing, done, mailserver, node
+from tests.client.nodes import ASK, KEY, Behave, Taken, completing, done, mailserver, node
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, STATUS, Clock, fill, in_order, make_envelope, make_envelopes
 from tests.pairs import digest, private_key
 
@@ -186,6 +188,80 @@ async def test_request_has_the_work_that_the_node_asks_for() -> None:
     assert opened.signer is not None
     fields = decode_fields(requests[0].request_id, opened.payload)
     assert (fields.interest, fields.one_per_packet) == (ASK.interest, False)
+
+
+# Cursors, and what was not asked for
+
+
+async def test_cursor_that_does_not_advance_is_given_up() -> None:
+    cursor = Cursor(1000, EnvelopeHash(bytes(32)))
+
+    async with node(completing(lambda request_id: Completion(request_id, cursor=cursor).encode())) as client:
+        with pytest.raises(RequestFailed, match="does not advance"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+def paging(*pages: tuple[list[Envelope], Cursor | None]) -> Behave:
+    """A mailserver that answers one request after the other with these pages, and then with the first one again."""
+    left: list[tuple[list[Envelope], Cursor | None]] = []
+
+    async def behave(connection: Connection, event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            left[:] = left or pages
+            envelopes, cursor = left.pop(0)
+            connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw for envelope in envelopes]))
+            completion = Completion(decode_request(event.payload).request_id, cursor=cursor)
+            connection.send(PacketCode.P2P_REQUEST_COMPLETE, completion.encode())
+
+    return behave
+
+
+def cursor_at(created: int) -> Cursor:
+    return Cursor(created, EnvelopeHash(bytes(32)))
+
+
+async def test_cursors_of_short_and_empty_pages_are_followed_to_the_end() -> None:
+    first, second, third = make_envelopes(3)
+    pages = paging(
+        ([first], cursor_at(900)),
+        *(([], cursor_at(created)) for created in range(899, 870, -1)),
+        ([second, third], cursor_at(800)),
+        ([], cursor_at(700)),
+        ([], None),
+    )
+    taken = Taken()
+
+    async with node(pages) as client:
+        completion = await client.request_all(ASK, PASSWORD_KEY, taken)
+
+    assert taken.envelopes == [first, second, third]
+    assert completion.cursor is None
+
+
+async def test_cursors_that_go_in_circles_are_given_up() -> None:
+    async with node(paging(([], cursor_at(900)), ([], cursor_at(800)))) as client:
+        with pytest.raises(RequestFailed, match="does not advance"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+async def test_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_PAGES", 5)
+
+    async with node(paging(*(([], cursor_at(created)) for created in range(100)))) as client:
+        with pytest.raises(RequestFailed, match="does not end within 5 pages"):
+            await client.request_all(ASK, PASSWORD_KEY, Taken())
+
+
+async def test_what_was_not_asked_for_is_counted_and_not_passed_on() -> None:
+    news, more = make_envelopes(2)
+    sport = make_envelope(1, topic=Topic(b"spor"))
+    check, taken = AnswerCheck(), Taken()
+
+    async with node(paging(([news, sport], cursor_at(900)), ([news, more], None))) as client:
+        await client.request_all(ASK, PASSWORD_KEY, taken, check=check)
+
+    assert taken.envelopes == [news, more]
+    assert check.faults == {Fault.UNWANTED_TOPIC: 1, Fault.DOUBLE: 1}
 
 
 # Proof of work of requests

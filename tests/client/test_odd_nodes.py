@@ -7,18 +7,17 @@ from dataclasses import replace
 import pytest
 
 from mailserver.client import mail_client as client_module
-from mailserver.client.mail_client import NoAnswer, RequestFailed
+from mailserver.client.mail_client import NoAnswer
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import ConnectionLost, DisconnectReason
-from mailserver.mail.answer import AnswerCheck, Fault
-from mailserver.mail.completion import Completion, Failure
-from mailserver.mail.request import Cursor, RequestId, decode_request
+from mailserver.mail.completion import Failure
+from mailserver.mail.request import RequestId, decode_request
 from mailserver.net.connection import Connection
-from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
+from mailserver.waku.envelope import EnvelopeHash, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, RateLimits
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived
-from tests.client.nodes import ASK, Behave, Taken, completing, done, node, silent
+from tests.client.nodes import ASK, Taken, completing, done, node, silent
 from tests.mailservers import PASSWORD_KEY, STATUS, make_envelope, make_envelopes, make_large_envelopes
 
 pytestmark = pytest.mark.integration
@@ -36,77 +35,6 @@ async def test_completion_of_another_request_is_passed_over(
         completion = await client.request(ASK, PASSWORD_KEY, Taken())
 
     assert completion.last_envelope_hash == EnvelopeHash(bytes(32))
-
-
-async def test_cursor_that_does_not_advance_is_given_up() -> None:
-    cursor = Cursor(1000, EnvelopeHash(bytes(32)))
-
-    async with node(completing(lambda request_id: Completion(request_id, cursor=cursor).encode())) as client:
-        with pytest.raises(RequestFailed, match="does not advance"):
-            await client.request_all(ASK, PASSWORD_KEY, Taken())
-
-
-def paging(*pages: tuple[list[Envelope], Cursor | None]) -> Behave:
-    """A mailserver that answers one request after the other with these pages, and then with the first one again."""
-    left: list[tuple[list[Envelope], Cursor | None]] = []
-
-    async def behave(connection: Connection, event: Event) -> None:
-        if isinstance(event, P2PRequestReceived):
-            left[:] = left or pages
-            envelopes, cursor = left.pop(0)
-            connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw for envelope in envelopes]))
-            completion = Completion(decode_request(event.payload).request_id, cursor=cursor)
-            connection.send(PacketCode.P2P_REQUEST_COMPLETE, completion.encode())
-
-    return behave
-
-
-def cursor_at(created: int) -> Cursor:
-    return Cursor(created, EnvelopeHash(bytes(32)))
-
-
-async def test_cursors_of_short_and_empty_pages_are_followed_to_the_end() -> None:
-    first, second, third = make_envelopes(3)
-    pages = paging(
-        ([first], cursor_at(900)),
-        *(([], cursor_at(created)) for created in range(899, 870, -1)),
-        ([second, third], cursor_at(800)),
-        ([], cursor_at(700)),
-        ([], None),
-    )
-    taken = Taken()
-
-    async with node(pages) as client:
-        completion = await client.request_all(ASK, PASSWORD_KEY, taken)
-
-    assert taken.envelopes == [first, second, third]
-    assert completion.cursor is None
-
-
-async def test_cursors_that_go_in_circles_are_given_up() -> None:
-    async with node(paging(([], cursor_at(900)), ([], cursor_at(800)))) as client:
-        with pytest.raises(RequestFailed, match="does not advance"):
-            await client.request_all(ASK, PASSWORD_KEY, Taken())
-
-
-async def test_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "MAX_PAGES", 5)
-
-    async with node(paging(*(([], cursor_at(created)) for created in range(100)))) as client:
-        with pytest.raises(RequestFailed, match="does not end within 5 pages"):
-            await client.request_all(ASK, PASSWORD_KEY, Taken())
-
-
-async def test_what_was_not_asked_for_is_counted_and_not_passed_on() -> None:
-    news, more = make_envelopes(2)
-    sport = make_envelope(1, topic=Topic(b"spor"))
-    check, taken = AnswerCheck(), Taken()
-
-    async with node(paging(([news, sport], cursor_at(900)), ([news, more], None))) as client:
-        await client.request_all(ASK, PASSWORD_KEY, taken, check=check)
-
-    assert taken.envelopes == [news, more]
-    assert check.faults == {Fault.UNWANTED_TOPIC: 1, Fault.DOUBLE: 1}
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff", rlp.encode(bytes(63)), rlp.encode(b"ERROR=short"), b"\xc0"])
