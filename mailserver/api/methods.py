@@ -9,7 +9,7 @@ from mailserver.api.waku import Dialect, KeyMethods, NodeMethods
 from mailserver.api.waku_ext import HistoryMethods
 from mailserver.api.waku_messages import FilterMethods, PostMethods
 from mailserver.api.work import Works
-from mailserver.client.mail_client import TooMuchWork
+from mailserver.client.sealing import TooMuchWork
 from mailserver.errors import ConnectionLost, StoreError
 from mailserver.live.intake import Clock, EnvelopeRefused
 from mailserver.peers.completions import TooManyRequests

@@ -31,11 +31,11 @@ from mailserver.api.params import (
 )
 from mailserver.api.sending import SendingMethods
 from mailserver.api.work import Works
-from mailserver.client.mail_client import seal_request
+from mailserver.client.sealing import seal_request
 from mailserver.codec.keys import NodeId
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
-from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, Cursor, MailRequest, RequestId
+from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
 from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Follower
 from mailserver.peers.connected import PeerInfo
 from mailserver.peers.node import Node
@@ -63,7 +63,6 @@ _REQUEST = (
     "timeout",
     "force",
 )
-_ID_OF_ENVELOPE = RequestId(bytes(32))
 
 
 class HistoryMethods(SendingMethods):
@@ -153,7 +152,7 @@ def _request(fields: Fields, now: int) -> MailRequest:
     cursor = fields.maybe("cursor", hex_bytes(CURSOR_BYTES, CURSOR_BYTES, bare=True))  # deployed ones have no 0x
     fields.maybe("force", flag)
     return MailRequest(
-        _ID_OF_ENVELOPE,
+        UNSEALED_ID,
         lower=lower,
         upper=upper,
         interest=Interest(topics=frozenset(_topics(fields))),

@@ -34,7 +34,7 @@ from mailserver.api.params import (
 from mailserver.api.sending import SendingMethods
 from mailserver.api.waku import Dialect
 from mailserver.api.work import Works
-from mailserver.client.mail_client import mine_envelope, seal_to_key, seal_to_node
+from mailserver.client.sealing import mine_envelope, seal_to_key, seal_to_node
 from mailserver.codec.keys import PrivateKey
 from mailserver.live.intake import Clock
 from mailserver.peers.node import Node

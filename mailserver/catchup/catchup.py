@@ -53,6 +53,13 @@ STOP_PATIENCE_S = 0.5
 """How long sources have to say goodbye when stopped, before their connections are cut."""
 
 
+class TooManySources(CatchupError):
+    """MAX_SOURCES mailservers are asked already, and none of them can be forgotten."""
+
+    def __str__(self) -> str:
+        return f"cannot catch up from more than {MAX_SOURCES} mailservers"
+
+
 class Catchup:
     """Catches up whatever was added, now and before the process was last ended, as long as `run` runs."""
 
@@ -60,7 +67,8 @@ class Catchup:
         """Read the progress file in `folder`.
 
         Raises:
-            CatchupError: it is damaged, or there are more than MAX_SOURCES sources.
+            CatchupError: it is damaged.
+            TooManySources: the settings name more than MAX_SOURCES.
         """
         self._store = store
         self._settings = settings
@@ -91,7 +99,8 @@ class Catchup:
         Args:
             sources: whom to ask; those of the settings if not given. An address that is new for its node counts.
         Raises:
-            CatchupError: the progress file cannot be written, or there are more than MAX_SOURCES sources at work.
+            CatchupError: the progress file cannot be written.
+            TooManySources: MAX_SOURCES others are being asked.
             ValueError: the bounds are no times, or in the wrong order.
         """
         until = min(until, int(self._clock()) + MAX_AHEAD_S)
@@ -159,7 +168,7 @@ class Catchup:
         is_by_the_way = node_id not in named and (node_id in self._by_the_way or node_id not in self._sources)
         try:
             source = self._source(named.get(node_id, enode), self._settings.sources, is_by_the_way=is_by_the_way)
-        except CatchupError:  # so many others are asked already
+        except TooManySources:
             return False
         if is_by_the_way and source.progress().is_hopeless:
             return False
@@ -189,7 +198,7 @@ class Catchup:
                 if is_new:
                     source.rouse()
                     self._owe_missed([source])
-        except CatchupError as error:  # commands have so many others asked just now
+        except TooManySources as error:  # commands have others asked just now
             log.error("catch-up does not follow the settings error=%r", str(error))
 
     async def settled(self, sources: Iterable[Enode] | None = None) -> None:
@@ -333,7 +342,7 @@ class Catchup:
         if not for_one_by_the_way:
             free += [node_id for node_id in others if node_id in self._by_the_way]
         if not free:
-            raise CatchupError(f"cannot catch up from more than {MAX_SOURCES} mailservers")
+            raise TooManySources
         self._forget(free[0])
 
     def _forget(self, node_id: NodeId) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mailserver.catchup.ranges import OVERLAP_S, Range
 from mailserver.errors import MailserverError
-from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, MailRequest, RequestId
+from mailserver.mail.request import MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
 from mailserver.waku.acceptance import MAX_AHEAD_S, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash
@@ -181,8 +181,7 @@ class Passage:
 
     def request(self, cursor: Cursor | None, interest: Interest) -> MailRequest:
         """What to ask for the page behind `cursor`."""
-        unused = RequestId(bytes(32))  # the client makes it
-        return MailRequest(unused, self.asked.lower, self.asked.upper, interest, self._limit, cursor)
+        return MailRequest(UNSEALED_ID, self.asked.lower, self.asked.upper, interest, self._limit, cursor)
 
     def shrink(self) -> None:
         """Ask for fewer envelopes a page from now on: one was too long. Honest ones may be, of long envelopes.

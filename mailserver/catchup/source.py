@@ -12,7 +12,8 @@ from mailserver.catchup.ledger import Account
 from mailserver.catchup.page_rules import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.retry import RetryPolicy, backoff_s
-from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, TooMuchWork, connect
+from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
+from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
 from mailserver.mail.request import Cursor

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from mailserver.app.logs import log_failure
+from mailserver.client.sealing import open_envelope
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError
 from mailserver.mail.completion import Completion
 from mailserver.waku.envelope import Envelope
-from mailserver.waku.payload import Opened, open_asymmetric, open_symmetric
+from mailserver.waku.payload import Opened
 
 FORMATS = ("table", "json", "raw")
 
@@ -105,9 +106,7 @@ class Printer:
         if self._key is None:
             return None
         try:
-            if isinstance(self._key, PrivateKey):
-                return open_asymmetric(envelope.data, self._key)
-            return open_symmetric(envelope.data, self._key)
+            return open_envelope(envelope, self._key)
         except DecodeError:  # sealed with another key
             return None
 

@@ -25,7 +25,7 @@ from mailserver.commands.settings import add_node
 from mailserver.data_dir.folder import read_private_key
 from mailserver.errors import ConfigError
 from mailserver.mail.answer import AnswerCheck
-from mailserver.mail.request import OPEN_UPPER_AHEAD_S, MailRequest, RequestId
+from mailserver.mail.request import OPEN_UPPER_AHEAD_S, UNSEALED_ID, MailRequest
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.payload import key_from_password
 
@@ -138,7 +138,7 @@ def _request(arguments: argparse.Namespace) -> int:
     topics = frozenset(topic for _, topic in arguments.topic)
     lower, upper = _range(arguments, int(datetime.now(UTC).timestamp()))
     request = MailRequest(
-        RequestId(bytes(32)),
+        UNSEALED_ID,
         lower=lower,
         upper=upper,
         interest=Interest(topics=topics) if topics else FULL_INTEREST,

@@ -21,6 +21,10 @@ RequestId = NewType("RequestId", bytes)
 """What an answer refers to: Keccak-256 of the request envelope's RLP, or the id given in the clear: 32 bytes."""
 
 REQUEST_ID_BYTES = 32
+
+UNSEALED_ID = RequestId(bytes(REQUEST_ID_BYTES))
+"""Stands in a request that is still to be sealed: its id will be the hash of its envelope."""
+
 CURSOR_BYTES = 4 + HASH_BYTES
 
 MAX_REQUEST_TOPICS = 1000

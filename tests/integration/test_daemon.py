@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
 from mailserver.codec import rlp
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.waku.bloom import FULL_INTEREST
