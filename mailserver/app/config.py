@@ -1,45 +1,22 @@
-"""Settings: flags, then MAILSERVER_* environment, then the TOML file, then defaults. Checked in one place."""
+"""The settings: what there is, what each means and its default, and what texts among them stand for.
 
-import math
+`config_sources` reads them, `config_check` says which values are allowed.
+"""
+
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
-from mailserver.api.waku import Dialect
-from mailserver.app.logs import LogFormat
-from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.codec.keys import Enode, NodeId, check_public_key
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.limits.admission import AdmissionLimits
 from mailserver.limits.packet_rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS, DEFAULT_TOLERANCE_S
 from mailserver.limits.request_quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS
-from mailserver.mail.completion import CompletionFormat
-from mailserver.units import number_text
 from mailserver.waku.bloom import FULL_INTEREST, Interest
-from mailserver.waku.packets import MAX_TOPIC_INTEREST
 from mailserver.waku.topics import parse_topic
-
-ENVIRONMENT_PREFIX = "MAILSERVER_"
-CONFIG_VARIABLE = "MAILSERVER_CONFIG"
-
-MAX_LIMIT = 100_000
-"""Highest `max_request_limit`: the keys of one page are held in memory, 200 bytes each."""
-
-MIN_RETENTION_BYTES = 1024 * 1024
-"""Lowest `retention_bytes`, 64 pages: an empty store takes ten. Less is a slip of the unit, and would delete all."""
-
-MAX_DAYS = 36_500.0
-"""Highest `retention_days` and `sync_days`, a hundred years: times are computed from them."""
-
-MAX_RATE = 0xFFFF_FFFF
-"""Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
-
-MAX_REQUEST_POW = 100.0
-"""Highest `request_pow`: 5 s of work for each request; a mailserver that asks for more hears from nobody."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -50,7 +27,6 @@ _MAPPED = IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
 """IPv4 as addresses of IPv6 (RFC 4291 "IPv4-Mapped IPv6 Address")."""
 
 _PORT = re.compile("[0-9]{1,5}")
-_HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
 
 _T = TypeVar("_T")
 
@@ -211,7 +187,7 @@ class Config:
 
     def is_default(self, *names: str) -> bool:
         """Whether all these settings have their defaults."""
-        return all(getattr(self, name) == _FIELDS[name].default for name in names)
+        return all(getattr(self, name) == self.__dataclass_fields__[name].default for name in names)
 
     @property
     def advertised_host(self) -> str:
@@ -260,183 +236,3 @@ def parse_address(name: str, text: str) -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"{name}: {text!r} is not HOST:PORT (write IPv6 as [HOST]:PORT)")
     return host, int(port)
-
-
-def load_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> Config:
-    """Put the settings together and check them.
-
-    Args:
-        flags: values by field name; None for a flag that was not given.
-        environment: all variables; those that begin with MAILSERVER_ count, but for MAILSERVER_CONFIG.
-        file: a TOML file whose keys are the field names.
-    Raises:
-        ConfigError: an unknown key, a value of the wrong kind or out of range, or an unreadable file. It names them.
-    """
-    values: dict[str, Any] = {}
-    for given in given_settings(flags, environment, file).values():
-        values.update(given)
-    config = Config(**values)
-    _check(config)
-    return config
-
-
-def given_settings(
-    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
-) -> dict[str, dict[str, Any]]:
-    """What each place says, the weakest first: "file", "environment", "flag". As `load_config`, but not yet checked."""
-    return {
-        "file": {} if file is None else _from_file(file),
-        "environment": _from_environment(environment),
-        "flag": {name: value for name, value in flags.items() if value is not None},
-    }
-
-
-def config_file(flag: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Which file to read: the flag's, else MAILSERVER_CONFIG's, else none."""
-    name = flag or environment.get(CONFIG_VARIABLE)
-    return Path(name) if name else None
-
-
-_FIELDS = {setting.name: setting for setting in fields(Config)}
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, not UTF-8, or an integer of thousands of digits
-        raise ConfigError(f"{file} is not TOML: {error}") from error
-    values = {}
-    for name, value in table.items():
-        if name not in _FIELDS:
-            raise ConfigError(f"{file}: unknown key {name!r}")
-        values[name] = _from_toml(f"{file}: {name}", value, _FIELDS[name].type)
-    return values
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values = {}
-    for variable, text in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
-            continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name not in _FIELDS:
-            raise ConfigError(f"unknown environment variable {variable}")
-        values[name] = parse_value(variable, text, _FIELDS[name].type)
-    return values
-
-
-def parse_value(where: str, text: str, kind: Any) -> Any:
-    """Read a setting's value from text.
-
-    Raises:
-        ConfigError: it is not of that kind; `where` says whose value it is.
-    """
-    if kind is bool:
-        if text.lower() not in _BOOLEANS:
-            raise ConfigError(f"{where}: {text!r} is neither true nor false")
-        return _BOOLEANS[text.lower()]
-    if get_origin(kind) is tuple:
-        return tuple(
-            parse_value(where, part, get_args(kind)[0]) for part in re.split(r"[,\s]+", text.strip(", ")) if part
-        )
-    try:
-        if kind is str:
-            text.encode()
-        return kind(text)
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"{where}: {text!r} is not UTF-8") from error
-    except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is not {_KINDS[kind]}") from error
-
-
-_KINDS = {str: "a string", Path: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def _from_toml(where: str, value: object, kind: Any) -> Any:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_from_toml(where, item, get_args(kind)[0]) for item in value)
-    if kind is float and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf  # out of every range
-    if type(value) is not kind:
-        raise ConfigError(f"{where}: {value!r} is not {_KINDS.get(kind, 'a list')}")
-    return value
-
-
-_LIMITS = ("packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits")
-_FROM_ZERO = (
-    "min_pow",
-    "min_request_pow",
-    "request_pow",
-    "retention_days",
-    "sync_days",
-    "connections_per_second",
-    "connections_per_second_per_address",
-)
-_COUNTS = ("retention_envelopes", "max_peers_per_address", "max_peers_per_subnet", "max_handshake_failures")
-_CHOICES = {
-    "completion_format": tuple(form.value for form in CompletionFormat),
-    "rpc_dialect": tuple(dialect.value for dialect in Dialect),
-    "log_level": LOG_LEVELS,
-    "log_format": tuple(form.value for form in LogFormat),
-}
-
-
-def _check(config: Config) -> None:
-    for name in ("data_dir", "rpc_token_file"):
-        if "\0" in str(getattr(config, name)):
-            raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
-    if _HOST.fullmatch(config.advertised_host) is None:
-        name = "advertise" if config.advertise else "listen"
-        raise ConfigError(f"{name}: {config.advertised_host!r} is neither a host name nor an address")
-    for name in _FROM_ZERO:
-        value = getattr(config, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise ConfigError(f"{name}: {number_text(value)} is not a finite number from 0 on")
-    for name in ("retention_days", "sync_days"):
-        if getattr(config, name) > MAX_DAYS:
-            raise ConfigError(f"{name}: {getattr(config, name)} is more than {MAX_DAYS:.0f}")
-    if config.request_pow > MAX_REQUEST_POW:
-        raise ConfigError(f"request_pow: {number_text(config.request_pow)} is more than {MAX_REQUEST_POW:.0f}")
-    if not 0 < config.archive_max_age_hours <= MAX_DAYS * 24:
-        raise ConfigError(
-            f"archive_max_age_hours: {config.archive_max_age_hours} is not a number of hours above 0, "
-            f"up to {MAX_DAYS * 24:.0f}"
-        )
-    if not config.rate_limit_tolerance_s >= 0:  # infinity is for ever
-        raise ConfigError(
-            f"rate_limit_tolerance_s: {number_text(config.rate_limit_tolerance_s)} is not a number from 0 on"
-        )
-    for name in _COUNTS:
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name}: {getattr(config, name)} is less than 0")
-    if config.retention_bytes and config.retention_bytes < MIN_RETENTION_BYTES:
-        raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
-    if config.max_peers < 1:
-        raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
-    if not 1 <= config.max_request_limit <= MAX_LIMIT:
-        raise ConfigError(f"max_request_limit: {config.max_request_limit} is not from 1 to {MAX_LIMIT}")
-    for name in _LIMITS:
-        limits = getattr(config, name)
-        if len(limits) != 3 or not all(0 <= limit <= MAX_RATE for limit in limits):
-            shown = ", ".join(map(str, limits)) or "nothing"
-            raise ConfigError(f"{name}: {shown} is not three numbers from 0 to {MAX_RATE}")
-    if len(config.archive_topics) > MAX_TOPIC_INTEREST:
-        raise ConfigError(f"archive_topics: {len(config.archive_topics)} topics are more than {MAX_TOPIC_INTEREST}")
-    if len(config.trusted_peers) > MAX_SOURCES:
-        raise ConfigError(f"trusted_peers: {len(config.trusted_peers)} mailservers are more than {MAX_SOURCES}")
-    for name, choices in _CHOICES.items():
-        if getattr(config, name) not in choices:
-            raise ConfigError(f"{name}: {getattr(config, name)!r} is none of {', '.join(choices)}")
-    for name in ("rpc", "metrics"):
-        if getattr(config, name):
-            parse_address(name, getattr(config, name))
-    for name in ("interest", "static_enodes", "trusted_enodes", "allowed_networks", "allowed_node_ids"):
-        getattr(config, name)  # raises what is wrong with it

@@ -6,7 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mailserver.app.config import Config, config_file, given_settings, load_config, parse_value
+from mailserver.app.config import Config
+from mailserver.app.config_sources import config_file, given_settings, load_config, parse_value
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked
 from mailserver.units import number_text

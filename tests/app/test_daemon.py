@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import pytest
 import uvloop
 
-from mailserver.app.config import Config, load_config
+from mailserver.app.config import Config
+from mailserver.app.config_sources import load_config
 from mailserver.app.daemon import catchup_settings, run_daemon
 from mailserver.catchup.catchup import Catchup
 from mailserver.codec import rlp
