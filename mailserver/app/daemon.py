@@ -22,7 +22,7 @@ from mailserver.app import policy
 from mailserver.app.config import Config, parse_address
 from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
-from mailserver.app.server import CLIENT_ID, Reload, Server
+from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
@@ -45,8 +45,7 @@ from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
-from mailserver.waku.acceptance import Acceptance, Requirements
-from mailserver.waku.payload import key_from_password
+from mailserver.waku.acceptance import Acceptance
 
 log = logging.getLogger(__name__)
 
@@ -331,17 +330,6 @@ async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics:
     finally:
         pruning.stop()
         await running
-
-
-def catchup_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> CatchupSettings:
-    """How to catch up: from these sources, or the trusted peers."""
-    return CatchupSettings(
-        sources=config.trusted_enodes if sources is None else sources,
-        password_key=key_from_password(config.password),
-        client_id=CLIENT_ID,
-        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
-        request_pow=config.request_pow,
-    )
 
 
 async def _say_goodbye(server: Server) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from mailserver.app.server import CLIENT_ID
+from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import connect, seal_envelope
 from mailserver.commands.arguments import checked, read_pow, read_public_key, read_text, read_topic, read_ttl
 from mailserver.commands.output import complain

@@ -7,7 +7,7 @@ from pathlib import Path
 import uvloop
 
 from mailserver.app.config import Config
-from mailserver.app.server import CLIENT_ID
+from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import RequestPowTooLow, connect
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.commands.arguments import (

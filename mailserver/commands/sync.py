@@ -9,8 +9,8 @@ import uvloop
 from mailserver.api.params import Json
 from mailserver.app.config import Config
 from mailserver.app.control import SYNC, call_daemon
-from mailserver.app.daemon import catchup_settings
 from mailserver.app.logs import set_up_logging
+from mailserver.app.wiring import catchup_settings
 from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
 from mailserver.catchup.progress import Progress
 from mailserver.codec.keys import Enode

@@ -1,4 +1,4 @@
-"""mailserver.app.server: settings that change while the daemon runs."""
+"""mailserver.app.wiring: settings that change while the daemon runs."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from mailserver.app.config import Config
 from mailserver.app.config_sources import load_config
-from mailserver.app.daemon import catchup_settings
+from mailserver.app.wiring import catchup_settings
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode

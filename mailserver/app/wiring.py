@@ -15,6 +15,7 @@ from mailserver.app.config import Config
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.outages import Contact, Contacts
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
@@ -40,7 +41,7 @@ from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.store.interface import Store
-from mailserver.waku.acceptance import Acceptance
+from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
 
@@ -254,6 +255,17 @@ class Server:
             node.follow_trusted(*([enode.node_id for enode in of.trusted_enodes] for of in (before, config)))
         self._catchup.follow(config.trusted_enodes)
         node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
+
+
+def catchup_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> CatchupSettings:
+    """How to catch up: from these sources, or the trusted peers."""
+    return CatchupSettings(
+        sources=config.trusted_enodes if sources is None else sources,
+        password_key=key_from_password(config.password),
+        client_id=CLIENT_ID,
+        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
+        request_pow=config.request_pow,
+    )
 
 
 def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
