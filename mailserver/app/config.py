@@ -1,6 +1,6 @@
-"""The settings: what there is, what each means and its default, and what texts among them stand for.
+"""The settings: name, meaning and default of each, and the objects that lists and addresses among them stand for.
 
-`config_sources` reads them, `config_check` says which values are allowed.
+`config_sources` reads them; `config_check` says which values are allowed.
 """
 
 import re
@@ -20,11 +20,11 @@ from mailserver.waku.topics import parse_topic
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_ADMISSION_DEFAULTS = AdmissionLimits()  # they say why the defaults are what they are
+_ADMISSION_DEFAULTS = AdmissionLimits()  # the reasons for these defaults are there
 
 _MAPPED_BITS = 96
 _MAPPED = IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
-"""IPv4 as addresses of IPv6 (RFC 4291 "IPv4-Mapped IPv6 Address")."""
+"""The IPv6 addresses that stand for IPv4 (RFC 4291 "IPv4-Mapped IPv6 Address")."""
 
 _PORT = re.compile("[0-9]{1,5}")
 
@@ -37,121 +37,142 @@ def _setting(default: Any, help_text: str, *, reloadable: bool = False, secret: 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of the daemon; each field is a flag, an environment variable and a key of the file."""
+    """All settings of the daemon. Each field is a flag, an environment variable and a key of the file."""
 
-    data_dir: Path = _setting(Path("data"), "folder of the store, the node key and the enode file")
-    listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 takes any free one")
-    advertise: str = _setting("", "host in the enode URL (default: the listen host; for all addresses, 127.0.0.1)")
+    data_dir: Path = _setting(Path("data"), "directory of the store, the node key and the enode file")
+    listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 picks a free port")
+    advertise: str = _setting(
+        "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"
+    )
     password: str = _setting(
-        "status-offline-inbox", "password of history requests; no secret: all clients know it", secret=True
+        "status-offline-inbox", "password that history requests are sealed with; clients know the default", secret=True
     )
     min_pow: float = _setting(
-        0.000002, "least proof of work of an envelope, 0.000002 is what clients expect at most", reloadable=True
+        0.000002, "lowest proof of work to accept in an envelope; clients expect 0.000002 or less", reloadable=True
     )
     archive_topics: tuple[str, ...] = _setting(
-        (), "the only topics to take, keep and announce: names, or 0x and 8 hex digits (default: all)", reloadable=True
+        (),
+        "accept, store and announce only these topics: names, or 0x and 8 hex digits (default: all topics)",
+        reloadable=True,
     )
-    light_node: bool = _setting(False, "relay nothing that others send; still keep it and answer requests")
+    light_node: bool = _setting(False, "do not relay what peers send, but still store it and answer requests")
     static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)
     trusted_peers: tuple[str, ...] = _setting(
-        (), "enode URLs of mailservers to take history from: what was missed is fetched from them", reloadable=True
+        (), "enode URLs of mailservers whose history to accept; missed envelopes are fetched from them", reloadable=True
     )
-    sync_days: float = _setting(30.0, "how far back to fetch what was missed from trusted peers, in days; 0: nothing")
-    min_request_pow: float = _setting(0.0, "least proof of work of a sealed history request; some clients send none")
+    sync_days: float = _setting(
+        30.0, "how many days back to fetch missed envelopes from trusted peers; 0: do not fetch"
+    )
+    min_request_pow: float = _setting(
+        0.0, "lowest proof of work to accept in a sealed history request; some clients do no work"
+    )
     request_pow: float = _setting(
-        0.0,
-        "least proof of work of the history requests made here; more where a mailserver announces more",
+        0.0, "lowest proof of work of the history requests sent from here; more if a mailserver announces more"
     )
     max_peers: int = _setting(
-        500, "most connected peers, shared between subnets; static and trusted ones always find room", reloadable=True
+        500,
+        "maximum number of connected peers, shared between subnets; static and trusted peers are always let in",
+        reloadable=True,
     )
     max_peers_per_address: int = _setting(
-        _ADMISSION_DEFAULTS.max_per_address, "most connections of one address, or /64; 0: any number", reloadable=True
+        _ADMISSION_DEFAULTS.max_per_address,
+        "maximum number of connections from one address (IPv6: from one /64); 0: no limit",
+        reloadable=True,
     )
     max_peers_per_subnet: int = _setting(
-        _ADMISSION_DEFAULTS.max_per_subnet, "most connections of one /24, or /48; 0: any number", reloadable=True
+        _ADMISSION_DEFAULTS.max_per_subnet,
+        "maximum number of connections from one /24 (IPv6: from one /48); 0: no limit",
+        reloadable=True,
     )
     connections_per_second: float = _setting(
         _ADMISSION_DEFAULTS.per_second,
-        "new connections per second of all strangers, as many of known addresses; 5 s' worth at once; 0: any number",
+        "new connections per second from all unknown addresses together, and as many again from known ones; "
+        "bursts of 5 s' worth; 0: no limit",
         reloadable=True,
     )
     connections_per_second_per_address: float = _setting(
         _ADMISSION_DEFAULTS.per_second_per_address,
-        "the same of one address, after a burst of 10 s' worth, and twice that of one subnet; 0: any number",
+        "new connections per second from one address, twice as many from one subnet; bursts of 10 s' worth; "
+        "0: no limit",
         reloadable=True,
     )
     max_handshake_failures: int = _setting(
         _ADMISSION_DEFAULTS.max_failures,
-        "failed handshakes within a minute after which an address is refused for a minute; 0: never",
+        "how many handshakes of an address may fail within a minute before it is refused for a minute; 0: any number",
         reloadable=True,
     )
     packet_rate_limits: tuple[int, ...] = _setting(
         tuple(DEFAULT_PACKET_LIMITS),
-        "packets per second of one address, of one peer, and envelopes of one topic; 0: any",
+        "packets per second from one address, packets per second from one peer, envelopes per second of one topic; "
+        "0: no limit",
         reloadable=True,
     )
     byte_rate_limits: tuple[int, ...] = _setting(
         tuple(DEFAULT_BYTE_LIMITS),
-        "bytes per second of one address, of one peer, of one topic; 0: any",
+        "bytes per second from one address, from one peer, of one topic; 0: no limit",
         reloadable=True,
     )
     rate_limit_tolerance_s: float = _setting(
         DEFAULT_TOLERANCE_S,
-        "how long a peer may stay at its limit, slowed, before it is disconnected; 0: at once, inf: ever",
+        "how many seconds a peer may stay at its limit, slowed down, before it is disconnected; 0: none, inf: forever",
         reloadable=True,
     )
     peer_request_limits: tuple[int, ...] = _setting(
         tuple(map(int, astuple(PEER_REQUEST_LIMITS))),
-        "history requests and envelopes per minute, and requests at once, of one peer; 0: any",
+        "of one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
         reloadable=True,
     )
     address_request_limits: tuple[int, ...] = _setting(
-        tuple(map(int, astuple(ADDRESS_REQUEST_LIMITS))), "the same of one address", reloadable=True
+        tuple(map(int, astuple(ADDRESS_REQUEST_LIMITS))), "the same three limits for one address", reloadable=True
     )
     allowed_addresses: tuple[str, ...] = _setting(
         (),
-        "addresses or networks that are never limited; the defaults of all limits leave out loopback",
+        "addresses and networks to exempt from all limits; limits left at their defaults exempt loopback, too",
         reloadable=True,
     )
     allowed_peers: tuple[str, ...] = _setting(
-        (), "enode URLs or node ids that may send and ask without limits", reloadable=True
+        (), "enode URLs or node IDs of peers to exempt from all limits on packets and requests", reloadable=True
     )
-    max_request_limit: int = _setting(1000, "most envelopes in the answer to one request; a cursor leads to the next")
-    allow_clear_requests: bool = _setting(True, "answer history requests that come in the clear, without an envelope")
+    max_request_limit: int = _setting(1000, "maximum number of envelopes in one answer; a cursor leads to the rest")
+    allow_clear_requests: bool = _setting(True, "answer history requests that arrive unencrypted, not in an envelope")
     completion_format: str = _setting(
-        "bytes", "completions as deployed clients read them: bytes, or as 8/WAKU-MAIL has them: list"
+        "bytes", "format of completions: bytes, which deployed clients read, or list, as in 8/WAKU-MAIL"
     )
     retention_days: float = _setting(
-        30.0, "how long to keep envelopes after their reception, in days; 0: for ever", reloadable=True
+        30.0, "how many days to keep envelopes after their reception; 0: forever", reloadable=True
     )
     retention_envelopes: int = _setting(
-        0, "most envelopes to keep, the oldest go first; 0: any number", reloadable=True
+        0, "maximum number of envelopes to keep; the oldest are deleted first; 0: no limit", reloadable=True
     )
     retention_bytes: int = _setting(
-        0, "most bytes of the store file to use, the oldest go first; 0: any number", reloadable=True
+        0,
+        "maximum number of bytes to use in the store file; the oldest envelopes are deleted first; 0: no limit",
+        reloadable=True,
     )
     archive: str = _setting(
-        "", "path or URL of the archive that the nightly compaction fills: what is not seen to be there is not deleted"
+        "", "path or URL of the archive that the nightly compaction writes; only what is seen there is deleted here"
     )
     archive_max_age_hours: float = _setting(
         48.0,
-        "where the archive cannot be seen from here, how old the compaction's last look at it may be to delete",
+        "if the archive cannot be seen from here: how old the compaction's last look at it may be, in hours, "
+        "to delete what it saw",
         reloadable=True,
     )
     archive_before_prune: bool = _setting(
-        True, "with an archive, never delete what no verified run of the compaction has archived", reloadable=True
+        True, "with an archive, delete only what a verified run of the compaction has archived", reloadable=True
     )
-    rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: not at all)")
+    rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: off)")
     rpc_token_file: str = _setting(
-        "", "file with the bearer token that JSON-RPC asks for; a must for any address but loopback (default: none)"
+        "", "file with the bearer token that JSON-RPC demands; required for any address but loopback (default: none)"
     )
     rpc_dialect: str = _setting(
-        "specification", "what waku_post returns: specification: true, deployed: the hash of the envelope"
+        "specification", "what waku_post returns: specification: true; deployed: the hash of the envelope"
     )
-    metrics: str = _setting("", "HOST:PORT to serve metrics on, for Prometheus (default: not at all)")
-    log_level: str = _setting("info", "least level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
-    log_format: str = _setting("text", "text: a line of key=value for each event; json: an object", reloadable=True)
+    metrics: str = _setting("", "HOST:PORT to serve metrics, health and the status page on (default: off)")
+    log_level: str = _setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
+    log_format: str = _setting(
+        "text", "text: one line of key=value per event; json: one JSON object per event", reloadable=True
+    )
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -160,7 +181,7 @@ class Config:
 
     @property
     def interest(self) -> Interest:
-        """What is taken: the topics named, or everything."""
+        """The topics to accept: those named, or all."""
         if not self.archive_topics:
             return FULL_INTEREST
         return Interest(topics=frozenset(_each("archive_topics", parse_topic, self.archive_topics)))
@@ -172,17 +193,17 @@ class Config:
 
     @property
     def trusted_enodes(self) -> tuple[Enode, ...]:
-        """The mailservers to take history from."""
+        """The mailservers whose history is accepted."""
         return _each("trusted_peers", Enode.parse, self.trusted_peers)
 
     @property
     def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """The addresses that are never limited."""
+        """The addresses that are exempt from limits."""
         return _each("allowed_addresses", _network, self.allowed_addresses)
 
     @property
     def allowed_node_ids(self) -> frozenset[NodeId]:
-        """The peers that are never limited."""
+        """The peers that are exempt from limits."""
         return frozenset(_each("allowed_peers", _node_id, self.allowed_peers))
 
     def is_default(self, *names: str) -> bool:
@@ -191,7 +212,7 @@ class Config:
 
     @property
     def advertised_host(self) -> str:
-        """The host for the enode URL."""
+        """The host in the enode URL."""
         host = self.listen_address[0]
         return self.advertise or {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
 
@@ -207,7 +228,7 @@ def _each(name: str, parse: Callable[[str], _T], texts: Iterable[str]) -> tuple[
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
-    """Read a network; one of IPv4 mapped into IPv6 is the one of IPv4 that it means."""
+    """Read a network. An IPv4 network written as IPv4-mapped IPv6 becomes the IPv4 network."""
     network = ip_network(text)
     if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
         mapped = network.network_address.ipv4_mapped
@@ -226,7 +247,7 @@ def parse_address(name: str, text: str) -> tuple[str, int]:
     """Read HOST:PORT, or [HOST]:PORT for IPv6.
 
     Raises:
-        ConfigError: another form, or no port from 0 to 65535.
+        ConfigError: the text has another form, or the port is not between 0 and 65535.
     """
     host, colon, port = text.rpartition(":")
     if not colon or "\0" in host or not _PORT.fullmatch(port) or int(port) > 65535:

@@ -1,4 +1,4 @@
-"""Where settings come from: flags, then MAILSERVER_* environment, then the TOML file, then defaults."""
+"""Where settings come from: flags, else MAILSERVER_* environment variables, else the TOML file, else defaults."""
 
 import math
 import re
@@ -19,14 +19,15 @@ _FIELDS = {setting.name: setting for setting in fields(Config)}
 
 
 def load_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> Config:
-    """Put the settings together and check them.
+    """Combine the settings of all sources, and check them.
 
     Args:
         flags: values by field name; None for a flag that was not given.
-        environment: all variables; those that begin with MAILSERVER_ count, but for MAILSERVER_CONFIG.
+        environment: all variables. Those that begin with MAILSERVER_ are read, except MAILSERVER_CONFIG.
         file: a TOML file whose keys are the field names.
     Raises:
-        ConfigError: an unknown key, a value of the wrong kind or out of range, or an unreadable file. It names them.
+        ConfigError: a key is unknown, a value is of the wrong kind or out of range, or the file cannot be read. The
+            message names it.
     """
     values: dict[str, Any] = {}
     for given in given_settings(flags, environment, file).values():
@@ -39,7 +40,10 @@ def load_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: 
 def given_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> dict[str, dict[str, Any]]:
-    """What each place says, the weakest first: "file", "environment", "flag". As `load_config`, but not yet checked."""
+    """The settings that each source gives, the weakest source first: "file", "environment", "flag".
+
+    As in `load_config`, but ranges are not checked.
+    """
     return {
         "file": {} if file is None else _from_file(file),
         "environment": _from_environment(environment),
@@ -48,7 +52,7 @@ def given_settings(
 
 
 def config_file(flag: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Which file to read: the flag's, else MAILSERVER_CONFIG's, else none."""
+    """The file to read: the one that the flag names, else the one that MAILSERVER_CONFIG names, else none."""
     name = flag or environment.get(CONFIG_VARIABLE)
     return Path(name) if name else None
 
@@ -59,7 +63,7 @@ def _from_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:  # not TOML, not UTF-8, or an integer of thousands of digits
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
     values = {}
     for name, value in table.items():
         if name not in _FIELDS:
@@ -81,10 +85,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_value(where: str, text: str, kind: Any) -> Any:
-    """Read a setting's value from text.
+    """Read the value of a setting from text.
 
+    Args:
+        where: the flag or variable, for the error message.
     Raises:
-        ConfigError: it is not of that kind; `where` says whose value it is.
+        ConfigError: the text is not of that kind.
     """
     if kind is bool:
         if text.lower() not in _BOOLEANS:

@@ -113,7 +113,7 @@ LIMITS = ["packet_rate_limits", "byte_rate_limits", "peer_request_limits", "addr
 )
 def test_limits_are_three_numbers_that_peers_can_read(name: str, limits: tuple[int, ...]) -> None:
     assert refusal({name: limits}) == (
-        f"{name}: {', '.join(map(str, limits)) or 'nothing'} is not three numbers from 0 to {MAX_RATE}"
+        f"{name}: {', '.join(map(str, limits)) or 'nothing'} is not three numbers between 0 and {MAX_RATE}"
     )
 
 
@@ -158,7 +158,9 @@ def test_topics_are_as_many_as_a_status_holds() -> None:
 
     assert topics is not None
     assert len(topics) == MAX_TOPIC_INTEREST
-    assert refusal({"archive_topics": (*most, "news")}) == "archive_topics: 10001 topics are more than 10000"
+    assert (
+        refusal({"archive_topics": (*most, "news")}) == "archive_topics: 10001 topics are more than the 10000 allowed"
+    )
 
 
 def test_trusted_peers_are_as_many_as_history_is_fetched_from() -> None:
@@ -167,7 +169,7 @@ def test_trusted_peers_are_as_many_as_history_is_fetched_from() -> None:
     )
 
     assert len(load_config({"trusted_peers": enodes[:-1]}, NOTHING, None).trusted_enodes) == MAX_SOURCES
-    assert refusal({"trusted_peers": enodes}) == "trusted_peers: 17 mailservers are more than 16"
+    assert refusal({"trusted_peers": enodes}) == "trusted_peers: 17 mailservers are more than the 16 allowed"
 
 
 def test_path_that_cannot_be_is_refused() -> None:

@@ -278,7 +278,7 @@ def test_folder_is_no_file(tmp_path: Path) -> None:
 def test_file_that_is_not_toml_is_named(content: bytes, file: Path) -> None:
     file.write_bytes(content)
 
-    assert refusal({}, file=file).startswith(f"{file} is not TOML: ")
+    assert refusal({}, file=file).startswith(f"{file} is not valid TOML: ")
 
 
 @pytest.mark.parametrize("toml", ["min_pow = 1" + "0" * 400, "min_pow = 1" + "0" * 5000])
