@@ -221,15 +221,15 @@ async def _monitor(
         ahead=lambda: proven_time.ahead_s,
         archive_problem=lambda: pruning.archive_problem,
     )
-    history = LastDay(metrics, time.time)
-    history_file = LastDayFile(config.data_dir, history)
-    history_file.load()
+    last_day = LastDay(metrics, time.time)
+    last_day_file = LastDayFile(config.data_dir, last_day)
+    last_day_file.load()
     monitoring = Monitoring(
         metrics,
         Watch(store, config.data_dir, metrics.loop_lag),
         health,
-        history,
-        history_file,
+        last_day,
+        last_day_file,
         enode=server.node.enode,
         node=server.figures,
         sync=lambda: map(_sync_figures, catchup.snapshot()),

@@ -151,7 +151,7 @@ def test_filters_are_bounded() -> None:
     polled = filters.install(ANY_NEWS)
     subscription = filters.install(ANY_NEWS, expires=False)
 
-    with pytest.raises(TooManyFilters, match="no room for another filter, limit 2"):
+    with pytest.raises(TooManyFilters, match="no room for another filter, the limit is 2"):
         filters.install(ANY_NEWS)
     assert len(filters) == 2
 

@@ -126,7 +126,7 @@ async def test_notifications_come_before_the_answer(tmp_path: Path, control: Con
 
 
 async def test_refused_call_says_why(tmp_path: Path, control: ControlSocket) -> None:
-    with pytest.raises(CallFailed, match="no method 'nothing'"):
+    with pytest.raises(CallFailed, match="unknown method 'nothing'"):
         await call(tmp_path, "nothing")
     with pytest.raises(CallFailed, match="text: missing"):
         await call(tmp_path, "echo")

@@ -38,7 +38,7 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
         state = monitoring(store, tmp_path, sync=[SYNC])
-        state.history.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
+        state.last_day.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
         running = asyncio.create_task(state.run())
         await until(lambda: state.figures().store is not None)
         control = ControlSocket(Dispatcher(StatusMethods(state).table(), CONTROL_ERRORS))
@@ -102,7 +102,7 @@ async def test_mailserver_that_is_not_ready_is_said_and_is_exit_code_1(
     out = capsys.readouterr().out
     assert "NOT READY" in out
     assert "the store is not writable: disk is full" in out
-    assert "the disk is nearly full: 1 GiB of 1 TiB are free" in out
+    assert "the disk is nearly full: 1 GiB of 1 TiB free" in out
     assert await status(tmp_path, "--json") == 1
     assert json.loads(capsys.readouterr().out)["ready"] is False
 
