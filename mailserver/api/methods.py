@@ -1,4 +1,4 @@
-"""All methods in one table, and the code of every error of ours that they let through."""
+"""The table of all methods, and the code of every error that they may raise."""
 
 from mailserver.api.admin import AdminMethods
 from mailserver.api.dispatch import Method
@@ -37,7 +37,7 @@ def all_methods(
     """Every method of the interface, by name.
 
     Args:
-        request_pow: least proof of work of the history requests that are made.
+        request_pow: lowest proof of work of the history requests to send.
     """
     works = Works()
     return {

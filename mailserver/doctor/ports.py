@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from mailserver.app.config import Config, parse_address
 from mailserver.app.control import is_running
-from mailserver.app.server import CLIENT_ID
+from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.data_dir.folder import read_enode
 from mailserver.doctor.findings import Finding, ok, problem, warning

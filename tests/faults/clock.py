@@ -123,9 +123,9 @@ async def start_before_this_program(folder: Path, rng: random.Random) -> Broken:
     await _put(folder / STORE_FILE, history)
     clock.set(1_577_836_800)  # 2020
     async with _pruning_daemon(folder, clock, rng, len(history), "--metrics", "127.0.0.1:0") as daemon:
-        daemon.wait_for_line("the clock is off: it shows 2020-01-01T")
+        daemon.wait_for_line("the clock is wrong: it shows 2020-01-01T")
         status, text = _get(daemon, "/ready")
-        if status != 503 or "the clock is off" not in text:
+        if status != 503 or "the clock is wrong" not in text:
             broken.append(f"/ready said {status}: {text}")
         async with _client(daemon) as client:
             await _compare(client, {one.raw for one in history}, "with a clock of 2020", broken)

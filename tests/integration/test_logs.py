@@ -135,7 +135,7 @@ async def test_level_and_format_follow_the_settings(tmp_path: Path, peers: Peers
     events = [json.loads(line) for line in daemon.told[len(text) :]]
     assert [line.split(maxsplit=2)[2].split()[0] for line in text] == ["starting", "listening", "setting"]
     assert {event["event"] for event in events} > {"peer connected"}
-    ours = [event for event in events if event["logger"] == "mailserver.app.server"]
+    ours = [event for event in events if event["logger"] == "mailserver.app.wiring"]
     assert [(event["event"], event.get("changed", event.get("name"))) for event in ours] == [
         ("settings reloaded", "log_level,log_format"),
         ("setting needs a restart", "max_request_limit"),  # said until it is in force

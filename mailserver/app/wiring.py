@@ -1,4 +1,4 @@
-"""What serves peers: the services, wired to each other as the settings say, and what of it follows them at a reload."""
+"""What serves peers: the services, connected to each other as the settings say, and how a reload changes them."""
 
 import asyncio
 import logging
@@ -15,6 +15,7 @@ from mailserver.app.config import Config
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.outages import Contact, Contacts
+from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
@@ -40,24 +41,24 @@ from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.store.interface import Store
-from mailserver.waku.acceptance import Acceptance
+from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
 
 CLIENT_ID = f"waku-mailserver/v{__version__}/{sys.platform}/python{platform.python_version()}"
-"""How we call ourselves in Hello."""
+"""Our client ID in Hello."""
 
 TOO_LONG_INTERVAL_S = 3600.0
-"""How often it is said of a named peer that its packets are too long: it is dialled again every minute."""
+"""How often the log says that packets of a named peer are too long. Such a peer is dialled again every minute."""
 
 Reload = Callable[[], Config]
-"""Reads all settings again, or raises ConfigError."""
+"""Reads all settings again. Raises ConfigError."""
 
 
 class Server:
-    """What serves peers, and what of it follows the settings while it runs."""
+    """The services that peers use, and the settings in force."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class Server:
         catchup: Catchup,
         metrics: Metrics,
     ) -> None:
-        """Wire the services. `acceptance` is that by which `catchup` judges, too."""
+        """Connect the services. `catchup` judges envelopes by the same `acceptance`."""
         self._config = config
         self._store = store
-        self._too_long_said: dict[NodeId, float] = {}  # no more than peers that were named
+        self._too_long_said: dict[NodeId, float] = {}  # bounded by the number of named peers
         self._ended_bytes = dict.fromkeys(Direction, 0)
         self._catchup = catchup
         self.admission = Admission(*policy.admission(config))
@@ -139,7 +140,7 @@ class Server:
             self._ended_bytes[Direction.OUT] += connection.sent_bytes
 
     def _on_too_long(self, connection: Connection, size: int) -> None:
-        """A named peer cannot send us what it has: ask it for that, and say so, but not with every attempt."""
+        """A named peer cannot send what it has: fetch it by history requests instead. Log that, but not each time."""
         node_id, now = connection.node_id, asyncio.get_running_loop().time()
         assert node_id is not None
         enodes = (*self._config.trusted_enodes, *self._config.static_enodes)
@@ -159,7 +160,7 @@ class Server:
         """Connect to a static peer.
 
         Raises:
-            ConnectionLost: nobody answers there.
+            ConnectionLost: the peer cannot be reached.
         """
         _, listen_port = self.node.listen_address
         config = session_config(
@@ -175,7 +176,10 @@ class Server:
             raise ConnectionLost(None, str(error)) from error
 
     def contacts(self, sources: Collection[NodeId]) -> Contacts:
-        """Which of these are connected, and how, for catching up. Others are only glanced at: they may be thousands."""
+        """Which of these sources are connected, and when each was last heard, for catching up.
+
+        The loop over all peers does little for each: there may be thousands.
+        """
         now = asyncio.get_running_loop().time()
         connected = self.peers.connected()
         heard_at = max((peer.connection.heard_at for peer in connected), default=None)
@@ -187,7 +191,7 @@ class Server:
         return Contacts(found, None if heard_at is None else now - heard_at)
 
     def figures(self) -> NodeFigures:
-        """Read how the node is."""
+        """The node's figures at this moment."""
         peers = {(direction, family): 0 for direction in Direction for family in ClientFamily}
         for peer in self.peers.connected():
             peers[peer.direction, ClientFamily.of(peer.connection.client_id)] += 1
@@ -212,7 +216,7 @@ class Server:
         )
 
     def reload(self, read: Reload) -> Config:
-        """Put in force what has changed of the settings, and say what cannot be; return what is in force."""
+        """Apply what has changed in the settings, and log what cannot be applied; return the settings in force."""
         try:
             config = read()
         except ConfigError as error:
@@ -230,7 +234,7 @@ class Server:
                 changed[field.name] = value
             else:
                 log.warning("setting needs a restart name=%s", field.name)
-        self._apply(replace(self._config, **changed))  # what is in force, not what the settings say
+        self._apply(replace(self._config, **changed))  # what needs a restart stays as it is
         log.info("settings reloaded changed=%s", ",".join(changed) or "-")
         return self._config
 
@@ -243,7 +247,7 @@ class Server:
         self._requests.change(*policy.request_limits(config))
         self.peers.max_peers = config.max_peers
         node = self.node
-        # What was changed by JSON-RPC meanwhile stays, unless the settings say otherwise than before.
+        # What JSON-RPC has changed meanwhile stays, unless the settings themselves have changed.
         if config.min_pow != before.min_pow:
             node.set_min_pow(config.min_pow)
         if config.interest != before.interest:
@@ -254,6 +258,17 @@ class Server:
             node.follow_trusted(*([enode.node_id for enode in of.trusted_enodes] for of in (before, config)))
         self._catchup.follow(config.trusted_enodes)
         node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
+
+
+def catchup_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> CatchupSettings:
+    """How to catch up. Without `sources`, the trusted peers are asked."""
+    return CatchupSettings(
+        sources=config.trusted_enodes if sources is None else sources,
+        password_key=key_from_password(config.password),
+        client_id=CLIENT_ID,
+        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
+        request_pow=config.request_pow,
+    )
 
 
 def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
