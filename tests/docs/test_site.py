@@ -124,6 +124,12 @@ def test_text_that_is_no_diagram_is_a_fault() -> None:
 @pytest.mark.integration
 def test_reader_sees_diagrams_and_finds_a_page(site: Path, tmp_path: Path, screenshots: Path) -> None:
     with serving(site) as address, running_browser(tmp_path / "profile", width=1280, height=900) as browser:
+        browser.open(f"{address}/docs/guarantees.html")
+        browser.screenshot(screenshots / "site-guarantees.png")
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
+            "wide tables scroll by themselves"
+        )
+
         for page in ("index.html", "docs/architecture.html"):
             browser.open(f"{address}/{page}")
             browser.screenshot(screenshots / f"site-{Path(page).stem}.png")
