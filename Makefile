@@ -16,13 +16,16 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs faults fuzz soak bench java lock audit clean help
+.PHONY: run compact test check docs site demo faults fuzz soak bench java lock audit clean help
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
 
 compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/mailserver.db --archive DIR"
 	@$(BIN)/spark-export compact $(ARGS)
+
+demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look around, then Ctrl-C
+	@$(BIN)/python -m docs.demo
 
 # Two processes share the whole suite, see tests/conftest.py: more would get in the way of tests that judge times.
 WHOLE := -n 2 --dist loadscope --no-loadscope-reorder
@@ -38,6 +41,11 @@ check: $(DEV) ## check format, lint and types
 docs: $(DEV) ## write what docs say of settings and of recorded runs
 	@$(BIN)/python -m docs.settings
 	@$(BIN)/python -m docs.evidence
+
+# A warning is an error: a link that leads nowhere, a diagram that cannot be drawn.
+site: $(DEV) ## build the docs as a site, with search, in dist/site
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . dist/site
+	@echo "dist/site/index.html"
 
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
