@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import read_topic
 from mailserver.data_dir.folder import read_enode
