@@ -103,27 +103,30 @@ def test_pages_ask_no_other_site_for_anything(site: Path) -> None:
         assert [address for address in asked_for if re.match("([a-z]+:)?//", address)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        ("[x](docs/none.md)", "docs/none.md"),
-        ("[x](docs/page.md#none)", "none"),
-        ("![x](docs/none.png)", "docs/none.png"),
-        ("```mermaid\nflowchart LR\n    a --> [[[\n```", "Parse error"),
-    ],
-    ids=["link", "anchor", "picture", "diagram"],
-)
-def test_what_leads_nowhere_or_cannot_be_drawn_ends_the_build(tmp_path: Path, text: str, warning: str) -> None:
+FAULTS = {
+    "[x](docs/none.md)": "docs/none.md",
+    "[x](docs/page.md#none)": "none",
+    "![x](docs/none.png)": "docs/none.png",
+    "```mermaid\nflowchart LR\n    a --> [[[\n```": "Parse error",
+}
+"""What leads nowhere or cannot be drawn, and what the warning about it says."""
+
+
+def test_what_leads_nowhere_or_cannot_be_drawn_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text("# Page\n")
+    (tmp_path / "docs" / "lost.md").write_text("# Not in README.md\n")
+    text = "\n\n".join(FAULTS)
     (tmp_path / "README.md").write_text(f"# A\n\n{text}\n\n## Documentation\n\n**Pages**\n\n- [p](docs/page.md)\n")
 
     built = build(tmp_path, tmp_path / "out")
 
     assert built.returncode != 0
-    (told,) = built.stderr.strip().splitlines()[:1]
-    assert "README.md" in told
-    assert warning in told
+    warnings = [line for line in built.stderr.splitlines() if "WARNING: " in line]
+    assert len(warnings) == len(FAULTS) + 1
+    for warning in FAULTS.values():
+        assert any("README.md" in line and warning in line for line in warnings), warning
+    assert any("lost.md" in line and "toctree" in line for line in warnings)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
