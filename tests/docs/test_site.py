@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import mermaidx
 import pytest
 
 from docs.site.diagrams import DiagramFault, draw
@@ -25,6 +26,27 @@ HIDDEN_BY_DIAGRAM = """
     });
 """
 """Of each diagram, the labels that are wider than the room for them."""
+
+
+RENDER = """
+    const [source, done] = arguments;
+    mermaid.initialize({ startOnLoad: false });
+    mermaid.render("diagram", source).then(
+        ({ svg }) => { document.body.innerHTML = svg; done(""); },
+        (error) => done(String(error)),
+    );
+"""
+"""Draws a diagram as sites do that show Markdown; what Mermaid has against it."""
+
+COVERED = """
+    const box = (element) => element.getBoundingClientRect();
+    const boxes = [...document.querySelectorAll(".node")].map(box);
+    const isCovered = (label) => boxes.some((node) =>
+        label.left < node.right && node.left < label.right && label.top < node.bottom && node.top < label.bottom);
+    const labels = [...document.querySelectorAll(".edgeLabel")].filter((label) => label.textContent);
+    return labels.filter((label) => isCovered(box(label))).map((label) => label.textContent);
+"""
+"""The labels of arrows that lie on a box."""
 
 
 def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
@@ -81,27 +103,30 @@ def test_pages_ask_no_other_site_for_anything(site: Path) -> None:
         assert [address for address in asked_for if re.match("([a-z]+:)?//", address)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        ("[x](docs/none.md)", "docs/none.md"),
-        ("[x](docs/page.md#none)", "none"),
-        ("![x](docs/none.png)", "docs/none.png"),
-        ("```mermaid\nflowchart LR\n    a --> [[[\n```", "Parse error"),
-    ],
-    ids=["link", "anchor", "picture", "diagram"],
-)
-def test_what_leads_nowhere_or_cannot_be_drawn_ends_the_build(tmp_path: Path, text: str, warning: str) -> None:
+FAULTS = {
+    "[x](docs/none.md)": "docs/none.md",
+    "[x](docs/page.md#none)": "none",
+    "![x](docs/none.png)": "docs/none.png",
+    "```mermaid\nflowchart LR\n    a --> [[[\n```": "Parse error",
+}
+"""What leads nowhere or cannot be drawn, and what the warning about it says."""
+
+
+def test_what_leads_nowhere_or_cannot_be_drawn_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text("# Page\n")
+    (tmp_path / "docs" / "lost.md").write_text("# Not in README.md\n")
+    text = "\n\n".join(FAULTS)
     (tmp_path / "README.md").write_text(f"# A\n\n{text}\n\n## Documentation\n\n**Pages**\n\n- [p](docs/page.md)\n")
 
     built = build(tmp_path, tmp_path / "out")
 
     assert built.returncode != 0
-    (told,) = built.stderr.strip().splitlines()[:1]
-    assert "README.md" in told
-    assert warning in told
+    warnings = [line for line in built.stderr.splitlines() if "WARNING: " in line]
+    assert len(warnings) == len(FAULTS) + 1
+    for warning in FAULTS.values():
+        assert any("README.md" in line and warning in line for line in warnings), warning
+    assert any("lost.md" in line and "toctree" in line for line in warnings)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
@@ -146,3 +171,20 @@ def test_reader_sees_diagrams_and_finds_a_page(site: Path, tmp_path: Path, scree
         )
         assert [url for url in browser.requests() if not url.startswith((address, "data:"))] == []
         assert [line for line in browser.console() if "/favicon.ico" not in line] == []
+
+
+@pytest.mark.browser
+@pytest.mark.integration
+def test_diagrams_are_drawn_by_a_browser_too_and_no_box_covers_a_label(tmp_path: Path, screenshots: Path) -> None:
+    script = Path(mermaidx.__file__).parent / "assets" / "mermaid.js"
+    page = tmp_path / "page.html"
+    page.write_text(f'<!doctype html><meta charset="utf-8"><script src="{script.as_uri()}"></script><body>')
+
+    with running_browser(tmp_path / "profile", width=1280, height=900) as browser:
+        browser.open(page.as_uri())
+        for name in ("README.md", "docs/architecture.md"):
+            for source in DIAGRAM.findall((ROOT / name).read_text("utf-8")):
+                assert browser.run_async(RENDER, source) == "", name
+                browser.screenshot(screenshots / f"diagram-{Path(name).stem}.png")
+                assert browser.run("return document.querySelectorAll('.node').length") > 5
+                assert browser.run(COVERED) == [], name
