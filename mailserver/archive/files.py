@@ -69,7 +69,8 @@ class LocalFiles:
         """See ArchiveFiles."""
         with refused("read", self.root / name):
             try:
-                return (self.root / name).read_text(encoding="utf-8")
+                # Ours are ASCII. What a damaged disk makes of one is judged by who decodes it.
+                return (self.root / name).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
 
