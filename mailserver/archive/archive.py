@@ -2,13 +2,16 @@
 
 from collections.abc import Collection, Mapping
 
-from mailserver.archive.days import day_name
+from mailserver.archive.days import day_name, month_of
 from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.files import ArchiveFiles
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import PeriodRecord, decode_record, decode_settings, visible
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, directory_of, record_of, snapshot_of
+
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""A month with a directory for each of its topics may have a hundred thousand files."""
 
 
 class Archive:
@@ -45,6 +48,16 @@ class Archive:
             ArchiveError: a record cannot be read.
         """
         return {record.period: record for record in visible(self.every_record(without))}
+
+    def records_of(self, day: int) -> dict[str, PeriodRecord]:
+        """The periods that hold rows of a day of reception: the day's own, its month, or both.
+
+        Raises:
+            ArchiveError: a record cannot be read, or is too large for one.
+        """
+        found = [self._record(record_of(period)) for period in (day_name(day), month_of(day))]
+        there = visible(record for record in found if record is not None)
+        return {record.period: record for record in there if day in record.days}
 
     def is_empty(self) -> bool:
         """Whether there is neither a period nor a record of one."""
@@ -110,6 +123,13 @@ class Archive:
                     for name, text in found.items()
                     if text is not None and name not in left_out
                 ]
+
+    def _record(self, name: str) -> PeriodRecord | None:
+        size = self.files.size(name)
+        if size is not None and size > MAX_RECORD_BYTES:
+            raise RecordDamaged(f"{self.url}/{name} is no record: it has more than {MAX_RECORD_BYTES} bytes")
+        text = self.files.read(name)
+        return None if text is None else decode_record(text, f"{self.url}/{name}")
 
     def _record_names(self) -> list[str]:
         return [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]

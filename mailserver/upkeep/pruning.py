@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
-from mailserver.archive.holdings import check_day, local_folder
+from mailserver.archive.files import local_folder
+from mailserver.archive.holdings import check_day
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.live.intake import Clock
