@@ -1,4 +1,4 @@
-"""One Spark for all tests: to start it takes longer than most of them."""
+"""One Spark for all tests: to start it takes longer than most of them; and places for stores and archives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mailserver.archive.layout import PartitionBy
+from spark_export import plan
 from spark_export.session import spark_session
 from tests.spark_export.damage import NOW, ONE, THREE, TWO, Place
 from tests.spark_export.samples import compact_into, put
@@ -40,3 +41,27 @@ def sound_place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 def place(sound_place: Place, tmp_path: Path) -> Place:
     """A copy of it, to damage."""
     return sound_place.copy(tmp_path / "place")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Where the store will be."""
+    return tmp_path / "a" / "mailserver.db"
+
+
+@pytest.fixture
+def other_store(tmp_path: Path) -> Path:
+    """Where another one will be."""
+    return tmp_path / "b" / "mailserver.db"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Where the archive will be."""
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each day is a group of its own."""
+    monkeypatch.setattr(plan, "GROUP_BYTES", 1)

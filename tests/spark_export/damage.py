@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mailserver.archive.archive import Archive
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.handoff.last_run import ArchiveFigures
@@ -22,12 +21,12 @@ from tests.spark_export.samples import (
     NEWS,
     compact_into,
     envelopes,
+    records_in,
     visible_files,
 )
 
 NOW = (DAY + 10) * DAY_S
 A_WEEK = 8 * DAY_S
-FIRST, SECOND, THIRD = "2024-10-04", "2024-10-05", "2024-10-06"
 ONE, TWO, THREE = envelopes(30), envelopes(30, day=DAY + 1, first=100), envelopes(30, day=DAY + 2, first=200)
 
 
@@ -65,7 +64,7 @@ class Place:
         shutil.rmtree(self.archive / "_snapshots")
 
     def records(self) -> dict[str, PeriodRecord]:
-        return Archive(LocalStorage(self.archive)).records()
+        return records_in(self.archive)
 
     def covered(self) -> set[int]:
         """The days of which the mailserver may delete rows, relative to DAY."""

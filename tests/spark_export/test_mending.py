@@ -23,23 +23,12 @@ from spark_export.read import read_archive
 from spark_export.run_report import RunReport
 from spark_export.storage import LocalStorage
 from spark_export.verify import verify
-from tests.spark_export.damage import (
-    A_WEEK,
-    FIRST,
-    NOW,
-    ONE,
-    SECOND,
-    THREE,
-    TWO,
-    Killed,
-    Place,
-    flip,
-    lost,
-    named,
-)
+from tests.spark_export.damage import A_WEEK, NOW, ONE, THREE, TWO, Killed, Place, flip, lost, named
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
+    FIRST,
+    SECOND,
     archived,
     compact_into,
     envelope,

@@ -12,10 +12,13 @@ from mailserver.store.sqlite.handoff import read_archived
 from spark_export.acknowledgement import acknowledge
 from spark_export.merge import merge
 from spark_export.verify import verify
-from tests.spark_export.damage import FIRST, NOW, ONE, SECOND, THIRD, THREE, TWO, Place, lost, named
+from tests.spark_export.damage import NOW, ONE, THREE, TWO, Place, lost, named
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
+    FIRST,
+    SECOND,
+    THIRD,
     archived,
     envelopes,
     prune,

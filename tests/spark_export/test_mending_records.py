@@ -16,24 +16,13 @@ from spark_export.acknowledgement import acknowledge
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.merge import merge
 from spark_export.verify import verify
-from tests.spark_export.damage import (
-    FIRST,
-    NOW,
-    ONE,
-    SECOND,
-    THIRD,
-    THREE,
-    TWO,
-    Place,
-    forget,
-    lost,
-    make_old,
-    named,
-    write_last_run,
-)
+from tests.spark_export.damage import NOW, ONE, THREE, TWO, Place, forget, lost, make_old, named, write_last_run
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
+    FIRST,
+    SECOND,
+    THIRD,
     archived,
     compact_into,
     envelopes,
