@@ -71,7 +71,7 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
             continue
         if archived.archive != archive:
             log.warning(
-                "record of the compaction not corrected, it is of another archive store=%s archive=%s",
+                "record of the compaction not corrected, it belongs to another archive store=%s archive=%s",
                 store,
                 archived.archive,
             )
@@ -102,9 +102,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
         try:
             archived, runs = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
-            raise ExportError(
-                f"{error}; it may have spoken of an archive at {archive.url}, and there is none"
-            ) from error
+            raise ExportError(f"{error}; it may name an archive at {archive.url}, where there is none now") from error
         if archived is None or archived.archive != archive.url or archived.verified_at <= (acknowledged_at or -1):
             continue
         if archived.days or (runs is not None and runs.archived):

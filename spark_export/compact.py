@@ -61,7 +61,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     Raises:
         ExportCheckFailed: a day was written wrongly; it is not published, nor are the days that went with it.
         ArchiveGone: there was an archive, and there is none any more.
-        ExportError: a store or the archive cannot be read or written, or another run is at work.
+        ExportError: a store cannot be read, or another run reads it.
+        ArchiveError: the archive cannot be read or written, or another run is at work on it.
     """
     archive = WritableArchive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
@@ -292,7 +293,9 @@ class _Compaction:
         staged = {name.partition("=")[2] for name in self._archive.storage.names(staged_data(self._run)) if "=" in name}
         wanted = {day_name(day): day for day in expected}
         if staged != set(wanted):
-            raise ExportCheckFailed(", ".join(sorted(staged ^ set(wanted))), "written, but not read, or the reverse")
+            raise ExportCheckFailed(
+                ", ".join(sorted(staged ^ set(wanted))), "the days written are not the days expected"
+            )
         written = read_back(self._spark, self._layout, base, sorted(wanted))
         for period, day in wanted.items():
             should = expected[day]
@@ -366,7 +369,7 @@ def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     if layout is not None and (
         config.partition_by not in (None, layout.by) or config.prefix_digits not in (None, layout.prefix_digits)
     ):
-        raise ExportError(f"{archive.url} is partitioned by {layout}, and stays so: take another archive")
+        raise ExportError(f"{archive.url} is partitioned by {layout}, which cannot be changed: use another archive")
     return layout
 
 

@@ -38,7 +38,7 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
         stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
-        ExportError: there is no archive, it cannot be read or written, or another run is at work.
+        ArchiveError: there is no archive, it cannot be read or written, or another run is at work.
     """
     archive = WritableArchive(open_storage(spark, path))
     report = RunReport("merge", run, archive.url, now)

@@ -74,7 +74,7 @@ class WritableArchive(Archive):
         self.storage.write(f"{STAGING}/{run}/{JOURNAL_FILE}", encode_records(records))
         published = self._publish(run, records)
         if left := {record.period for record in records} - {record.period for record in published}:
-            raise ExportCheckFailed(", ".join(sorted(left)), "what was verified is not there any more")
+            raise ExportCheckFailed(", ".join(sorted(left)), "files that were verified are gone")
         return published
 
     def digested(self, directory: str, record: PeriodRecord) -> PeriodRecord:
@@ -126,7 +126,7 @@ class WritableArchive(Archive):
             staged, target = f"{staged_data(run)}/{directory_of(record.period)}", directory_of(record.period)
             in_place = self._in_place(record)
             if not in_place and (faults := self._faults_of_staged(run, record)):  # since a run was killed
-                log.error("period not published, what was written of it is damaged fault=%r", str(faults[0]))
+                log.error("period not published, its new files are damaged fault=%r", str(faults[0]))
                 current = before.get(record.period)
                 if current is not None and self.faults_of(current):
                     self._keep_staged(run, current)
@@ -170,7 +170,7 @@ class WritableArchive(Archive):
         replaced = []
         for record in found:
             if (record.period, record.run) in doubtful:
-                log.error("merged files kept, what they were merged into is damaged period=%s", record.period)
+                log.error("merged files kept, the month they were merged into is damaged period=%s", record.period)
             elif (record.period, record.run) not in shown:
                 replaced.append(record)
         # Renamed first, all at once: a reader of directories should not meet both for long.

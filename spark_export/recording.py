@@ -114,7 +114,7 @@ def _last(store: Path) -> Compaction | None:
     try:
         return read_compaction(store)
     except CompactionRecordError as error:
-        log.warning("record of runs begun anew cause=%r", str(error))
+        log.warning("unreadable record of runs replaced cause=%r", str(error))
         return None
 
 

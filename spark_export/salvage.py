@@ -130,7 +130,9 @@ class Salvage:
         published = []
         for period, number in periods.items():
             if written[period].days != {number: should[number]}:
-                raise ExportCheckFailed(period, f"{should[number]} were to be taken in, {written[period].days} were")
+                raise ExportCheckFailed(
+                    period, f"{should[number]} should have been taken in, {written[period].days} were"
+                )
             old = records[period].days[number] if period in records else DayRecord(Fingerprint(), 0, 0, {}, 0)
             first, last = written[period].created[number]
             lost_rows, lost_bytes = outstanding.get(number, (0, 0))

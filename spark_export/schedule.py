@@ -207,14 +207,14 @@ async def run_once(run: Run, stop: asyncio.Event) -> int:
     ended, stopped = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({ended, stopped}, timeout=run.limit_s, return_when=asyncio.FIRST_COMPLETED)
     if not done:
-        log.error("run interrupted, it takes too long command=%s limit_s=%g", run.name, run.limit_s)
+        log.error("run interrupted, it took too long command=%s limit_s=%g", run.name, run.limit_s)
     if not ended.done():
         # Not `child.terminate()`, which reaps a child that has just ended: asyncio then takes 255 for its exit code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGTERM)
         await asyncio.wait({ended}, timeout=STOP_LIMIT_S)
     if not ended.done():
-        log.error("run killed, it does not end command=%s limit_s=%g", run.name, STOP_LIMIT_S)
+        log.error("run killed, it did not end command=%s limit_s=%g", run.name, STOP_LIMIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     stopped.cancel()

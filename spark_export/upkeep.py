@@ -102,7 +102,7 @@ def _last(store: Path, task: Task, began: float) -> Upkeep:
     try:
         return read_upkeep(store, task) or Upkeep(began)
     except UpkeepRecordError as error:
-        log.warning("record of runs begun anew cause=%r", str(error))
+        log.warning("unreadable record of runs replaced cause=%r", str(error))
         return Upkeep(began)
 
 

@@ -54,7 +54,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     Args:
         stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
-        ExportError: there is no archive, its records cannot be read or written, or a run is at work on it.
+        ArchiveError: there is no archive, its records cannot be read or written, or a run is at work on it.
     """
     now = time.time() if now is None else now
     archive = WritableArchive(open_storage(spark, path))

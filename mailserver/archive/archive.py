@@ -127,7 +127,7 @@ class Archive:
     def _record(self, name: str) -> PeriodRecord | None:
         size = self.files.size(name)
         if size is not None and size > MAX_RECORD_BYTES:
-            raise RecordDamaged(f"{self.url}/{name} is no record: it has more than {MAX_RECORD_BYTES} bytes")
+            raise RecordDamaged(f"{self.url}/{name} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
         text = self.files.read(name)
         return None if text is None else decode_record(text, f"{self.url}/{name}")
 

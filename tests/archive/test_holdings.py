@@ -77,7 +77,7 @@ def test_record_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
     make_archive(tmp_path, STORE, DAY, seq=70)
     monkeypatch.setattr(archive_module, "MAX_RECORD_BYTES", 100)
 
-    with pytest.raises(ArchiveFault, match=rf"{NAME}\.json is no record: it has more than 100 bytes"):
+    with pytest.raises(ArchiveFault, match=rf"{NAME}\.json is not a record: it has more than 100 bytes"):
         check_day(tmp_path, STORE, DAY, 70)
 
 

@@ -57,7 +57,7 @@ def test_another_layout_is_refused(
     put(store, envelopes(3, first=50))
     before = tree(archive)
 
-    with pytest.raises(ExportError, match=r"is partitioned by .* stays"):
+    with pytest.raises(ExportError, match=r"is partitioned by .* cannot be changed"):
         compact_into(spark, archive, store, run="run-2", **second)
 
     assert tree(archive) == before

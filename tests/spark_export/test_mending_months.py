@@ -111,7 +111,7 @@ def test_record_of_another_archive_is_left_alone_by_a_verification(
     verify(spark, str(place.archive), now=NOW, stores=[place.store])
 
     assert read_archived(place.store) == before
-    assert "not corrected, it is of another archive" in caplog.text
+    assert "not corrected, it belongs to another archive" in caplog.text
 
 
 def test_nothing_is_merged_where_a_record_is_damaged(spark: SparkSession, place: Place) -> None:
