@@ -130,7 +130,7 @@ class _Compaction:
         self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
 
     def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
-        """Write, verify and publish; return what is to be said of each day now."""
+        """Write, verify and publish; return the new record of each day."""
         try:
             expected, written = self._write_and_verify(group, records)
         except ExportCheckFailed:
@@ -147,8 +147,8 @@ class _Compaction:
             else:
                 self._archive.replace_record(record)
         report.quarantined += self._quarantined.total()
-        # A row whose time of reception is damaged, say, is of no day. It stays in its store: what is not handed over
-        # is not pruned, and looked at again by each run.
+        # A row whose time of reception is damaged, for example, is of no day. It stays in its store: what is not handed
+        # over is not pruned, and each run looks at it again.
         for (store, day), rows in self._miscounted.items():
             report.miscounted.append({"store": str(self._stores[store].path), "day": day_name(day), "rows": rows})
             log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
@@ -198,7 +198,8 @@ class _Compaction:
             yield None if surplus.isEmpty() else surplus
 
     def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
-        """The hashes, as far as KEYS has them, of whatever in the archive was created when some of the keys were."""
+        """The hashes, as long as KEYS has them, of all rows of the archive that were created in the time range of the
+        keys."""
         ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
         near = near_periods(records, first, last)
         if not near:
@@ -225,7 +226,7 @@ class _Compaction:
     def _lost_and_found(
         self, group: Group, records: Mapping[str, PeriodRecord], surplus: DataFrame | None
     ) -> dict[int, Fingerprint]:
-        """What was in the archive once, is not in it any more, and is in a store: by day of reception."""
+        """Rows that were once in the archive, are no longer in it, and are in a store: by day of reception."""
         lost = lost_of(records.values())
         once = [
             (F.col("store") == store) & (F.col("day") == day.day) & (F.col("seq") <= seq)
@@ -269,7 +270,8 @@ class _Compaction:
     def _set_faulty_aside(self, group: Group, records: Mapping[str, PeriodRecord]) -> bool:
         """Look for faulty rows, and keep them apart. False if there are none, or they were found before.
 
-        What was written is to be written anew: a sound copy of one, in another store, may have been left out for it.
+        What was written must then be written again: a sound copy of such a row, in another store, may have been left
+        out.
         """
         if self._faulty:
             return False

@@ -93,7 +93,7 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
     """What is wrong with the compaction, apart from what it has found; "" is nothing."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:
-        # Not late: what waits is what it is at work on, be it a month of a store that was restored or moved.
+        # Not late: it is working on what waits, be it a month of a store that was restored or moved.
         return _hanging("run", record.started_at, limits, now)
     if state is CompactionState.FAILED and record is not None:
         return f"the last run failed: {record.error}"

@@ -1,13 +1,13 @@
-"""What is done about a damaged archive. Nothing is deleted, and a run that is killed anywhere is gone on with.
+"""Mending a damaged archive. Nothing is deleted, and the next run continues the work of one that was killed.
 
     _damaged/date=2026-11-20/run=.../topic_prefix=9/part-...parquet     files that were set aside
 
-In this order, for all periods that were found faulty: an incident is written down, which names the files; the periods'
-records no longer say of any store that its rows are archived, and so do the records beside the stores
-(`archived_record`): from here on nothing of it is pruned. Then, for one period after the other: missing files
-get their names back from their second ones (`_snapshots`), all that is left is read, what is not as recorded is set
-aside, and the record says what is there and how much is lost. Last, every whole row of what was set aside is taken in
-as if it came late. The run goes on with the stores, and archives again what they still have.
+First, for all faulty periods: an incident that names the files is written down. The periods' records, and the records
+beside the stores (`archived_record`), no longer say that any store's rows are archived: from then on, none of these
+rows is pruned. Then, period by period: missing files get their names back from their second names (`_snapshots`), all
+that is left is read, what is not as recorded is set aside, and the record says what is there and how much is lost.
+Last, every whole row of the files that were set aside is taken in as if it came late (`salvage`). The run continues
+with the stores, and archives again what they still have.
 """
 
 import logging
@@ -41,7 +41,7 @@ from spark_export.salvage import Salvage
 log = logging.getLogger(__name__)
 
 NO_RECORD = "unrecorded"
-"""In place of a run's name, where no record spoke of a period."""
+"""Stands for the run's name where no record mentioned a period."""
 
 
 class Mending:
@@ -69,7 +69,7 @@ class Mending:
         """All that was found in this run, and records that an earlier one found damaged."""
 
     def unreadable_records(self) -> None:
-        """Set aside records that are not whole: their periods' files are in no record from then on."""
+        """Set aside damaged records. From then on, no record mentions their periods' files."""
         for name, cause in self._archive.unreadable_records().items():
             period = name.removesuffix(".json")
             fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
@@ -78,7 +78,7 @@ class Mending:
             self._archive.set_aside(record_of(period), f"{DAMAGED}/{record_of(period)}")
 
     def name_unreadable_records(self) -> set[str]:
-        """Name records that are not whole, and leave them there; return their periods, which are not judged."""
+        """Name damaged records, and leave them there; return their periods, which are not judged."""
         unreadable = self._archive.unreadable_records()
         self._unreadable = {name.removesuffix(".json") for name in unreadable}
         self._found(
@@ -90,9 +90,10 @@ class Mending:
         return self._unreadable
 
     def days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
-        """Name what was in the archive by what is written beside the stores, and no record speaks of any more.
+        """Name days that were in the archive, by what is written beside the stores, and that no record mentions any
+        more.
 
-        A record that says so takes its place; return the records that hold then.
+        Their records then say what is lost; return the records that hold then.
         """
         known: dict[int, ArchivedDay] = {}
         for found in last:
@@ -125,7 +126,7 @@ class Mending:
         return records
 
     def _months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
-        """Name months that lack rows beyond those of the latest days: of which days they were is not known."""
+        """Name months that lack rows beyond those of the latest days. Nobody knows of which days these were."""
         gone: dict[str, int] = {}
         for found in last:
             for month, rows in months_gone(records.values(), found.months).items():
@@ -143,9 +144,10 @@ class Mending:
     def find(
         self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
     ) -> dict[str, PeriodRecord]:
-        """Compare names and sizes of all, and the contents of those whose turn it is; return the records that hold.
+        """Compare names and sizes of all files, and the contents of those whose turn it is; return the records that
+        hold.
 
-        What is faulty is written down, and its records no longer cover any store's rows.
+        Faults are written down, and records of faulty periods no longer cover any store's rows.
         """
         faults = self._look(records)
         spoken_of = {fault.file for fault in faults}
@@ -177,7 +179,7 @@ class Mending:
         return faults
 
     def _write_down(self, records: dict[str, PeriodRecord], faults: Sequence[Fault]) -> None:
-        """Name the faults in the archive, and let its records no longer cover what may be gone."""
+        """Write the faults into the archive, and have its records no longer cover what may be gone."""
         by_period: dict[str, list[Fault]] = defaultdict(list)
         for fault in faults:
             by_period[fault.period].append(fault)
@@ -201,9 +203,9 @@ class Mending:
                 self._archive.replace_record(records[record.period])
 
     def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
-        """Mend every period of an incident that has not come to its end; return the records that hold then.
+        """Mend every period of an open incident; return the records that hold then.
 
-        All files that are wrong are set aside before any rows are taken in: taking in reads and replaces directories.
+        All faulty files are set aside before any rows are taken in, because taking in reads and replaces directories.
         """
         waiting = [(number, one) for number, one in enumerate(self._incidents.all) if one.period and not one.taken_in]
         for number, incident in waiting:
@@ -221,8 +223,8 @@ class Mending:
         return records
 
     def _forget_stores(self, records: dict[str, PeriodRecord]) -> None:
-        """Have all that the stores still have looked at again: what is lost may be there on another day. It came from
-        another mailserver then, and was left out, as the archive had it."""
+        """Have this run look again at all that the stores still have. A lost row may be there on another day: it came
+        again from another mailserver, and was left out because the archive had it."""
         for record in list(records.values()):
             if any(said.stores for said in record.days.values()):
                 days = {day: _forget(said) for day, said in record.days.items()}
@@ -235,7 +237,7 @@ class Mending:
         self.faults += faults
 
     def _mend_period(self, record: PeriodRecord, run: str) -> PeriodRecord:
-        """Have a period's record say what is there, and nothing else be there."""
+        """Set aside what is not as recorded of a period, and have its record say what is left."""
         directory = directory_of(record.period)
         there = self._archive.storage.sizes(directory)
         aside = damaged_of(record.period, record.run)
@@ -265,7 +267,7 @@ class Mending:
         return mended
 
     def _restore(self, record: PeriodRecord, file: FileRecord, there: Mapping[str, int], aside: str) -> bool:
-        """Put the file that a second name leads to in its place, if it is another one than what is there."""
+        """Put the file that a second name leads to in its place, unless it is the file that is there."""
         storage, name = self._archive.storage, f"{directory_of(record.period)}/{file.path}"
         second = f"{snapshot_of(record)}/{file.path.removesuffix('.parquet')}"
         if not record.snapshot or storage.is_same(second, name) or storage.size(second) != file.bytes:
@@ -307,7 +309,7 @@ class Mending:
         self._set_second_names_aside(incident.period, NO_RECORD)
 
     def _set_second_names_aside(self, period: str, run: str) -> None:
-        """Keep what may be the last copy of a period that no record speaks of; its rows are taken in from there."""
+        """Keep what may be the last copy of a period that no record mentions; its rows are taken in from there."""
         second = f"{SNAPSHOTS}/{directory_of(period)}"
         for name in self._archive.storage.names(second):
             for path in self._archive.storage.sizes(f"{second}/{name}"):

@@ -55,7 +55,7 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
             report.faults, report.losses = mending.faults, incidents.losses(records.values())
             return records
 
-        if unreadable:  # what they speak of may be in the way of any other
+        if unreadable:  # their periods may overlap with any other
             look()
             return report
         archive.repair()

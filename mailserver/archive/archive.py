@@ -96,7 +96,7 @@ class Archive:
         return faults
 
     def older_snapshots(self) -> list[str]:
-        """Directories of second names whose periods are of another run by now."""
+        """Directories of second names of periods that another run has written since."""
         current = {snapshot_of(record) for record in self.records().values()}
         names = [
             f"{SNAPSHOTS}/{period}/{run}"
@@ -106,7 +106,7 @@ class Archive:
         return [name for name in names if name not in current]
 
     def forgotten(self, records: Mapping[str, PeriodRecord]) -> set[str]:
-        """Periods that no record speaks of, neither as there nor as part of another, and that have second names."""
+        """Periods that have second names, but that no record mentions, neither as a period nor as part of one."""
         known = {*records, *(day_name(day) for record in records.values() for day in record.days)}
         return {name.removeprefix(f"{PERIOD}=") for name in self.files.names(SNAPSHOTS)} - known
 
