@@ -75,9 +75,9 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
         mending = None if layout is None else mending_of(layout)
         if mending is not None:
-            mending.unreadable_records()
+            mending.set_damaged_records_aside()
             archive.repair()
-            records = mending.days_gone(archive.records(), last_found(archive, stores))
+            records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
             records = mending.mend(records)

@@ -158,7 +158,7 @@ def _as_recorded(record: PeriodRecord) -> Written:
     )
 
 
-def due(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
+def periods_to_read(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
     """The periods to read in this run, so that each is read again before its last reading is `within_s` old.
 
     Work is spread over the runs: of periods that were all read in one night, each later run reads some, those first

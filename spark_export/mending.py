@@ -34,7 +34,7 @@ from mailserver.archive.paths import (
 from mailserver.handoff.last_run import ArchivedDay
 from spark_export.archived_record import LastFound
 from spark_export.incidents import Incident, Incidents
-from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
+from spark_export.inspection import Contents, days_gone, months_gone, names_and_sizes, periods_to_read, read_contents
 from spark_export.publishing import WritableArchive
 from spark_export.salvage import Salvage
 
@@ -63,33 +63,33 @@ class Mending:
         self._run = run
         self._now = now
         self._incidents = incidents
-        self._unreadable: set[str] = set()
+        self._damaged: set[str] = set()
         self._salvage = Salvage(spark, archive, layout, now)
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
 
-    def unreadable_records(self) -> None:
+    def set_damaged_records_aside(self) -> None:
         """Set aside damaged records. From then on, no record mentions their periods' files."""
-        for name, cause in self._archive.unreadable_records().items():
+        for name, cause in self._archive.damaged_records().items():
             period = name.removesuffix(".json")
             fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
             self._found([fault])
             self._incidents.add(period, NO_RECORD, [], [fault], self._now)
             self._archive.set_aside(record_of(period), f"{DAMAGED}/{record_of(period)}")
 
-    def name_unreadable_records(self) -> set[str]:
+    def name_damaged_records(self) -> set[str]:
         """Name damaged records, and leave them there; return their periods, which are not judged."""
-        unreadable = self._archive.unreadable_records()
-        self._unreadable = {name.removesuffix(".json") for name in unreadable}
+        damaged = self._archive.damaged_records()
+        self._damaged = {name.removesuffix(".json") for name in damaged}
         self._found(
             [
                 Fault(name.removesuffix(".json"), f"{RECORDS}/{name}", FaultKind.RECORD, 0, cause)
-                for name, cause in unreadable.items()
+                for name, cause in damaged.items()
             ]
         )
-        return self._unreadable
+        return self._damaged
 
-    def days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
+    def name_days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
         """Name days that were in the archive, by what is written beside the stores, and that no record mentions any
         more.
 
@@ -122,10 +122,10 @@ class Mending:
             )
             records[record.period] = replace(record, days={**record.days, day: said})
             self._archive.replace_record(records[record.period])
-        self._months_gone(records, last)
+        self._name_months_gone(records, last)
         return records
 
-    def _months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
+    def _name_months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
         """Name months that lack rows beyond those of the latest days. Nobody knows of which days these were."""
         gone: dict[str, int] = {}
         for found in last:
@@ -151,7 +151,7 @@ class Mending:
         """
         faults = self._look(records)
         spoken_of = {fault.file for fault in faults}
-        for record in due(records, read_within_s, self._now):
+        for record in periods_to_read(records, read_within_s, self._now):
             directory = directory_of(record.period)
             files = [file for file in record.files if f"{directory}/{file.path}" not in spoken_of]
             found = read_contents(self._spark, self._archive, self._layout, record, files, decode=decode).faults
@@ -169,11 +169,11 @@ class Mending:
         self._write_down(records, self._look(records))
 
     def _look(self, records: Mapping[str, PeriodRecord]) -> list[Fault]:
-        # Files of an unreadable record's period may be as they should; so may what is left of days that it has merged.
+        # Files of a damaged record's period may be as they should; so may what is left of days that it has merged.
         faults = [
             fault
             for fault in names_and_sizes(self._archive, records)
-            if fault.period in records or not self._unreadable & {fault.period, month_name(fault.period)}
+            if fault.period in records or not self._damaged & {fault.period, month_name(fault.period)}
         ]
         self._found([fault for fault in faults if fault not in self.faults])
         return faults

@@ -46,16 +46,16 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
-        unreadable = mending.name_unreadable_records()
+        damaged = mending.name_damaged_records()
 
         def look() -> dict[str, PeriodRecord]:
-            records = archive.records(without=unreadable)
+            records = archive.records(without=damaged)
             mending.look(records)
             withdraw(stores, records, archive.url)
             report.faults, report.losses = mending.faults, incidents.losses(records.values())
             return records
 
-        if unreadable:  # their periods may overlap with any other
+        if damaged:  # their periods may overlap with any other
             look()
             return report
         archive.repair()

@@ -62,7 +62,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, "verify", now=now, incidents=incidents)
-        found = archive.records(without=mending.name_unreadable_records())
+        found = archive.records(without=mending.name_damaged_records())
         periods, rows = len(found), sum(record.fingerprint.rows for record in found.values())
         records = mending.find(found, read_within_s=0, decode=True)
         withdraw(stores, records, archive.url)

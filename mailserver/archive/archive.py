@@ -63,7 +63,7 @@ class Archive:
         """Whether there is neither a period nor a record of one."""
         return not self._record_names() and not any(name.startswith(f"{PERIOD}=") for name in self.files.names(""))
 
-    def unreadable_records(self) -> dict[str, str]:
+    def damaged_records(self) -> dict[str, str]:
         """The names of records that are not whole, and what is wrong with each.
 
         Raises:

@@ -32,6 +32,6 @@ def test_record_whose_bytes_are_no_text_is_damaged(tmp_path: Path) -> None:
     (tmp_path / RECORDS / "2026-11-20.json").write_bytes(b'{"version": \xff}')
     archive = Archive(LocalFiles(tmp_path))
 
-    assert list(archive.unreadable_records()) == ["2026-11-20.json"]
+    assert list(archive.damaged_records()) == ["2026-11-20.json"]
     with pytest.raises(RecordDamaged):
         archive.records()
