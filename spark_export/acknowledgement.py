@@ -53,7 +53,8 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
     Args:
         all_is_lost: the archive itself is gone, and a new one may begin in its place.
     Raises:
-        ExportError: there is no archive, or there is one where all should be lost; or a run is at work on it.
+        ExportError: there is no archive, or there is one where all should be lost.
+        ArchiveError: the archive cannot be read or written, or a run is at work on it.
     """
     archive = WritableArchive(open_storage(spark, path))
     if all_is_lost != archive.is_empty():

@@ -1,5 +1,5 @@
-"""Telling a store's daemon which of its rows are safe in the archive: it deletes no others. And what is known beside a
-store of the archive, should that have forgotten it."""
+"""Telling a store's daemon which of its rows are in the archive, as it deletes no others; and what the records beside a
+store know of the archive, in case the archive has lost it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ class LastFound:
         at: when that run ended, Unix seconds.
         days: the latest days of reception that the archive held, from whatever stores; only so many are written down.
         months: how many rows of each month it held, older ones, too.
-        seqs: by day that is still in the store, up to which `seq` the archive held its rows; up to the last one where
-            that is not known any more.
+        seqs: for each day that is still in the store, the `seq` up to which the archive held its rows; the last one
+            where that is no longer known.
     """
 
     store_id: str
@@ -71,7 +71,7 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
             continue
         if archived.archive != archive:
             log.warning(
-                "record of the compaction not corrected, it is of another archive store=%s archive=%s",
+                "record of the compaction not corrected, it belongs to another archive store=%s archive=%s",
                 store,
                 archived.archive,
             )
@@ -86,12 +86,13 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
 
 
 def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) -> None:
-    """Take no empty folder, of a disk that is not mounted, say, for a new archive.
+    """Do not take an empty folder for a new archive: its disk may not be mounted.
 
-    Where the archive has nothing, but the record beside a store says that it had, that no longer says so afterwards.
+    Where the archive is empty, but the record beside a store says that it was not, the record no longer says so
+    afterwards.
 
     Raises:
-        ArchiveGone: that is so, and no operator has said that it is right.
+        ArchiveGone: that is so, and no operator has said that the archive is lost.
         ExportError: a record cannot be read or written.
     """
     if not archive.is_empty():
@@ -102,9 +103,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
         try:
             archived, runs = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
-            raise ExportError(
-                f"{error}; it may have spoken of an archive at {archive.url}, and there is none"
-            ) from error
+            raise ExportError(f"{error}; it may name an archive at {archive.url}, where there is none now") from error
         if archived is None or archived.archive != archive.url or archived.verified_at <= (acknowledged_at or -1):
             continue
         if archived.days or (runs is not None and runs.archived):

@@ -1,7 +1,7 @@
 """`spark-export`: arguments, messages, exit codes. Spark is imported for the commands that need it, and only there.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says why; 2 wrong usage; 3 done, and files of the
-archive are missing or damaged, or rows that were in it are lost: one line names them; 130 interrupted.
+Exit codes: 0 done; 1 failed, one line on stderr says why; 2 wrong usage; 3 done, but files of the archive are missing
+or damaged, or rows that were in it are lost, and one line names them; 130 interrupted.
 """
 
 import argparse
@@ -36,29 +36,29 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     spark, service = "spark_export.commands:run", "spark_export.schedule:"
     commands = {
         "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with the store, or several"),
-        "merge": (spark, options.MERGE_OPTIONS, "merge the days of each month that is over into larger files"),
+        "merge": (spark, options.MERGE_OPTIONS, "merge the days of each past month into larger files"),
         "verify": (spark, options.VERIFY_OPTIONS, "read the whole archive and compare it with its records"),
         "report": (spark, options.REPORT_OPTIONS, "say what is in the archive: days, topics, sizes"),
         "acknowledge": (
             spark,
             options.ACKNOWLEDGE_OPTIONS,
-            "take note of what the archive has lost, and of rows set aside: they are no longer reported as faults",
+            "acknowledge what the archive has lost, and the rows set aside: they are no longer reported as faults",
         ),
         "schedule": (
             service + "schedule",
             options.SCHEDULE_OPTIONS,
-            "compact, merge and verify by schedules, until SIGTERM or SIGINT; at once if a run was missed",
+            "compact, merge and verify on schedules, until SIGTERM or SIGINT; a run that was missed is made at once",
         ),
         "nightly": (
             service + "nightly",
             options.NIGHTLY_OPTIONS,
-            "compact, then merge and verify if they are due by their schedules: for cron and systemd",
+            "compact, then merge and verify if their schedules say so: for cron and systemd",
         ),
-        "now": (service + "now", options.NOW_OPTIONS, "compact once, as the schedule does, at once"),
+        "now": (service + "now", options.NOW_OPTIONS, "compact once, at once, as the schedule does"),
         "last": (
             "spark_export.last_command:last",
             options.LAST_OPTIONS,
-            "say how the last run went and when the next is due; exit code 1 if something is wrong with that",
+            "say how the last run went and when the next one is due; exit code 1 if something is wrong",
         ),
     }
     parser = argparse.ArgumentParser(prog="spark-export", description="The Parquet archive of a Waku v1 mailserver.")
@@ -68,7 +68,7 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     for name, (_, own, help_text) in commands.items():
         flags_only = "".join(f" but {option.flag}" for option in own if option.variable not in options.VARIABLES)
         description = (
-            f"{help_text[0].upper()}{help_text[1:]}. Every option{flags_only} is an environment variable, too: "
+            f"{help_text[0].upper()}{help_text[1:]}. Every option{flags_only} is also an environment variable: "
         )
         description += f"{own[0].flag} is {own[0].variable}."
         parsers[name] = subparsers.add_parser(name, help=help_text, description=description)

@@ -61,7 +61,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     Raises:
         ExportCheckFailed: a day was written wrongly; it is not published, nor are the days that went with it.
         ArchiveGone: there was an archive, and there is none any more.
-        ExportError: a store or the archive cannot be read or written, or another run is at work.
+        ExportError: a store cannot be read, or another run reads it.
+        ArchiveError: the archive cannot be read or written, or another run is at work on it.
     """
     archive = WritableArchive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
@@ -74,9 +75,9 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
         mending = None if layout is None else mending_of(layout)
         if mending is not None:
-            mending.unreadable_records()
+            mending.set_damaged_records_aside()
             archive.repair()
-            records = mending.days_gone(archive.records(), last_found(archive, stores))
+            records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
             records = mending.mend(records)
@@ -129,7 +130,7 @@ class _Compaction:
         self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
 
     def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
-        """Write, verify and publish; return what is to be said of each day now."""
+        """Write, verify and publish; return the new record of each day."""
         try:
             expected, written = self._write_and_verify(group, records)
         except ExportCheckFailed:
@@ -146,8 +147,8 @@ class _Compaction:
             else:
                 self._archive.replace_record(record)
         report.quarantined += self._quarantined.total()
-        # A row whose time of reception is damaged, say, is of no day. It stays in its store: what is not handed over
-        # is not pruned, and looked at again by each run.
+        # A row whose time of reception is damaged, for example, is of no day. It stays in its store: what is not handed
+        # over is not pruned, and each run looks at it again.
         for (store, day), rows in self._miscounted.items():
             report.miscounted.append({"store": str(self._stores[store].path), "day": day_name(day), "rows": rows})
             log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
@@ -197,7 +198,8 @@ class _Compaction:
             yield None if surplus.isEmpty() else surplus
 
     def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
-        """The hashes, as far as KEYS has them, of whatever in the archive was created when some of the keys were."""
+        """The hashes, as long as KEYS has them, of all rows of the archive that were created in the time range of the
+        keys."""
         ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
         near = near_periods(records, first, last)
         if not near:
@@ -224,7 +226,7 @@ class _Compaction:
     def _lost_and_found(
         self, group: Group, records: Mapping[str, PeriodRecord], surplus: DataFrame | None
     ) -> dict[int, Fingerprint]:
-        """What was in the archive once, is not in it any more, and is in a store: by day of reception."""
+        """Rows that were once in the archive, are no longer in it, and are in a store: by day of reception."""
         lost = lost_of(records.values())
         once = [
             (F.col("store") == store) & (F.col("day") == day.day) & (F.col("seq") <= seq)
@@ -268,7 +270,8 @@ class _Compaction:
     def _set_faulty_aside(self, group: Group, records: Mapping[str, PeriodRecord]) -> bool:
         """Look for faulty rows, and keep them apart. False if there are none, or they were found before.
 
-        What was written is to be written anew: a sound copy of one, in another store, may have been left out for it.
+        What was written must then be written again: a sound copy of such a row, in another store, may have been left
+        out.
         """
         if self._faulty:
             return False
@@ -292,7 +295,9 @@ class _Compaction:
         staged = {name.partition("=")[2] for name in self._archive.storage.names(staged_data(self._run)) if "=" in name}
         wanted = {day_name(day): day for day in expected}
         if staged != set(wanted):
-            raise ExportCheckFailed(", ".join(sorted(staged ^ set(wanted))), "written, but not read, or the reverse")
+            raise ExportCheckFailed(
+                ", ".join(sorted(staged ^ set(wanted))), "the days written are not the days expected"
+            )
         written = read_back(self._spark, self._layout, base, sorted(wanted))
         for period, day in wanted.items():
             should = expected[day]
@@ -366,7 +371,7 @@ def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     if layout is not None and (
         config.partition_by not in (None, layout.by) or config.prefix_digits not in (None, layout.prefix_digits)
     ):
-        raise ExportError(f"{archive.url} is partitioned by {layout}, and stays so: take another archive")
+        raise ExportError(f"{archive.url} is partitioned by {layout}, which cannot be changed: use another archive")
     return layout
 
 

@@ -6,12 +6,12 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from mailserver.archive.files import local_folder
 from mailserver.errors import MailserverError
 from mailserver.files import NO_ROOM
 from spark_export.errors import DiskFull
@@ -86,10 +86,8 @@ def _full(what: str, folder: Path, size: int | None, per_byte: float) -> DiskFul
 
 def _local(archive: str) -> Path | None:
     """The folder of an archive; None if it is elsewhere."""
-    parts = urlsplit(archive)
-    if parts.scheme not in ("", "file") or parts.netloc:
-        return None
-    return Path(unquote(parts.path) if parts.scheme else archive).absolute()
+    folder = local_folder(archive)
+    return None if folder is None else folder.absolute()
 
 
 def _scratch(spark: SparkSession) -> Path:

@@ -14,7 +14,8 @@ from mailserver.archive.files import LOCK_FILE, is_data
 from spark_export.session import root_cause
 
 _HADOOP_FAULTS = ("ChecksumException", "BlockMissingException")
-"""What says that bytes are lost or wrong. Anything else, as a network that is down, says nothing of the file."""
+"""What says that bytes are lost or wrong. Anything else, such as a network that is down, says nothing about the
+file."""
 
 
 class HadoopStorage:

@@ -22,7 +22,7 @@ INCIDENTS_FILE = "_incidents.json"
 INCIDENTS_VERSION = 1
 
 MAX_CLOSED_INCIDENTS = 1000
-"""So many that nothing is to be said of any more are kept, the latest."""
+"""How many closed incidents are kept, the latest ones."""
 
 WHOLE_ARCHIVE = ""
 """The period of an incident that is the loss of everything."""
@@ -53,8 +53,8 @@ class Incident:
     """A period that was found faulty, as a run had written it. Times are Unix seconds.
 
     Args:
-        run: that had written it; "" where no record spoke of it.
-        days: of reception, that its record spoke of.
+        run: the run that had written it; `mending.NO_RECORD` where no record mentioned it.
+        days: the days of reception in its record.
         taken_in: whether what is whole of the files that were set aside is in the archive.
         acknowledged_at: when an operator took note of what is lost; None until then.
         lost_rows: how many were lost then.
@@ -88,9 +88,9 @@ class Incidents:
             self.all, self.quarantined_acknowledged = _decode(text, f"{storage.url}/{INCIDENTS_FILE}")
 
     def add(self, period: str, run: str, days: Iterable[int], faults: Sequence[Fault], now: float) -> None:
-        """Take down what was found, with what is known already of the same period as that run wrote it.
+        """Add what was found to the open incident of this period and run, or begin one.
 
-        What an operator has acknowledged is over: what is found after that is another incident.
+        An incident that an operator has acknowledged is closed: what is found later is another one.
         """
         open_ = (one for one in self.all if one.acknowledged_at is None)
         known = next((one for one in open_ if (one.period, one.run) == (period, run)), None)
@@ -103,11 +103,11 @@ class Incidents:
             self._replace(known, replace(known, faults=tuple(faults), taken_in=False))
 
     def take_in(self, incident: Incident) -> None:
-        """Note that nothing more can be had from what was set aside."""
+        """Note that every whole row of the files that were set aside has been taken in."""
         self._replace(incident, replace(incident, taken_in=True))
 
     def acknowledge(self, lost: Mapping[int, tuple[int, int]], quarantined: int, now: float) -> None:
-        """Note that an operator knows of all that are mended, what is lost, and how many rows were set aside."""
+        """Note that an operator knows of all mended incidents, of what is lost, and of how many rows were set aside."""
         self.quarantined_acknowledged = quarantined
         self._write(
             replace(one, acknowledged_at=int(now), lost_rows=sum(lost[day][0] for day in one.days if day in lost))
@@ -117,7 +117,7 @@ class Incidents:
         )
 
     def all_is_lost(self, now: float) -> None:
-        """Note that an operator has said so: a new archive begins here."""
+        """Note that an operator has said that all is lost: a new archive may begin here."""
         self.quarantined_acknowledged = 0
         gone = Incident(WHOLE_ARCHIVE, "", int(now), (), (), taken_in=True, acknowledged_at=int(now))
         self._write((*self.all, gone))
@@ -127,7 +127,7 @@ class Incidents:
         return tuple(Loss(day, rows, size, self._files_of(day)) for day, (rows, size) in lost_of(records).items())
 
     def damaged_records(self) -> tuple[Fault, ...]:
-        """Records that were not whole, and are not acknowledged: what is lost with one stands in no count."""
+        """Damaged records that nobody has acknowledged: no count has what was lost with them."""
         return tuple(
             fault
             for one in self.all
@@ -181,7 +181,7 @@ class Incidents:
 
 
 def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
-    """Both in one line: all numbers, and the first names."""
+    """Faults and losses in one line: all numbers, and the first few names."""
     parts = []
     damaged = [fault for fault in faults if fault.kind is not FaultKind.RECORD]
     records = [fault.period for fault in faults if fault.kind is FaultKind.RECORD]

@@ -1,6 +1,6 @@
 """Whether an archive is what its records say: names and sizes of all files, and contents, period by period.
 
-Nothing is changed here: `spark_export.mending` does something about what is found.
+Nothing is changed here: `spark_export.mending` mends what is found.
 """
 
 from collections import Counter
@@ -25,10 +25,10 @@ from spark_export.load import Written, read_files
 from spark_export.session import root_cause
 
 _NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
-"""Causes that say nothing of the file that was read: a whole one must not be taken for damaged."""
+"""Causes that say nothing about the file that was read: a whole file must not be taken for damaged."""
 
 LEAD_S = SECONDS_PER_DAY + 2 * 3600
-"""A period is read again so long before its time is over: the next nightly run might be too late."""
+"""How long before its time is up a period is read again: the next nightly run might be too late."""
 
 
 def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
@@ -47,7 +47,7 @@ def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> li
 
 
 def days_gone(records: Iterable[PeriodRecord], found: Mapping[int, ArchivedDay]) -> dict[int, ArchivedDay]:
-    """What records do not speak of any more, not even as lost, of the days that were found in an archive before."""
+    """What the records no longer mention, not even as lost, of the days that were found in the archive before."""
     there: dict[int, tuple[int, int]] = {}
     for record in records:
         for day, said in record.days.items():
@@ -62,7 +62,7 @@ def days_gone(records: Iterable[PeriodRecord], found: Mapping[int, ArchivedDay])
 
 
 def months_gone(records: Iterable[PeriodRecord], found: Mapping[str, int]) -> dict[str, int]:
-    """How many rows of months records do not speak of any more, not even as lost."""
+    """How many rows of each month the records no longer mention, not even as lost."""
     there: Counter[str] = Counter()
     for record in records:
         for day, said in record.days.items():
@@ -158,20 +158,20 @@ def _as_recorded(record: PeriodRecord) -> Written:
     )
 
 
-def due(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
+def periods_to_read(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
     """The periods to read in this run, so that each is read again before its last reading is `within_s` old.
 
-    Work is spread over the runs: of what was all read in one night, each later run reads a part, those first that
-    have not been read for longest.
+    Work is spread over the runs: of periods that were all read in one night, each later run reads some, those first
+    that were read longest ago.
     """
-    # A reading that is yet to come, of a clock that was ahead, is none.
+    # A reading in the future, made while the clock was ahead, does not count.
     read_at = {period: said.verified_at if said.verified_at <= now else 0 for period, said in records.items()}
     waiting = sorted(
         (r for r in records.values() if r.files), key=lambda record: (read_at[record.period], record.period)
     )
     since_last = now - max(read_at.values(), default=0)
     interval = min(since_last, float(SECONDS_PER_DAY))
-    # To be in time for each of them, with as much work in each run, so many bytes must be read now.
+    # How many bytes must be read now, to be in time for each with the same work in each run.
     budget = total = 0.0
     left = {record.period: read_at[record.period] + within_s - LEAD_S - now for record in waiting}
     for record in waiting:
@@ -196,7 +196,7 @@ def _read(
     """What is in these files, or why they cannot be read.
 
     Raises:
-        PySparkException, Py4JError: it is not for the files' sake.
+        PySparkException, Py4JError: the cause is not in the files.
     """
     if not files:
         return Written({}, {}, ())
@@ -207,7 +207,7 @@ def _read(
         cause = root_cause(error)
         if any(word in cause for word in _NOT_THE_FILE):
             raise
-        spark.range(1).count()  # else it is not the file, but Spark that has come to its end
+        spark.range(1).count()  # raises where it is not the file, but Spark itself that has failed
         return f"cannot be read: {cause}"
 
 

@@ -93,12 +93,12 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
     """What is wrong with the compaction, apart from what it has found; "" is nothing."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:
-        # Not late: what waits is what it is at work on, be it a month of a store that was restored or moved.
+        # Not late: it is working on what waits, be it a month of a store that was restored or moved.
         return _hanging("run", record.started_at, limits, now)
     if state is CompactionState.FAILED and record is not None:
         return f"the last run failed: {record.error}"
     if state is CompactionState.DIED:
-        return "the last run was killed, or the machine went down: is there memory enough?"
+        return "the last run was killed, or the machine went down: is there enough memory?"
     succeeded_at = None if record is None else record.succeeded_at
     if succeeded_at is not None and succeeded_at > now + SECONDS_PER_DAY:
         return _yet_to_come("run", succeeded_at)
@@ -115,7 +115,7 @@ def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limi
     if state is CompactionState.FAILED:
         return f"the last {name} failed: {run.error}"
     if state is CompactionState.DIED:
-        return f"the last {name} was killed, or the machine went down: is there memory enough?"
+        return f"the last {name} was killed, or the machine went down: is there enough memory?"
     if run.succeeded_at is not None and run.succeeded_at > now + SECONDS_PER_DAY:
         return _yet_to_come(name, run.succeeded_at)
     return ""

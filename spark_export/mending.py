@@ -1,32 +1,27 @@
-"""What is done about a damaged archive. Nothing is deleted, and a run that is killed anywhere is gone on with.
+"""Mending a damaged archive. Nothing is deleted, and the next run continues the work of one that was killed.
 
     _damaged/date=2026-11-20/run=.../topic_prefix=9/part-...parquet     files that were set aside
 
-In this order, for all periods that were found faulty: an incident is written down, which names the files; the periods'
-records no longer say of any store that its rows are archived, and so do the records beside the stores
-(`archived_record`): from here on nothing of it is pruned. Then, for one period after the other: missing files
-get their names back from their second ones (`_snapshots`), all that is left is read, what is not as recorded is set
-aside, and the record says what is there and how much is lost. Last, every whole row of what was set aside is taken in
-as if it came late. The run goes on with the stores, and archives again what they still have.
+First, for all faulty periods: an incident that names the files is written down. The periods' records, and the records
+beside the stores (`archived_record`), no longer say that any store's rows are archived: from then on, none of these
+rows is pruned. Then, period by period: missing files get their names back from their second names (`_snapshots`), all
+that is left is read, what is not as recorded is set aside, and the record says what is there and how much is lost.
+Last, every whole row of the files that were set aside is taken in as if it came late (`salvage`). The run continues
+with the stores, and archives again what they still have.
 """
 
-import contextlib
-import functools
-import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mailserver.archive.days import day_name, month_name, month_of
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import PERIOD, Layout
-from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of, near_periods
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of
 from mailserver.archive.paths import (
     DAMAGED,
     RECORDS,
@@ -35,28 +30,18 @@ from mailserver.archive.paths import (
     directory_of,
     record_of,
     snapshot_of,
-    staged_data,
 )
 from mailserver.handoff.last_run import ArchivedDay
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.units import SECONDS_PER_DAY
-from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archived_record import LastFound
-from spark_export.decode import decode_rows
-from spark_export.errors import ExportCheckFailed
 from spark_export.incidents import Incident, Incidents
-from spark_export.inspection import Contents, days_gone, due, months_gone, names_and_sizes, read_contents
-from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
+from spark_export.inspection import Contents, days_gone, months_gone, names_and_sizes, periods_to_read, read_contents
 from spark_export.publishing import WritableArchive
-from spark_export.schema import ENVELOPES
-from spark_export.source import BATCH_ROWS
+from spark_export.salvage import Salvage
 
 log = logging.getLogger(__name__)
 
 NO_RECORD = "unrecorded"
-"""In place of a run's name, where no record spoke of a period."""
-
-_TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
+"""Stands for the run's name where no record mentioned a period."""
 
 
 class Mending:
@@ -78,36 +63,37 @@ class Mending:
         self._run = run
         self._now = now
         self._incidents = incidents
-        self._unreadable: set[str] = set()
-        self._read_again: set[str] = set()  # second names: several incidents may be of one month
+        self._damaged: set[str] = set()
+        self._salvage = Salvage(spark, archive, layout, now)
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
 
-    def unreadable_records(self) -> None:
-        """Set aside records that are not whole: their periods' files are in no record from then on."""
-        for name, cause in self._archive.unreadable_records().items():
+    def set_damaged_records_aside(self) -> None:
+        """Set aside damaged records. From then on, no record mentions their periods' files."""
+        for name, cause in self._archive.damaged_records().items():
             period = name.removesuffix(".json")
             fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
             self._found([fault])
             self._incidents.add(period, NO_RECORD, [], [fault], self._now)
             self._archive.set_aside(record_of(period), f"{DAMAGED}/{record_of(period)}")
 
-    def name_unreadable_records(self) -> set[str]:
-        """Name records that are not whole, and leave them there; return their periods, which are not judged."""
-        unreadable = self._archive.unreadable_records()
-        self._unreadable = {name.removesuffix(".json") for name in unreadable}
+    def name_damaged_records(self) -> set[str]:
+        """Name damaged records, and leave them there; return their periods, which are not judged."""
+        damaged = self._archive.damaged_records()
+        self._damaged = {name.removesuffix(".json") for name in damaged}
         self._found(
             [
                 Fault(name.removesuffix(".json"), f"{RECORDS}/{name}", FaultKind.RECORD, 0, cause)
-                for name, cause in unreadable.items()
+                for name, cause in damaged.items()
             ]
         )
-        return self._unreadable
+        return self._damaged
 
-    def days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
-        """Name what was in the archive by what is written beside the stores, and no record speaks of any more.
+    def name_days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
+        """Name days that were in the archive, by what is written beside the stores, and that no record mentions any
+        more.
 
-        A record that says so takes its place; return the records that hold then.
+        Their records then say what is lost; return the records that hold then.
         """
         known: dict[int, ArchivedDay] = {}
         for found in last:
@@ -136,11 +122,11 @@ class Mending:
             )
             records[record.period] = replace(record, days={**record.days, day: said})
             self._archive.replace_record(records[record.period])
-        self._months_gone(records, last)
+        self._name_months_gone(records, last)
         return records
 
-    def _months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
-        """Name months that lack rows beyond those of the latest days: of which days they were is not known."""
+    def _name_months_gone(self, records: Mapping[str, PeriodRecord], last: Sequence[LastFound]) -> None:
+        """Name months that lack rows beyond those of the latest days. Nobody knows of which days these were."""
         gone: dict[str, int] = {}
         for found in last:
             for month, rows in months_gone(records.values(), found.months).items():
@@ -158,13 +144,14 @@ class Mending:
     def find(
         self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
     ) -> dict[str, PeriodRecord]:
-        """Compare names and sizes of all, and the contents of those whose turn it is; return the records that hold.
+        """Compare names and sizes of all files, and the contents of those whose turn it is; return the records that
+        hold.
 
-        What is faulty is written down, and its records no longer cover any store's rows.
+        Faults are written down, and records of faulty periods no longer cover any store's rows.
         """
         faults = self._look(records)
         spoken_of = {fault.file for fault in faults}
-        for record in due(records, read_within_s, self._now):
+        for record in periods_to_read(records, read_within_s, self._now):
             directory = directory_of(record.period)
             files = [file for file in record.files if f"{directory}/{file.path}" not in spoken_of]
             found = read_contents(self._spark, self._archive, self._layout, record, files, decode=decode).faults
@@ -182,17 +169,17 @@ class Mending:
         self._write_down(records, self._look(records))
 
     def _look(self, records: Mapping[str, PeriodRecord]) -> list[Fault]:
-        # Files of an unreadable record's period may be as they should; so may what is left of days that it has merged.
+        # Files of a damaged record's period may be as they should; so may what is left of days that it has merged.
         faults = [
             fault
             for fault in names_and_sizes(self._archive, records)
-            if fault.period in records or not self._unreadable & {fault.period, month_name(fault.period)}
+            if fault.period in records or not self._damaged & {fault.period, month_name(fault.period)}
         ]
         self._found([fault for fault in faults if fault not in self.faults])
         return faults
 
     def _write_down(self, records: dict[str, PeriodRecord], faults: Sequence[Fault]) -> None:
-        """Name the faults in the archive, and let its records no longer cover what may be gone."""
+        """Write the faults into the archive, and have its records no longer cover what may be gone."""
         by_period: dict[str, list[Fault]] = defaultdict(list)
         for fault in faults:
             by_period[fault.period].append(fault)
@@ -216,9 +203,9 @@ class Mending:
                 self._archive.replace_record(records[record.period])
 
     def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
-        """Mend every period of an incident that has not come to its end; return the records that hold then.
+        """Mend every period of an open incident; return the records that hold then.
 
-        All files that are wrong are set aside before any rows are taken in: taking in reads and replaces directories.
+        All faulty files are set aside before any rows are taken in, because taking in reads and replaces directories.
         """
         waiting = [(number, one) for number, one in enumerate(self._incidents.all) if one.period and not one.taken_in]
         for number, incident in waiting:
@@ -228,7 +215,7 @@ class Mending:
             elif record is None and incident.run == NO_RECORD:
                 self._set_aside_all(incident)
         for number, incident in waiting:
-            records |= self._take_in(incident, records, f"{self._run}-taken-in-{number}")
+            records |= self._salvage.take_in(incident, records, f"{self._run}-taken-in-{number}")
         if waiting and lost_of(records.values()):
             self._forget_stores(records)
         for _, incident in waiting:
@@ -236,8 +223,8 @@ class Mending:
         return records
 
     def _forget_stores(self, records: dict[str, PeriodRecord]) -> None:
-        """Have all that the stores still have looked at again: what is lost may be there on another day. It came from
-        another mailserver then, and was left out, as the archive had it."""
+        """Have this run look again at all that the stores still have. A lost row may be there on another day: it came
+        again from another mailserver, and was left out because the archive had it."""
         for record in list(records.values()):
             if any(said.stores for said in record.days.values()):
                 days = {day: _forget(said) for day, said in record.days.items()}
@@ -250,7 +237,7 @@ class Mending:
         self.faults += faults
 
     def _mend_period(self, record: PeriodRecord, run: str) -> PeriodRecord:
-        """Have a period's record say what is there, and nothing else be there."""
+        """Set aside what is not as recorded of a period, and have its record say what is left."""
         directory = directory_of(record.period)
         there = self._archive.storage.sizes(directory)
         aside = damaged_of(record.period, record.run)
@@ -280,7 +267,7 @@ class Mending:
         return mended
 
     def _restore(self, record: PeriodRecord, file: FileRecord, there: Mapping[str, int], aside: str) -> bool:
-        """Put the file that a second name leads to in its place, if it is another one than what is there."""
+        """Put the file that a second name leads to in its place, unless it is the file that is there."""
         storage, name = self._archive.storage, f"{directory_of(record.period)}/{file.path}"
         second = f"{snapshot_of(record)}/{file.path.removesuffix('.parquet')}"
         if not record.snapshot or storage.is_same(second, name) or storage.size(second) != file.bytes:
@@ -322,147 +309,12 @@ class Mending:
         self._set_second_names_aside(incident.period, NO_RECORD)
 
     def _set_second_names_aside(self, period: str, run: str) -> None:
-        """Keep what may be the last copy of a period that no record speaks of; its rows are taken in from there."""
+        """Keep what may be the last copy of a period that no record mentions; its rows are taken in from there."""
         second = f"{SNAPSHOTS}/{directory_of(period)}"
         for name in self._archive.storage.names(second):
             for path in self._archive.storage.sizes(f"{second}/{name}"):
                 self._archive.set_aside(f"{second}/{name}/{path}", f"{damaged_of(period, run)}/{path}")
         self._archive.storage.remove(second)  # it has no file
-
-    def _take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
-        """Add what is whole of the files that were set aside, and not in the archive, to their days."""
-        base = damaged_of(incident.period, incident.run)
-        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.sizes(base)]
-        older = [path for path in self._second_names(incident) if path not in self._read_again]
-        self._read_again.update(older)
-        if not aside and not older:
-            return {}
-        with _each_row_group_by_itself(self._spark):
-            rows = self._new_rows({DAMAGED: aside, SNAPSHOTS: older}, records).persist()
-            try:
-                return self._publish(rows, records, run)
-            finally:
-                rows.unpersist()
-
-    def _second_names(self, incident: Incident) -> list[str]:
-        """What an incident's days had in files that were replaced, as far as that is still there."""
-        periods = {incident.period, *map(day_name, incident.days), *map(month_of, incident.days)}
-        wanted = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in sorted(periods))
-        return [
-            f"{self._archive.url}/{name}/{path}"
-            for name in self._archive.older_snapshots()
-            if name.startswith(wanted)
-            for path in self._archive.storage.sizes(name)
-        ]
-
-    def _new_rows(self, paths: Mapping[str, Sequence[str]], records: Mapping[str, PeriodRecord]) -> DataFrame:
-        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive.
-
-        Args:
-            paths: of files, by the directory of the archive that they are below.
-        """
-        parts = [
-            _whole_rows(self._spark, self._layout, f"{self._archive.url}/{top}", below)
-            for top, below in paths.items()
-            if below
-        ]
-        rows = functools.reduce(DataFrame.unionByName, parts).dropDuplicates(["hash"])
-        ((first, last),) = rows.agg(F.min("created"), F.max("created")).collect()
-        near = [f"{self._archive.url}/{directory_of(period)}" for period in near_periods(records, first, last)]
-        if not near:
-            return rows
-        archived = read_periods(self._spark, self._layout, self._archive.url, near).select("hash")
-        return rows.join(archived, on="hash", how="left_anti").select(*ENVELOPES.fieldNames())
-
-    def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
-        day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
-        new = {
-            row["day"]: fingerprint_of(row)
-            for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
-        }
-        if not new:
-            return {}
-        periods = {day_name(number): number for number in new}
-        before = {period: records[period] for period in periods if period in records and records[period].files}
-        envelopes = rows.withColumn(PERIOD, F.date_from_unix_date(day).cast("string"))
-        if before:
-            paths = [f"{self._archive.url}/{directory_of(period)}" for period in before]
-            there = read_periods(self._spark, self._layout, self._archive.url, paths)
-            envelopes = envelopes.unionByName(there.select(*ENVELOPES.fieldNames(), PERIOD))
-        should = {
-            number: fingerprint
-            + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
-            for number, fingerprint in new.items()
-        }
-        total = Fingerprint.sum(should.values())
-        base = f"{self._archive.url}/{staged_data(run)}"
-        write_staged(envelopes, self._layout, base, rows=total.rows, size=total.bytes)
-        written = read_back(self._spark, self._layout, base, list(periods))
-        outstanding = lost_of(records.values())
-        published = []
-        for period, number in periods.items():
-            if written[period].days != {number: should[number]}:
-                raise ExportCheckFailed(period, f"{should[number]} were to be taken in, {written[period].days} were")
-            old = records[period].days[number] if period in records else DayRecord(Fingerprint(), 0, 0, {}, 0)
-            first, last = written[period].created[number]
-            lost_rows, lost_bytes = outstanding.get(number, (0, 0))
-            said = replace(
-                old,
-                fingerprint=should[number],
-                created_min=first,
-                created_max=last,
-                lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
-                lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
-            )
-            published.append(
-                PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
-            )
-            log.info("rows taken in period=%s rows=%d", period, new[number].rows)
-        published = self._archive.publish(run, published)
-        for record in published:
-            if faults := self._archive.faults_of(record):  # what was set aside has to be taken in once more
-                raise ExportCheckFailed(record.period, str(faults[0]))
-        return {record.period: record for record in published}
-
-
-@contextlib.contextmanager
-def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
-    """Of what one task reads, Spark leaves out all that follows a fault."""
-    limit = "spark.sql.files.maxPartitionBytes"
-    before = spark.conf.get(limit)
-    spark.conf.set(limit, str(ROW_GROUP_BYTES // 2))
-    try:
-        yield
-    finally:
-        spark.conf.set(limit, str(before))
-
-
-def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> DataFrame:
-    """ENVELOPES of whatever can be read of these files, below `base`: rows that are what their envelope says."""
-    rows = read_periods(spark, layout, base, paths, ignore_damage=True).select(*ENVELOPES.fieldNames())
-    known = [F.col(name).isNotNull() for name in ("received", "created", "raw")]
-    readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
-    for condition in (*known, *readable):
-        rows = rows.where(condition)
-    whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
-    return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
-
-
-def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
-    left = iter(rows)
-    while batch := list(itertools.islice(left, BATCH_ROWS)):
-        told = [
-            (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
-            for row in batch
-        ]
-        decoded = decode_rows(told)
-        sound = decoded.filter(decoded.column("fault").is_null()).select(ENVELOPES.fieldNames())
-        yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
-
-
-def _key(whole: str) -> bytes:
-    """As much of a hash as a store has."""
-    return bytes.fromhex(whole[2:])[:HASH_PREFIX_BYTES]
 
 
 def _forget(said: DayRecord) -> DayRecord:

@@ -38,7 +38,7 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
         stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
-        ExportError: there is no archive, it cannot be read or written, or another run is at work.
+        ArchiveError: there is no archive, it cannot be read or written, or another run is at work.
     """
     archive = WritableArchive(open_storage(spark, path))
     report = RunReport("merge", run, archive.url, now)
@@ -46,16 +46,16 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
-        unreadable = mending.name_unreadable_records()
+        damaged = mending.name_damaged_records()
 
         def look() -> dict[str, PeriodRecord]:
-            records = archive.records(without=unreadable)
+            records = archive.records(without=damaged)
             mending.look(records)
             withdraw(stores, records, archive.url)
             report.faults, report.losses = mending.faults, incidents.losses(records.values())
             return records
 
-        if unreadable:  # what they speak of may be in the way of any other
+        if damaged:  # their periods may overlap with any other
             look()
             return report
         archive.repair()

@@ -1,8 +1,8 @@
 """The options of `spark-export`, each with its environment variable, and reading them. No Spark is imported here.
 
-One rule for all: `--driver-memory` is SPARK_EXPORT_DRIVER_MEMORY. A flag comes before the environment, that before the
-default; a variable that is empty is not set; one that no option has is an error. What may be given several times is a
-list of words there, quoted as in a shell. Values stay the texts that they are, checked: so a schedule can give them on.
+One rule for all: `--driver-memory` is SPARK_EXPORT_DRIVER_MEMORY. A flag overrides the environment, which overrides the
+default. An empty variable counts as not set; a variable that no option has is an error. An option that may be repeated
+takes a list of words there, quoted as in a shell. Values are checked, but stay texts: a schedule passes them on.
 """
 
 import argparse
@@ -92,12 +92,12 @@ def next_due(schedule: str, after: float) -> float:
     """When a cron expression is due next, in UTC; both times are Unix seconds.
 
     Raises:
-        ValueError: it is no cron expression, or never due.
+        ValueError: it is not a cron expression, or never due.
     """
     try:
         return next(CronSim(schedule, datetime.fromtimestamp(after, UTC))).timestamp()
     except CronSimError as error:
-        raise ValueError(f"{schedule!r} is no cron expression: {error}") from error
+        raise ValueError(f"{schedule!r} is not a cron expression: {error}") from error
     except StopIteration as error:
         raise ValueError(f"{schedule!r} is never due") from error
 
@@ -107,7 +107,7 @@ def _one_of(choices: Iterable[str]) -> Callable[[str], None]:
 
     def check(text: str) -> None:
         if text not in allowed:
-            raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
 
     return check
 
@@ -158,31 +158,32 @@ def _schedule_or_off(name: str, what: str, cron: str, *, after: str) -> Option:
 
 STORE = Option(
     "store",
-    "a mailserver's store, DIR/mailserver.db; repeat it for several, which are merged",
+    "store of a mailserver, DIR/mailserver.db; repeat it for several stores, which share one archive",
     "FILE",
     required=True,
     repeat=True,
 )
 RECORDED_BESIDE = Option(
     "store",
-    "a store of this archive: beside it stands how the run went, and what is gone is marked; repeat it for several",
+    "a store that this archive is made from: its mailserver is told how the run went, and which rows are no longer "
+    "archived; repeat it for several stores",
     "FILE",
     repeat=True,
 )
 JSON = Option("json", "print JSON", switch=True)
 LOG_FORMAT = Option(
     "log_format",
-    "of stderr: text, a line of key=value for each event, or json, an object (default: text)",
+    "format of the log on stderr: text, one line of key=value per event, or json, one object (default: text)",
     "{text,json}",
     _one_of(form.value for form in LogFormat),
     default=LogFormat.TEXT.value,
 )
 SPARK_OPTIONS = (
-    Option("archive", "directory of the archive, or its URL", "PATH", required=True),
+    Option("archive", "folder of the archive, or its URL", "PATH", required=True),
     Option("master", "Spark master (default: spark-submit's, or local[*])", "URL"),
-    Option("driver_memory", "memory of Spark's JVM here (default: 2g)", "SIZE"),
-    Option("conf", "a setting of Spark; repeatable", "NAME=VALUE", _setting, repeat=True),
-    Option("scratch", "folder for what is on its way (default: Spark's spark.local.dir, or the system's /tmp)", "DIR"),
+    Option("driver_memory", "memory of Spark's JVM on this machine (default: 2g)", "SIZE"),
+    Option("conf", "a Spark setting; repeatable", "NAME=VALUE", _setting, repeat=True),
+    Option("scratch", "folder for temporary files (default: Spark's spark.local.dir, or the system's /tmp)", "DIR"),
     LOG_FORMAT,
 )
 MERGE_OPTIONS = VERIFY_OPTIONS = (RECORDED_BESIDE, *SPARK_OPTIONS, JSON)
@@ -191,7 +192,7 @@ ACKNOWLEDGE_OPTIONS = (
     JSON,
     Option(
         "all_is_lost",
-        "all of the archive is gone, and not only its disk unmounted: the next compaction begins a new one there",
+        "the whole archive is lost, and its disk is not just unmounted: the next compaction begins a new one there",
         switch=True,
     ),
 )
@@ -202,7 +203,7 @@ COMPACT_OPTIONS = (
     Option("until", "last UTC day to archive, YYYY-MM-DD (default: yesterday)", "DATE", _day),
     Option(
         "verify_within_days",
-        "read every file of the archive again within so many days, by turns; 0: in each run "
+        "read every file of the archive again within this many days, some files in each run; 0: all in each run "
         f"(default: {VERIFY_WITHIN_DAYS:g})",
         "N",
         _days,
@@ -210,18 +211,18 @@ COMPACT_OPTIONS = (
     ),
     Option(
         "keep_open_day",
-        "archive the day that is not over, too, as far as it is; later runs complete it",
+        "also archive the present day, as far as it has come; later runs complete it",
         switch=True,
     ),
     Option(
         "partition_by",
-        "of a new archive: a directory per topic, or per first digits of it (default: by the number of topics)",
+        "for a new archive: a directory per topic, or per first digits of the topic (default: by the number of topics)",
         "{topic,topic-prefix}",
         _one_of(by.value for by in PartitionBy),
     ),
     Option(
         "prefix_digits",
-        "of a new archive by topic-prefix: how many hex digits (default: by the bytes of a day)",
+        "for a new archive by topic-prefix: the number of hex digits (default: by the bytes of a day)",
         "N",
         _one_of(str(digits) for digits in range(1, MAX_PREFIX_DIGITS + 1)),
     ),
@@ -241,14 +242,14 @@ VERIFY_SCHEDULE = _schedule_or_off(
 )
 MAX_RUN_HOURS = Option(
     "max_run_hours",
-    "how many hours a run may take: then it hangs, and is ended if it was made by a schedule (default: 12)",
+    "hours that a run may take; one that takes longer hangs, and the schedule that started it ends it (default: 12)",
     "H",
     _hours,
     default="12",
 )
 REPORT_OPTIONS = (
     *SPARK_OPTIONS,
-    Option("html", "write a page with plots there", "FILE"),
+    Option("html", "write a page with plots to this file", "FILE"),
     Option("json", "print JSON (default, unless --html is given)", switch=True),
 )
 NOW_OPTIONS = (*COMPACT_OPTIONS, MAX_RUN_HOURS)
@@ -259,14 +260,16 @@ LAST_OPTIONS = (
     SCHEDULE,
     MERGE_SCHEDULE,
     VERIFY_SCHEDULE,
-    Option("max_age_hours", "how old the last success may be, in hours (default: 26)", "H", _hours, default="26"),
+    Option(
+        "max_age_hours", "how old the last successful run may be, in hours (default: 26)", "H", _hours, default="26"
+    ),
     MAX_RUN_HOURS,
     JSON,
     LOG_FORMAT,
 )
 
 VARIABLES = {option.variable for option in (*SCHEDULE_OPTIONS, *REPORT_OPTIONS, *LAST_OPTIONS)}
-"""All that are known: what nobody should leave set, as that all is lost, is none."""
+"""All variables that are known. `--all-is-lost` has none: nobody should leave it set."""
 
 
 def complete(
@@ -275,7 +278,7 @@ def complete(
     options: Sequence[Option],
     environment: Mapping[str, str],
 ) -> None:
-    """Fill in from the environment, or by the default, what was not given; end as for wrong usage if it cannot be."""
+    """Fill in what was not given, from the environment or the default; exit as for wrong usage if that fails."""
     unknown = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in VARIABLES)
     if unknown:
         parser.error(f"unknown environment variable {unknown[0]}")

@@ -1,4 +1,4 @@
-"""When a store's compaction is due, and since when it is: from its record and its days, without Spark."""
+"""Since when a store has been waiting for a compaction, by its record and its days. No Spark is imported."""
 
 from pathlib import Path
 
@@ -8,15 +8,15 @@ from spark_export.store import oldest_day
 
 
 def waiting_since(store: Path, last: Compaction | None) -> float | None:
-    """Since when what a store has received waits for a run, in Unix seconds; None if it has received nothing.
+    """Since when rows of a store have been waiting for a run, in Unix seconds; None if it has received nothing.
 
-    That is since the last run that succeeded. Before the first one, it is since the oldest day of reception was over:
-    so a fresh store waits for nothing until its first night, and an old one has missed a run.
+    That is since the last run that succeeded, or, before the first one, since the end of the oldest day of reception.
+    So a new store waits for nothing until its first night, and an old one has missed a run.
 
     Raises:
         ExportError: the store cannot be read.
     """
-    oldest = oldest_day(store)  # asked in any case: a store that is not there is no store in order
+    oldest = oldest_day(store)  # in any case: a store that is missing is a fault
     if last is not None and last.succeeded_at is not None:
         return last.succeeded_at
     return None if oldest is None else float((oldest + 1) * SECONDS_PER_DAY)

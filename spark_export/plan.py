@@ -11,13 +11,13 @@ from spark_export.config import CompactConfig
 from spark_export.store import Store, StoreDay
 
 GROUP_BYTES = 4 * 1024**3
-"""About how many bytes of envelopes are written before they are verified and published: what is on its way between
-tasks takes as much room on disk, twice."""
+"""About how many bytes of envelopes are written before they are verified and published: rows on their way between tasks
+take twice as much room on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Days that are written together: of each store, those that it has and the archive has not."""
+    """Days that are written together: of each store, those with rows that the archive lacks."""
 
     wanted: tuple[tuple[StoreDay, ...], ...]
 
@@ -44,7 +44,7 @@ def last_day(config: CompactConfig, now: float) -> int:
 
 
 def plan_groups(stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int) -> list[Group]:
-    """The days that have rows which the archive has not, in groups of about GROUP_BYTES, oldest first."""
+    """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first."""
     by_day: dict[int, dict[int, StoreDay]] = defaultdict(dict)
     for index, store in enumerate(stores):
         for day in store.days:

@@ -1,11 +1,11 @@
 """How a period of an archive changes.
 
-A run writes and verifies in `_staging`, then writes `publish.json`: from here on the change is made, by the next run if
-this one is killed. For each period, the staged directory takes the place of the old one, and then the record does.
+A run writes and verifies in `_staging`, then writes `publish.json`. From then on the change will be made, by the next
+run if this one is killed: for each period, the staged directory replaces the old one, and then the new record does.
 
-Before files that were replaced are deleted, those that replaced them are looked at: each is there, with its size. Else
-the old ones are kept, and `spark_export.mending` takes their rows in. While any period is not as recorded, nothing that
-was replaced earlier is deleted either.
+Before a run deletes files that were replaced, it checks that each of the files that replaced them is there, with its
+size. If not, the old files are kept, and `spark_export.mending` takes their rows in. While any period is not as
+recorded, files that were replaced earlier are not deleted either.
 """
 
 import json
@@ -48,7 +48,7 @@ SNAPSHOT_LIFE_S = 24 * 3600
 
 
 class WritableArchive(Archive):
-    """An archive that a run changes, which holds the storage's lock."""
+    """An archive that a run changes while it holds the storage's lock."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
@@ -61,7 +61,7 @@ class WritableArchive(Archive):
     def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         """Put what a run has staged and verified in its place; return the records, with digests of the files.
 
-        Killed anywhere, it is done by the next `repair`.
+        If the run is killed, the next `repair` completes it.
 
         Raises:
             ExportCheckFailed: a file is not what it was when it was verified; nothing is published.
@@ -74,22 +74,22 @@ class WritableArchive(Archive):
         self.storage.write(f"{STAGING}/{run}/{JOURNAL_FILE}", encode_records(records))
         published = self._publish(run, records)
         if left := {record.period for record in records} - {record.period for record in published}:
-            raise ExportCheckFailed(", ".join(sorted(left)), "what was verified is not there any more")
+            raise ExportCheckFailed(", ".join(sorted(left)), "files that were verified are gone")
         return published
 
     def digested(self, directory: str, record: PeriodRecord) -> PeriodRecord:
-        """The record, with the digest of each file in a directory that has none: of what was just read as sound."""
+        """The record, with a digest for each file that has none. The files were just read and found sound."""
         if all(file.sha256 for file in record.files):
             return record
         files = (replace(file, sha256=self.storage.digest(f"{directory}/{file.path}")) for file in record.files)
         return replace(record, files=tuple(files))
 
     def replace_record(self, record: PeriodRecord) -> None:
-        """Say something else of a period whose files stay as they are."""
+        """Replace the record of a period whose files stay as they are."""
         self.storage.write(record_of(record.period), encode_record(record))
 
     def repair(self) -> None:
-        """Complete what a killed run had verified; remove what it had not, and what has been replaced for long.
+        """Complete what a killed run had verified; remove what it had not verified, and what was replaced long ago.
 
         Nothing is removed while a period is not as recorded.
         """
@@ -107,7 +107,7 @@ class WritableArchive(Archive):
         self._remove_replaced()
 
     def set_aside(self, name: str, target: str) -> None:
-        """Move a file; one that was set aside under that name before stays."""
+        """Move a file. A file that was set aside under the same name before is kept."""
         number, free = 1, target
         while self.storage.size(free) is not None:
             number += 1
@@ -126,7 +126,7 @@ class WritableArchive(Archive):
             staged, target = f"{staged_data(run)}/{directory_of(record.period)}", directory_of(record.period)
             in_place = self._in_place(record)
             if not in_place and (faults := self._faults_of_staged(run, record)):  # since a run was killed
-                log.error("period not published, what was written of it is damaged fault=%r", str(faults[0]))
+                log.error("period not published, its new files are damaged fault=%r", str(faults[0]))
                 current = before.get(record.period)
                 if current is not None and self.faults_of(current):
                     self._keep_staged(run, current)
@@ -138,7 +138,7 @@ class WritableArchive(Archive):
                 self._keep_staged(run, record)
             previous = before.get(record.period)
             if previous is not None and previous.run != record.run:
-                self.storage.touch(snapshot_of(previous))  # before the record: of a killed run, too, they stay a day
+                self.storage.touch(snapshot_of(previous))  # before the record: they stay a day in any case
             published.append(replace(record, snapshot=snapshot))
             self.replace_record(published[-1])
         self._remove_replaced()
@@ -149,19 +149,19 @@ class WritableArchive(Archive):
         return self.faults_of(record, f"{staged_data(run)}/{directory_of(record.period)}")
 
     def _in_place(self, record: PeriodRecord) -> bool:
-        """Whether a period's directory holds files of the record: each run gives its files names of their own."""
+        """Whether the record's files are in the period's directory already. Each run gives its files unique names."""
         there = self.storage.sizes(directory_of(record.period))
         return any(file.path in there for file in record.files)
 
     def _keep_staged(self, run: str, record: PeriodRecord) -> None:
-        """Set aside what else there is of a period that is not as recorded: its rows are taken in again with it."""
+        """Set aside the other files of a period that is not as recorded: their rows are taken in again with it."""
         staged, aside = f"{staged_data(run)}/{directory_of(record.period)}", damaged_of(record.period, record.run)
         for directory in (staged, f"{staged}.old"):
             for path in self.storage.sizes(directory):
                 self.set_aside(f"{directory}/{path}", f"{aside}/{path}")
 
     def _remove_replaced(self) -> None:
-        """Take away the directories and records of periods that are part of others now, if those are as recorded."""
+        """Remove the directories and records of periods that were merged into others, if the others are as recorded."""
         found = self.every_record()
         current = visible(found)
         merged = [record for record in current if record.replaces]
@@ -170,7 +170,7 @@ class WritableArchive(Archive):
         replaced = []
         for record in found:
             if (record.period, record.run) in doubtful:
-                log.error("merged files kept, what they were merged into is damaged period=%s", record.period)
+                log.error("merged files kept, the month they were merged into is damaged period=%s", record.period)
             elif (record.period, record.run) not in shown:
                 replaced.append(record)
         # Renamed first, all at once: a reader of directories should not meet both for long.
@@ -178,7 +178,7 @@ class WritableArchive(Archive):
         for record in replaced:
             if self.storage.names(directory_of(record.period)):
                 self.storage.put(directory_of(record.period), names[record.period])
-        if replaced and any(map(self.faults_of, merged)):  # since it was looked
+        if replaced and any(map(self.faults_of, merged)):  # since they were checked
             self._put_back_replaced()
             return
         for record in replaced:
@@ -190,7 +190,7 @@ class WritableArchive(Archive):
             self.storage.remove(REPLACED)
 
     def _put_back_replaced(self) -> None:
-        """Give what a killed run was about to delete its place again: it is in no record, and so it is taken in."""
+        """Put back what a killed run was about to delete: no record mentions it, so its rows are taken in."""
         for directory in self.storage.names(REPLACED):
             for run in self.storage.names(f"{REPLACED}/{directory}"):
                 if not self.storage.names(directory):

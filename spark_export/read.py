@@ -36,7 +36,7 @@ def read_archive(
             midnight, UTC.
         end: created before this time.
     Raises:
-        ExportError: there is no archive, or a later version made it.
+        ArchiveError: there is no archive, or a later version made it.
         TypeError: a time is none of these.
         ValueError: a topic is none.
     """
@@ -118,5 +118,5 @@ def _seconds(moment: Any) -> int | None:
         at = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
         return math.ceil((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
     if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not math.isfinite(moment):
-        raise TypeError(f"{moment!r} is no time: Unix seconds, a datetime, or a date")
+        raise TypeError(f"{moment!r} is not a time: Unix seconds, a datetime, or a date")
     return math.ceil(moment)

@@ -33,7 +33,7 @@ _LISTS = ("days", "miscounted", "faults", "lost")
 
 
 class Recording:
-    """What a run has to say of itself; `succeeded` is called once it has done everything."""
+    """What a run reports; `succeeded` is called once it has done everything."""
 
     def __init__(self) -> None:
         self.report: Mapping[str, Any] = {}
@@ -49,7 +49,7 @@ class Recording:
         *,
         damage: str = "",
     ) -> None:
-        """Take down the report, as it is printed, and what is in the archive now.
+        """Keep the report, as it is printed, and what is in the archive now.
 
         Args:
             damage: what is missing or damaged there, or lost, in one line; "" if nothing is.
@@ -90,7 +90,7 @@ def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[in
     Args:
         explain: the exit code that an error leads to, and one line on what it is.
     Raises:
-        ExportError: see `locked_stores`; or the run was good, and a record of it cannot be written.
+        ExportError: see `locked_stores`; or the run succeeded, but its record cannot be written.
     """
     recording = Recording()
     with locked_stores(stores) as locked:
@@ -114,7 +114,7 @@ def _last(store: Path) -> Compaction | None:
     try:
         return read_compaction(store)
     except CompactionRecordError as error:
-        log.warning("record of runs begun anew cause=%r", str(error))
+        log.warning("unreadable record of runs replaced cause=%r", str(error))
         return None
 
 
@@ -183,7 +183,7 @@ def _failed(record: Compaction, exit_code: int, cause: str) -> Compaction:
 def _write(store: Path, record: Compaction) -> None:
     try:
         write_compaction(store, record)
-    except OSError as error:  # what may be pruned afterwards may be what this disk waits for
+    except OSError as error:  # a full disk, perhaps: pruning, which this run allows, makes room
         log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
 
 

@@ -77,7 +77,7 @@ def gather(spark: SparkSession, path: str, now: float) -> ArchiveStatistics:
     Args:
         now: Unix seconds.
     Raises:
-        ExportError: there is none.
+        ArchiveError: there is none.
     """
     archive = Archive(open_storage(spark, path))
     layout = existing_layout(archive)

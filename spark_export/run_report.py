@@ -45,7 +45,7 @@ class RunReport:
         return summary(self.faults, self.losses)
 
     def add(self, record: PeriodRecord, new_rows: int) -> None:
-        """A period was written."""
+        """Add a period that was written."""
         self.rows += new_rows
         self.periods.append(
             {

@@ -1,8 +1,8 @@
 """`spark-export schedule`, `nightly` and `now`: runs as processes of their own, by cron expressions or at once.
 
-Each run is a child process: a JVM that dies, or is killed for its memory, takes no schedule with it, and its memory is
-given back. Runs are made one after another: what is due at the same time, or comes due while another run is at work,
-waits for it. That nobody else's run meets them is the business of the locks on stores and archive.
+Each run is a child process: a JVM that dies, or is killed for its memory, does not take the schedule with it, and its
+memory is given back. Runs are made one after another: what is due at the same time, or comes due while another
+run is at work, waits for it. The locks on stores and archive keep out runs that others start.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from spark_export.upkeep import put_off, waits_since
 log = logging.getLogger(__name__)
 
 MAX_SLEEP_S = 60.0
-"""So soon at the latest a clock that was stepped is noticed."""
+"""A clock that was stepped is noticed within this time."""
 
 STOP_LIMIT_S = 7.0
-"""How long a run that is interrupted may take to end: Docker's 10 s, less what it takes to be killed."""
+"""How long a run that is interrupted may take to end: Docker's 10 s, less the time for killing it."""
 
 _KILLED = 128
 """Exit code of a process that a signal has killed, less the signal: as a shell has it."""
@@ -45,7 +45,7 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run does: a command, for at most so many seconds; then it hangs, and is ended."""
+    """One run: a command, and how many seconds it may take. One that takes longer hangs, and is ended."""
 
     name: str
     command: Sequence[str]
@@ -54,12 +54,12 @@ class Run:
 
 @dataclass(slots=True)
 class Job:
-    """A run that is made by a cron expression.
+    """A run that a cron expression schedules.
 
     Args:
         since: Unix seconds: a run that was due after that, and before now, has been missed, and is made at once.
         has_work: whether there is anything to do, asked when it is due.
-        has_failed: whether its last run did: it is made again after the next run of a job before it.
+        has_failed: whether its last run failed: it is made again after the next run of an earlier job.
     """
 
     run: Run
@@ -110,7 +110,7 @@ def now(arguments: argparse.Namespace) -> int:
 
 
 def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
-    """What is done to the whole archive now and then, in the order in which it is where both are due."""
+    """The jobs for the whole archive, in the order in which they run where both are due."""
     stores = _stores(arguments)
     return [
         Job(
@@ -137,7 +137,8 @@ def _stores(arguments: argparse.Namespace) -> list[Path]:
 
 
 def waiting(stores: Sequence[Path], current: float) -> float:
-    """Since when one of the stores waits for a run, in Unix seconds; `current`, if none does, or it cannot be told."""
+    """Since when one of the stores has been waiting for a run, in Unix seconds; `current` if none has, or that is
+    unknown."""
     since = current
     for store in stores:
         if not store.exists():  # as at a first start: the mailserver makes it
@@ -189,8 +190,8 @@ async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Call
     has_run = False
     for job in jobs:
         current = clock()
-        # Times that pass while runs are at work are made up for by one run after them; those that a clock stepped back
-        # comes to again, by another run, which finds nothing to do.
+        # Times that pass while runs are at work are made up for by one run afterwards. A clock that was stepped back
+        # comes to some times again: the run that is made then finds nothing to do.
         is_due = job.is_due(current) or (job.has_failed and has_run)
         job.since = current
         if is_due and not stop.is_set() and job.has_work():
@@ -207,14 +208,14 @@ async def run_once(run: Run, stop: asyncio.Event) -> int:
     ended, stopped = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({ended, stopped}, timeout=run.limit_s, return_when=asyncio.FIRST_COMPLETED)
     if not done:
-        log.error("run interrupted, it takes too long command=%s limit_s=%g", run.name, run.limit_s)
+        log.error("run interrupted, it took too long command=%s limit_s=%g", run.name, run.limit_s)
     if not ended.done():
         # Not `child.terminate()`, which reaps a child that has just ended: asyncio then takes 255 for its exit code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGTERM)
         await asyncio.wait({ended}, timeout=STOP_LIMIT_S)
     if not ended.done():
-        log.error("run killed, it does not end command=%s limit_s=%g", run.name, STOP_LIMIT_S)
+        log.error("run killed, it did not end command=%s limit_s=%g", run.name, STOP_LIMIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     stopped.cancel()

@@ -114,7 +114,7 @@ def spark_session(
     except (OSError, PySparkException, Py4JError) as error:
         if _jvm_has_died(spark):
             end = _nothing
-            raise ExportError("the JVM of Spark has died, or was killed: is there memory enough?") from error
+            raise ExportError("Spark's JVM has died or was killed: is there enough memory?") from error
         raise
     finally:
         end(spark)

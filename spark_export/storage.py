@@ -1,7 +1,7 @@
 """Directories and small files of an archive: on the local file system, or wherever else Hadoop can write.
 
 The local one has what only it can give: a lock that ends with its holder, two directories exchanged in one step,
-second names for files, and writes that are on disk when they return. Data files are Spark's business on both.
+second names for files, and writes that are on disk when they return. On both, Spark reads and writes the data files.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Storage(ArchiveFiles, Protocol):
         """Delete a file or a whole directory, if it is there."""
 
     def put(self, source: str, target: str) -> None:
-        """Make directory `source` be `target`; what was `target` is `source` afterwards, or `source` with `.old`."""
+        """Move directory `source` to `target`. What was `target` is `source` afterwards, or `source` with `.old`."""
 
     def link(self, source: str, target: str) -> bool:
         """Give each Parquet file below `source` a second name below `target`, the same but for `.parquet`.
@@ -66,13 +66,13 @@ class Storage(ArchiveFiles, Protocol):
         """Give a file that has a second name its first one, `target`, on disk at the end. False if it has none."""
 
     def sync(self, directory: str) -> None:
-        """See to it that every file below a directory is on disk, and no directory beside it that was removed."""
+        """Have every file below a directory on disk, and so the removal of directories beside it."""
 
     def age(self, directory: str) -> float:
         """Seconds since `touch` of a directory, or since it was made."""
 
     def touch(self, directory: str) -> None:
-        """Let the directory's age begin now."""
+        """Start the directory's age anew."""
 
 
 def open_storage(spark: SparkSession, archive: str) -> Storage:
@@ -192,7 +192,7 @@ class LocalStorage(LocalFiles):
                 os.utime(path)
 
     def _above(self, folder: Path) -> list[Path]:
-        """Whose names a folder's own depends on: those above it, up to the archive's."""
+        """The folders above a folder, up to the archive's: its name is on disk only if theirs are."""
         return [self.root / parent for parent in folder.relative_to(self.root).parents]
 
 

@@ -1,4 +1,5 @@
-"""Merging and verifying by a schedule: since when one waits, and keeping its record (`mailserver.handoff.last_upkeep`).
+"""Merging and verifying on a schedule: since when each has been waiting, and its record
+(`mailserver.handoff.last_upkeep`).
 
 No Spark is imported here.
 """
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def waits_since(stores: Sequence[Path], task: Task, current: float) -> float:
-    """Since when a run of a task waits, in Unix seconds: `current`, written down, if it was never looked for."""
+    """Since when a run of a task has been waiting, in Unix seconds: for a new task `current`, which is written down."""
     since = current
     for store in stores:
         try:
@@ -37,7 +38,7 @@ def waits_since(stores: Sequence[Path], task: Task, current: float) -> float:
 
 
 def put_off(stores: Sequence[Path], task: Task, current: float) -> None:
-    """Let a task that was due, and has nothing to do yet, wait from now on."""
+    """Have a task that was due, but has nothing to do yet, wait anew from `current` on."""
     for store in stores:
         with contextlib.suppress(UpkeepRecordError):
             upkeep = read_upkeep(store, task)
@@ -102,7 +103,7 @@ def _last(store: Path, task: Task, began: float) -> Upkeep:
     try:
         return read_upkeep(store, task) or Upkeep(began)
     except UpkeepRecordError as error:
-        log.warning("record of runs begun anew cause=%r", str(error))
+        log.warning("unreadable record of runs replaced cause=%r", str(error))
         return Upkeep(began)
 
 

@@ -54,7 +54,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     Args:
         stores: those of the archive; what may be gone is removed from the records beside them.
     Raises:
-        ExportError: there is no archive, its records cannot be read or written, or a run is at work on it.
+        ArchiveError: there is no archive, its records cannot be read or written, or a run is at work on it.
     """
     now = time.time() if now is None else now
     archive = WritableArchive(open_storage(spark, path))
@@ -62,7 +62,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
         mending = Mending(spark, archive, layout, "verify", now=now, incidents=incidents)
-        found = archive.records(without=mending.name_unreadable_records())
+        found = archive.records(without=mending.name_damaged_records())
         periods, rows = len(found), sum(record.fingerprint.rows for record in found.values())
         records = mending.find(found, read_within_s=0, decode=True)
         withdraw(stores, records, archive.url)

@@ -1,1 +1,1 @@
-"""The Parquet archive as those see it who have no Spark."""
+"""The Parquet archive without Spark: where its files are, what its records say, and whether both agree."""

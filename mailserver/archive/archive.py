@@ -2,13 +2,16 @@
 
 from collections.abc import Collection, Mapping
 
-from mailserver.archive.days import day_name
+from mailserver.archive.days import day_name, month_of
 from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.files import ArchiveFiles
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import PeriodRecord, decode_record, decode_settings, visible
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, directory_of, record_of, snapshot_of
+
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""A month with a directory for each of its topics may have a hundred thousand files."""
 
 
 class Archive:
@@ -46,11 +49,21 @@ class Archive:
         """
         return {record.period: record for record in visible(self.every_record(without))}
 
+    def records_of(self, day: int) -> dict[str, PeriodRecord]:
+        """The periods that hold rows of a day of reception: the day's own, its month, or both.
+
+        Raises:
+            ArchiveError: a record cannot be read, or is too large for one.
+        """
+        found = [self._record(record_of(period)) for period in (day_name(day), month_of(day))]
+        there = visible(record for record in found if record is not None)
+        return {record.period: record for record in there if day in record.days}
+
     def is_empty(self) -> bool:
         """Whether there is neither a period nor a record of one."""
         return not self._record_names() and not any(name.startswith(f"{PERIOD}=") for name in self.files.names(""))
 
-    def unreadable_records(self) -> dict[str, str]:
+    def damaged_records(self) -> dict[str, str]:
         """The names of records that are not whole, and what is wrong with each.
 
         Raises:
@@ -83,7 +96,7 @@ class Archive:
         return faults
 
     def older_snapshots(self) -> list[str]:
-        """Directories of second names whose periods are of another run by now."""
+        """Directories of second names of periods that another run has written since."""
         current = {snapshot_of(record) for record in self.records().values()}
         names = [
             f"{SNAPSHOTS}/{period}/{run}"
@@ -93,7 +106,7 @@ class Archive:
         return [name for name in names if name not in current]
 
     def forgotten(self, records: Mapping[str, PeriodRecord]) -> set[str]:
-        """Periods that no record speaks of, neither as there nor as part of another, and that have second names."""
+        """Periods that have second names, but that no record mentions, neither as a period nor as part of one."""
         known = {*records, *(day_name(day) for record in records.values() for day in record.days)}
         return {name.removeprefix(f"{PERIOD}=") for name in self.files.names(SNAPSHOTS)} - known
 
@@ -110,6 +123,13 @@ class Archive:
                     for name, text in found.items()
                     if text is not None and name not in left_out
                 ]
+
+    def _record(self, name: str) -> PeriodRecord | None:
+        size = self.files.size(name)
+        if size is not None and size > MAX_RECORD_BYTES:
+            raise RecordDamaged(f"{self.url}/{name} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
+        text = self.files.read(name)
+        return None if text is None else decode_record(text, f"{self.url}/{name}")
 
     def _record_names(self) -> list[str]:
         return [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]

@@ -20,7 +20,7 @@ _ADVICE = {
     FaultKind.MISSING: "run `spark-export compact`, which archives again what a store still has; "
     "put the file back from a copy, if there is one",
     FaultKind.DAMAGED: "run `spark-export compact`, which keeps every whole row of it; look after the disk",
-    FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive has not",
+    FaultKind.UNRECORDED: "run `spark-export compact`, which takes in the rows that the archive lacks",
     FaultKind.RECORD: "run `spark-export compact`, which keeps all rows that are there of that period; compare them "
     "with the last report in `_runs` that names it, then run `spark-export acknowledge`",
 }
@@ -32,7 +32,7 @@ class Fault:
 
     Args:
         file: relative to the archive; of a whole period, its directory.
-        rows: how many the record says it has; 0 where there is no record.
+        rows: how many rows it has by the record; 0 where there is no record.
         cause: what differs, one line.
     """
 

@@ -18,7 +18,8 @@ LOCK_FILE = "_lock"
 """Held by a run while it changes the archive."""
 
 _DISK_FAULTS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
-"""What says that bytes are lost or wrong. Anything else, as a network that is down, says nothing of the file."""
+"""What says that bytes are lost or wrong. Anything else, such as a network that is down, says nothing about the
+file."""
 
 
 class ArchiveFiles(Protocol):
@@ -69,7 +70,8 @@ class LocalFiles:
         """See ArchiveFiles."""
         with refused("read", self.root / name):
             try:
-                return (self.root / name).read_text(encoding="utf-8")
+                # Ours are ASCII. What a damaged disk makes of one is judged by who decodes it.
+                return (self.root / name).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
 

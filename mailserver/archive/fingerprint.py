@@ -1,7 +1,7 @@
 """What tells whether two sets of envelopes are the same: how many, how many bytes, and a checksum of their hashes.
 
 The checksum is the sum, modulo 2**64, of the first eight bytes of each hash as a big-endian integer: it does not depend
-on any order, counts a row that stands twice, and the sum of two sets is the set of both.
+on the order, counts a row twice that occurs twice, and the checksums of two sets add up to the checksum of both.
 """
 
 from collections.abc import Iterable

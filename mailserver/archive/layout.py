@@ -4,8 +4,8 @@
     date=2026-11-20/topic_prefix=9/part-...parquet         --partition-by topic-prefix
 
 A directory per topic is what people expect, and right for some hundred topics. A Status network has tens of thousands
-a day: as many files of some kilobytes, which take minutes to write and seconds to list. A prefix keeps each topic whole
-and in one small range of one file, since files are sorted by topic.
+of topics a day. A directory for each would mean as many files of a few kilobytes, which take minutes to write and
+seconds to list. A prefix keeps each topic whole, and in one small range of one file, since files are sorted by topic.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ TOPIC_PREFIX = "topic_prefix"
 MAX_PREFIX_DIGITS = 4
 
 MAX_TOPIC_DIRECTORIES = 300
-"""Most topics of a day for which a directory per topic is the default."""
+"""Up to this many topics a day, the default is a directory per topic."""
 
 FILE_BYTES = 256 * 1024 * 1024
 """Above this a directory's rows go into several files."""
@@ -58,7 +58,8 @@ def choose_layout(by: PartitionBy | None, prefix_digits: int | None, *, topics: 
 
     Args:
         by: what was asked for, or None for what suits the number of topics.
-        prefix_digits: what was asked for, or None: the least, but for which a prefix of an average day exceeds a file.
+        prefix_digits: what was asked for; None for the fewest digits with which a prefix of an average day fits into a
+            file.
         topics: distinct topics of a day.
         day_bytes: envelopes' bytes of an average day.
     """

@@ -3,7 +3,8 @@
     _archive.json              what it is partitioned by; chosen once
     _records/2026-11-20.json   a period: its days, what was in the stores, its files
 
-A period is a day, or a month that days were merged into. A record is replaced whole, so that is when a period changes.
+A period is a day, or a month that days were merged into. A period changes at the moment when its record is replaced,
+which is one step.
 """
 
 import json
@@ -19,7 +20,7 @@ from mailserver.archive.layout import Layout, PartitionBy
 ARCHIVE_VERSION = 1
 
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a value of another kind may raise: infinity is no integer, and JSON nests as deep as it likes."""
+"""What reading a value of the wrong kind may raise: infinity is not an integer, and JSON may nest to any depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class DayRecord:
     `created_min` and `created_max` are Unix seconds. `stores`: of each store that was read, by id, the `last_seq` of
     this day: all rows up to it are in the archive. `quarantined` rows were set aside.
 
-    `lost_rows`, `lost_bytes`: what was archived once and is in no file any more. A day that is in two periods, a month
-    and rows that came late, has the sum of both; what came back into one of them is counted there, below zero.
+    `lost_rows`, `lost_bytes`: what was archived once and is in no file any more. A day may lie in two periods, its
+    month and one of rows that came late: then the sum of both counts. What came back into one of them is counted there
+    as less than zero.
     `stores_before`: what `stores` said before files were found missing or damaged.
     """
 
@@ -48,7 +50,8 @@ class DayRecord:
 class FileRecord:
     """A data file; `path` is relative to the period's directory.
 
-    `sha256`: of all its bytes, in hex; "" if it has not been read since earlier versions wrote it, which took none.
+    `sha256`: of all its bytes, in hex; "" if an earlier version wrote it, without a digest, and nobody has read it
+    since.
     """
 
     path: str
@@ -92,14 +95,14 @@ class PeriodRecord:
 
 
 def visible(records: Iterable[PeriodRecord]) -> list[PeriodRecord]:
-    """Those that no other has replaced, by period."""
+    """The records that no other record has replaced, sorted by period."""
     found = list(records)
     replaced = {pair for record in found for pair in record.replaces}
     return sorted((r for r in found if (r.period, r.run) not in replaced), key=lambda record: record.period)
 
 
 def known_seq(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
-    """Up to which `seq` a store's rows of a day are in the archive; None if it has not been read for that day."""
+    """The `seq` up to which a store's rows of a day are in the archive; None if the store was not read for that day."""
     for period in (day_name(day), month_of(day)):
         record = records.get(period)
         if record is not None and day in record.days and store_id in record.days[day].stores:
@@ -108,7 +111,7 @@ def known_seq(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> i
 
 
 def seq_before(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
-    """Up to which `seq` a store's rows of a day were in the archive once, whether or not they still are."""
+    """The `seq` up to which a store's rows of a day were once in the archive, whether or not they still are."""
     said = [record.days[day] for record in records.values() if day in record.days]
     seqs = [stores[store_id] for one in said for stores in (one.stores, one.stores_before) if store_id in stores]
     return max(seqs, default=None)
@@ -120,7 +123,7 @@ def quarantined_rows(records: Mapping[str, PeriodRecord]) -> int:
 
 
 def near_periods(records: Mapping[str, PeriodRecord], first: int | None, last: int | None) -> list[str]:
-    """The periods that may hold what was created from `first` to `last`, Unix seconds; None: there is nothing such."""
+    """The periods that may hold what was created from `first` to `last`, Unix seconds; None if nothing was."""
     return [
         record.period
         for record in records.values()

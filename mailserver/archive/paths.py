@@ -24,7 +24,7 @@ RUNS = "_runs"
 JOURNAL_FILE = "publish.json"
 
 REPLACED = f"{STAGING}/replaced"
-"""What periods that are part of others now had: PERIOD/run=..., as in `_damaged`."""
+"""The directories of periods that were merged into others, until they are deleted: PERIOD/run=..., as in `_damaged`."""
 
 
 def directory_of(period: str) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mailserver.app.config import Config
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
-from mailserver.archive.holdings import check_day, local_folder
+from mailserver.archive.files import local_folder
+from mailserver.archive.holdings import check_day
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError

@@ -30,7 +30,6 @@ def read_record(
     version: int,
     what: str,
     error: type[MailserverError],
-    max_bytes: int = MAX_RECORD_BYTES,
 ) -> _T | None:
     """Read a record; None if there is none.
 
@@ -39,18 +38,17 @@ def read_record(
         version: the only one that is known.
         what: what the file should be, in words.
         error: what is raised, with one line for the operator, if it cannot be read or is not that.
-        max_bytes: a longer file is none.
     """
     try:
         with path.open("rb") as file:
-            text = file.read(max_bytes + 1)
+            text = file.read(MAX_RECORD_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as failure:
         raise error(f"cannot read {path}: {failure.strerror or failure}") from failure
     try:
-        if len(text) > max_bytes:
-            raise ValueError(f"more than {max_bytes} bytes")
+        if len(text) > MAX_RECORD_BYTES:
+            raise ValueError(f"more than {MAX_RECORD_BYTES} bytes")
         record = json.loads(text.decode())
         if not isinstance(record, dict):
             raise ValueError("not an object")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
-from mailserver.archive.holdings import check_day, local_folder
+from mailserver.archive.files import local_folder
+from mailserver.archive.holdings import check_day
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError, Mark
 from mailserver.live.intake import Clock

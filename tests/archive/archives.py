@@ -1,9 +1,11 @@
 """Archives as the compaction leaves them, without Spark: records, and files of the right size."""
 
-import json
 from pathlib import Path
 
-from mailserver.handoff.json_records import day_text
+from mailserver.archive.days import day_name
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record
+from mailserver.archive.paths import RECORDS, directory_of, record_of
 
 
 def make_archive(
@@ -21,18 +23,12 @@ def make_archive(
     Args:
         period: the day by default, or a month.
     """
-    period = day_text(day) if period is None else period
-    file = archive / f"date={period}" / "topic_prefix=9" / f"part-{run}.parquet"
+    period = day_name(day) if period is None else period
+    file = archive / directory_of(period) / "topic_prefix=9" / f"part-{run}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"PAR1.")
-    record = {
-        "version": 1,
-        "period": period,
-        "run": run,
-        "replaces": [list(pair) for pair in replaces],
-        "days": {day_text(day): {"stores": {store_id: seq}}},
-        "files": [[f"topic_prefix=9/{file.name}", 5, 3, ""]],
-    }
-    (archive / "_records").mkdir(exist_ok=True)
-    (archive / "_records" / f"{period}.json").write_text(json.dumps(record))
+    said = DayRecord(Fingerprint(3, 5, 0), 0, 0, {store_id: seq}, 0)
+    record = PeriodRecord(period, run, {day: said}, (FileRecord(f"topic_prefix=9/{file.name}", 5, 3),), replaces)
+    (archive / RECORDS).mkdir(exist_ok=True)
+    (archive / record_of(period)).write_text(encode_record(record))
     return file

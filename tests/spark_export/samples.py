@@ -1,8 +1,10 @@
 """Stores made by the daemon's own code, and archives read without the code under test."""
 
 import asyncio
+import json
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,14 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
+from mailserver.archive.days import day_name
+from mailserver.archive.files import LocalFiles
 from mailserver.archive.layout import PartitionBy
+from mailserver.archive.manifest import PeriodRecord
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
+from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
@@ -23,6 +30,8 @@ from spark_export.run_report import RunReport
 DAY_S = 86_400
 DAY = 20_000
 """2024-10-04. `day_name(DAY)` is "2024-10-04", days of a month that is over for every test's `now`."""
+
+FIRST, SECOND, THIRD = (day_name(DAY + number) for number in range(3))
 
 MIDNIGHT = DAY * DAY_S
 NOON = MIDNIGHT + DAY_S // 2
@@ -169,6 +178,32 @@ def tree(archive: Path, *, without: Sequence[str] = ("_runs", "_lock")) -> dict[
         for file in sorted(archive.rglob("*"))
         if file.is_file() and file.relative_to(archive).parts[0] not in without
     }
+
+
+def handed_over(store: Path) -> dict[int, int]:
+    """The rows up to which the mailserver may delete, by day of reception."""
+    handover = read_archived(store)
+    assert handover is not None
+    return dict(handover.days)
+
+
+def change(store: Path, sql: str, *parameters: object) -> None:
+    """Change a store behind the daemon's back."""
+    connection = sqlite3.connect(store)
+    connection.execute(sql, parameters)
+    connection.commit()
+    connection.close()
+
+
+def quarantined(archive: Path) -> list[dict[str, Any]]:
+    """What was set aside, a line each."""
+    files = sorted((archive / "_quarantine").rglob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def records_in(archive: Path) -> dict[str, PeriodRecord]:
+    """What the archive's records say, by period."""
+    return Archive(LocalFiles(archive)).records()
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, int, str]:

@@ -1,52 +1,42 @@
 """The nightly run, with stores that the daemon's code has made and a real Spark."""
 
-import contextlib
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from datetime import date
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-import spark_export.compact as compact_module
-import spark_export.plan as plan_module
-from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveError
-from mailserver.archive.layout import Layout, PartitionBy
-from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.layout import PartitionBy
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.backup import snapshot
-from mailserver.store.sqlite.handoff import archived_file, compaction_lock, read_archived
 from mailserver.waku.envelope import Topic, decode_envelope
-from spark_export import load
-from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.storage import open_storage
 from tests.spark_export.samples import (
     CHAT,
     DAY,
     DAY_S,
+    FIRST,
     MIDNIGHT,
     NEWS,
     NOON,
+    SECOND,
     SPORT,
+    THIRD,
     TTL,
     archived,
     compact_into,
-    copy_store,
     envelope,
     envelopes,
+    handed_over,
     identity,
     period_of,
     periods,
     prune,
     put,
+    records_in,
     rows_of,
     rows_of_file,
     tree,
@@ -55,58 +45,7 @@ from tests.spark_export.samples import (
 
 pytestmark = pytest.mark.spark
 
-FIRST, SECOND, THIRD = (date.fromordinal(date(1970, 1, 1).toordinal() + DAY + n).isoformat() for n in range(3))
 COLUMNS = ["topic", "created", "received", "expiry", "ttl", "hash", "pow", "size", "raw"]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Where the store will be."""
-    return tmp_path / "a" / "mailserver.db"
-
-
-@pytest.fixture
-def other_store(tmp_path: Path) -> Path:
-    """Where another one will be."""
-    return tmp_path / "b" / "mailserver.db"
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    """Where the archive will be."""
-    return tmp_path / "archive"
-
-
-def records(spark: SparkSession, archive: Path) -> dict[str, PeriodRecord]:
-    return Archive(open_storage(spark, str(archive))).records()
-
-
-def handed_over(store: Path) -> dict[int, int]:
-    handover = read_archived(store)
-    assert handover is not None
-    return dict(handover.days)
-
-
-def change(store: Path, sql: str, *parameters: object) -> None:
-    """Change a store behind the daemon's back."""
-    connection = sqlite3.connect(store)
-    connection.execute(sql, parameters)
-    connection.commit()
-    connection.close()
-
-
-def allow_null(store: Path) -> None:
-    """Have SQLite take any value for an envelope: the disk asks nobody."""
-    connection = sqlite3.connect(store)
-    connection.execute("PRAGMA writable_schema = ON")
-    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'raw BLOB NOT NULL', 'raw BLOB')")
-    connection.commit()
-    connection.close()
-
-
-def quarantined(archive: Path) -> list[dict[str, Any]]:
-    files = sorted((archive / "_quarantine").rglob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def in_order(rows: Sequence[dict[str, Any]]) -> bool:
@@ -225,7 +164,7 @@ def test_records_and_report_say_what_is_there(spark: SparkSession, store: Path, 
 
     report = compact_into(spark, archive, store, run="first")
 
-    found = records(spark, archive)
+    found = records_in(archive)
     assert sorted(found) == [FIRST, SECOND]
     assert found[FIRST].fingerprint.rows == 30
     assert found[FIRST].fingerprint.bytes == sum(len(put_in.raw) for put_in in envelopes(30))
@@ -399,458 +338,3 @@ def test_empty_store_leaves_the_layout_open(spark: SparkSession, store: Path, ar
     put(store, envelopes(3))
     compact_into(spark, archive, store, run="run-2", partition_by=PartitionBy.TOPIC_PREFIX)
     assert archived(archive) == rows_of(envelopes(3))
-
-
-# Several stores
-
-
-def test_two_stores_are_merged_and_deduplicated(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    put(store, envelopes(20))
-    put(other_store, [put_in._replace(received=put_in.received + 1) for put_in in envelopes(30)])
-
-    report = compact_into(spark, archive, store, other_store)
-
-    late = [put_in._replace(received=put_in.received + 1) for put_in in envelopes(30)[20:]]
-    assert archived(archive) == rows_of(envelopes(20) + late)
-    assert report.rows == 30
-    assert handed_over(store) == {DAY: 20}
-    assert handed_over(other_store) == {DAY: 30}
-
-
-def test_envelope_received_on_both_sides_of_midnight_is_archived_once(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    before = envelope(1, received=MIDNIGHT + DAY_S - 1)
-    after = before._replace(received=MIDNIGHT + DAY_S)
-    put(store, [after])
-    put(other_store, [before])
-
-    compact_into(spark, archive, store, other_store)
-
-    assert archived(archive) == rows_of([before])
-    assert periods(archive) == [FIRST]
-    assert handed_over(store) == {DAY + 1: 1}
-    assert handed_over(other_store) == {DAY: 1}
-    before_again = tree(archive)
-    compact_into(spark, archive, other_store, store, run="run-2")
-    assert tree(archive) == before_again
-
-
-def test_envelope_received_on_both_sides_of_midnight_in_two_runs_is_archived_once(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    before = envelope(1, received=MIDNIGHT + DAY_S - 1)
-    after = before._replace(received=MIDNIGHT + DAY_S)
-    put(store, [after])
-    put(other_store, [before, envelope(2)])
-    compact_into(spark, archive, store)
-    assert archived(archive) == rows_of([after])
-
-    compact_into(spark, archive, store, other_store, run="run-2")
-
-    assert archived(archive) == rows_of([after, envelope(2)])
-    assert handed_over(other_store) == {DAY: 2}
-
-
-def test_stores_archived_one_after_the_other_are_deduplicated(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    put(store, envelopes(20))
-    put(other_store, envelopes(30))
-    compact_into(spark, archive, store)
-
-    report = compact_into(spark, archive, other_store, run="run-2")
-
-    assert archived(archive) == rows_of(envelopes(30))
-    assert report.rows == 10
-    assert records(spark, archive)[FIRST].days[DAY].stores == {identity(store): 20, identity(other_store): 30}
-
-
-def test_copy_of_a_store_is_refused(spark: SparkSession, store: Path, other_store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-    copy_store(store, other_store)
-
-    with pytest.raises(ExportError, match="are the same store, or copies of one"):
-        compact_into(spark, archive, store, other_store)
-
-    assert periods(archive) == []
-
-
-def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_knows(
-    spark: SparkSession, store: Path, archive: Path, tmp_path: Path
-) -> None:
-    before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
-    put(store, before)
-    with snapshot(store) as moment:
-        moment.copy(tmp_path / "backup.db", lambda done, total: None)
-    put(store, lost)
-    compact_into(spark, archive, store)  # knows rows 5 to 7, which the backup has not
-    with pytest.raises(ExportError, match="is a backup: start the mailserver on it once"):
-        compact_into(spark, archive, tmp_path / "backup.db", run="run-2")
-
-    store.unlink()
-    archived_file(store).unlink()
-    put(copy_store(tmp_path / "backup.db", store), after)  # as rows 5 to 7
-    compact_into(spark, archive, store, run="run-3")
-
-    assert archived(archive) == rows_of([*before, *lost, *after])
-    said = read_archived(store)
-    assert said is not None
-    assert said.store_id == identity(store)
-    assert said.days == {DAY: 7}
-
-
-def test_store_named_twice_is_refused(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-
-    with pytest.raises(ExportError, match="is named twice"):
-        compact_into(spark, archive, store, store.parent / ".." / "a" / "mailserver.db")
-
-    assert periods(archive) == []
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({"partition_by": PartitionBy.TOPIC}, {"partition_by": PartitionBy.TOPIC_PREFIX}),
-        ({"partition_by": PartitionBy.TOPIC_PREFIX}, {"partition_by": PartitionBy.TOPIC}),
-        ({"prefix_digits": 1}, {"prefix_digits": 2}),
-        ({"partition_by": PartitionBy.TOPIC}, {"prefix_digits": 1}),
-    ],
-)
-def test_another_layout_is_refused(
-    spark: SparkSession, store: Path, archive: Path, first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    put(store, envelopes(3))
-    compact_into(spark, archive, store, **first)
-    put(store, envelopes(3, first=50))
-    before = tree(archive)
-
-    with pytest.raises(ExportError, match=r"is partitioned by .* stays"):
-        compact_into(spark, archive, store, run="run-2", **second)
-
-    assert tree(archive) == before
-
-
-def test_layout_stays_when_topics_become_many(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-    compact_into(spark, archive, store)
-    topics = [Topic(number.to_bytes(4, "big")) for number in range(301)]
-    put(store, [envelope(number, received=NOON + DAY_S, topic=topic) for number, topic in enumerate(topics)])
-
-    compact_into(spark, archive, store, run="run-2")
-
-    assert {file.parent.name.partition("=")[0] for file in visible_files(archive)} == {"topic"}
-
-
-def test_second_run_at_once_on_an_archive_is_refused(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-
-    with (
-        open_storage(spark, str(archive)).locked(),
-        pytest.raises(ArchiveError, match=r"another run \(pid \d+\) is at work"),
-    ):
-        compact_into(spark, archive, store)
-
-    assert periods(archive) == []
-    compact_into(spark, archive, store)
-    assert archived(archive) == rows_of(envelopes(3))
-
-
-def test_second_run_at_once_on_a_store_is_refused(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-
-    with compaction_lock(store), pytest.raises(ExportError, match=r"another compaction \(pid \d+\) reads this store"):
-        compact_into(spark, archive, store)
-
-    assert periods(archive) == []
-    compact_into(spark, archive, store)
-    assert archived(archive) == rows_of(envelopes(3))
-
-
-def test_foreign_directories_are_refused(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-    (archive / f"date={FIRST}").mkdir(parents=True)
-
-    with pytest.raises(ArchiveError, match="is not an archive of ours"):
-        compact_into(spark, archive, store)
-
-
-def test_archive_of_a_later_version_is_left_alone(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-    compact_into(spark, archive, store)
-    settings = archive / "_archive.json"
-    settings.write_text(settings.read_text().replace('"version": 1', '"version": 2'))
-    put(store, envelopes(3, first=50))
-    before = tree(archive)
-
-    with pytest.raises(ArchiveError, match="has version 2, this program knows 1"):
-        compact_into(spark, archive, store, run="run-2")
-
-    assert tree(archive) == before
-
-
-def test_missing_store_is_named(spark: SparkSession, store: Path, archive: Path) -> None:
-    with pytest.raises(ExportError, match=r"cannot open the store .*mailserver\.db: there is none"):
-        compact_into(spark, archive, store)
-
-    assert not store.exists()
-
-
-def test_handover_that_cannot_be_written_is_named(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(3))
-    archived_file(store).mkdir()
-
-    with pytest.raises(ExportError, match="cannot read "):
-        compact_into(spark, archive, store)
-
-
-# The check
-
-
-@contextlib.contextmanager
-def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[DataFrame], DataFrame]) -> Iterator[None]:
-    """Let something else be written than what is meant to."""
-    write = load.write_staged
-
-    def write_staged(frame: DataFrame, layout: Layout, path: str, *, rows: int, size: int) -> None:
-        write(spoil(frame), layout, path, rows=rows, size=size)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(compact_module, "write_staged", write_staged)
-        yield
-
-
-SPOILS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "a row is lost": (lambda frame: frame.where(F.col("created") != NOON), SECOND),
-    "a row stands twice": (lambda frame: frame.unionByName(frame.where(F.col("created") == NOON)), SECOND),
-    "a day is lost": (lambda frame: frame.where(F.col("date") != SECOND), SECOND),
-    "a row is another": (
-        lambda frame: frame.withColumn(
-            "hash", F.when(F.col("created") == NOON, F.regexp_replace("hash", "^0x.", "0xg")).otherwise(F.col("hash"))
-        ),
-        SECOND,
-    ),
-    "a row is shorter": (
-        lambda frame: frame.withColumn(
-            "raw", F.when(F.col("created") == NOON, F.lit(b"short")).otherwise(F.col("raw"))
-        ),
-        SECOND,
-    ),
-    "a row is on another day": (
-        lambda frame: frame.withColumn("date", F.when(F.col("created") == NOON, F.lit(FIRST)).otherwise(F.col("date"))),
-        FIRST,
-    ),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILS)
-def test_what_is_written_wrongly_is_not_published(
-    spark: SparkSession, store: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
-) -> None:
-    day_two = [*envelopes(6, day=DAY + 1, first=50), envelope(90, received=NOON + DAY_S, created=NOON)]
-    put(store, envelopes(6), day_two)
-    change_frame, day = SPOILS[spoil]
-
-    with spoiled(monkeypatch, change_frame), pytest.raises(ExportCheckFailed) as caught:
-        compact_into(spark, archive, store)
-
-    assert caught.value.day == day
-    assert day in str(caught.value)
-    assert periods(archive) == []
-    assert handed_over(store) == {}
-
-    if spoil == "a day is lost":  # it costs seconds, and nothing differs
-        compact_into(spark, archive, store, run="run-2")
-        assert archived(archive) == rows_of(envelopes(6) + day_two)
-        assert list((archive / "_staging").iterdir()) == []
-
-
-def test_day_whose_new_rows_fail_the_check_stays_as_it_was(
-    spark: SparkSession, store: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, envelopes(6))
-    compact_into(spark, archive, store)
-    put(store, envelopes(6, first=50))
-    before = {name: content for name, content in tree(archive).items() if not name.startswith("_staging")}
-
-    kept = F.col("hash") != "0x" + envelope(0, received=MIDNIGHT).hash.hex()
-    with spoiled(monkeypatch, lambda frame: frame.where(kept)), pytest.raises(ExportCheckFailed, match=FIRST):
-        compact_into(spark, archive, store, run="run-2")
-
-    after = {name: content for name, content in tree(archive).items() if not name.startswith("_staging")}
-    assert after == before
-    assert handed_over(store) == {DAY: 6}
-
-
-# Rows that are damaged
-
-
-DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes | str | int | None], str]] = {
-    "garbage in raw": ("raw", lambda raw: b"\xff garbage \x00" + raw[:5], "undecodable"),
-    "nothing in raw": ("raw", lambda raw: b"", "undecodable"),
-    "no raw at all": ("raw", lambda raw: None, "undecodable"),
-    "text in raw": ("raw", lambda raw: "text", "undecodable"),
-    "a bit of raw": ("raw", lambda raw: raw[:-20] + bytes([raw[-20] ^ 1]) + raw[-19:], "its hash is another"),
-    "a bit of hash": ("hash", lambda raw: bytes([keccak256(raw)[0] ^ 1]) + keccak256(raw)[1:16], "its hash is another"),
-    "text in hash": ("hash", lambda raw: "what", "its hash is another"),
-    "another topic": ("topic", lambda raw: bytes(SPORT), "its topic or time is another"),
-    "text in topic": ("topic", lambda raw: "abcd", "its topic or time is another"),
-    "another time": ("created", lambda raw: NOON - 7, "its topic or time is another"),
-    "text in created": ("created", lambda raw: "then", "its topic or time is another"),
-}
-
-
-def test_damaged_rows_are_set_aside_whole(spark: SparkSession, store: Path, archive: Path) -> None:
-    hit = [envelope(99 + number) for number in range(len(DAMAGES))]
-    put(store, hit, envelopes(5))
-    allow_null(store)
-    for seq, (column, damaged, _) in enumerate(DAMAGES.values(), 1):
-        change(store, f"UPDATE envelopes SET {column} = ? WHERE seq = ?", damaged(hit[seq - 1].raw), seq)
-
-    report = compact_into(spark, archive, store)
-
-    assert archived(archive) == rows_of(envelopes(5))
-    assert (report.rows, report.quarantined) == (5, len(DAMAGES))
-    for line, (column, damaged, fault), was in zip(quarantined(archive), DAMAGES.values(), hit, strict=True):
-        raw = damaged(was.raw) if column == "raw" else was.raw
-        assert bytes.fromhex(line["raw"]) == (raw.encode() if isinstance(raw, str) else raw or b"")
-        assert line["fault"].startswith(fault)
-        assert (line["store"], line["seq"], line["received"]) == (identity(store), hit.index(was) + 1, NOON)
-    assert records(spark, archive)[FIRST].days[DAY].quarantined == len(DAMAGES)
-    assert handed_over(store) == {DAY: len(DAMAGES) + 5}
-
-
-def test_damaged_row_is_counted_once_over_all_runs(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(5))
-    change(store, "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
-    compact_into(spark, archive, store)
-    before = tree(archive)
-
-    report = compact_into(spark, archive, store, run="run-2")
-    assert report.quarantined == 0
-    assert tree(archive) == before
-
-    put(store, envelopes(5, first=50))
-    report = compact_into(spark, archive, store, run="run-3")
-    assert (report.rows, report.quarantined) == (5, 0)
-    assert records(spark, archive)[FIRST].days[DAY].quarantined == 1
-    assert len(quarantined(archive)) == 1
-    sound = [*envelopes(5)[:1], *envelopes(5)[2:], *envelopes(5, first=50)]
-    assert archived(archive) == rows_of(sound)
-
-    put(store, envelopes(5, first=70))
-    change(store, "UPDATE envelopes SET raw = x'01' WHERE seq = 13")
-    report = compact_into(spark, archive, store, run="run-4")
-    assert (report.rows, report.quarantined) == (4, 1)
-    assert [line["seq"] for line in quarantined(archive)] == [2, 13]
-    assert records(spark, archive)[FIRST].days[DAY].quarantined == 2
-
-
-def test_day_of_damaged_rows_alone_is_noted(spark: SparkSession, store: Path, archive: Path) -> None:
-    put(store, envelopes(2))
-    change(store, "UPDATE envelopes SET raw = x'00'")
-
-    report = compact_into(spark, archive, store)
-    assert (report.rows, report.quarantined, periods(archive)) == (0, 2, [])
-    assert handed_over(store) == {DAY: 2}
-
-    put(store, envelopes(2, first=50))
-    compact_into(spark, archive, store, run="run-2")
-    assert archived(archive) == rows_of(envelopes(2, first=50))
-    assert records(spark, archive)[FIRST].days[DAY].quarantined == 2
-
-
-@pytest.mark.parametrize("damaged_first", [True, False])
-def test_sound_copy_in_another_store_is_archived(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path, *, damaged_first: bool
-) -> None:
-    put(store, envelopes(5))
-    put(
-        other_store,
-        [put_in._replace(received=put_in.received + (1 if damaged_first else -1)) for put_in in envelopes(5)][1:],
-    )
-    change(store, "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
-
-    report = compact_into(spark, archive, store, other_store)
-
-    assert [row["raw"] for row in archived(archive)] == [row["raw"] for row in rows_of(envelopes(5))]
-    # Where its copy was received first, that one is archived, and nobody looks into the damaged one.
-    assert (report.rows, report.quarantined) == (5, int(damaged_first))
-
-
-def test_sound_copy_that_comes_in_a_later_run_is_archived(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    put(store, envelopes(5))
-    put(other_store, envelopes(5))
-    change(store, "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
-    compact_into(spark, archive, store)
-
-    report = compact_into(spark, archive, store, other_store, run="run-2")
-
-    assert archived(archive) == rows_of(envelopes(5))
-    assert (report.rows, report.quarantined) == (1, 0)
-
-
-@pytest.mark.parametrize("damage", ["received + 86400 * 5", "'yesterday'"])
-def test_row_whose_time_of_reception_is_damaged_stays_in_its_store(
-    spark: SparkSession, store: Path, archive: Path, damage: str
-) -> None:
-    put(store, envelopes(5), envelopes(3, day=DAY + 1, first=50))
-    change(store, f"UPDATE envelopes SET received = {damage} WHERE seq = 3")
-
-    for _ in range(2):
-        report = compact_into(spark, archive, store)
-
-        assert len(archived(archive)) == 7
-        assert report.miscounted == [{"store": str(store), "day": FIRST, "rows": -1}]
-        handover = read_archived(store)
-        assert handover is not None
-        assert handover.days == {DAY + 1: 8}
-
-
-# Groups
-
-
-@pytest.fixture
-def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each day is a group of its own."""
-    monkeypatch.setattr(plan_module, "GROUP_BYTES", 1)
-    return iter(())
-
-
-@pytest.mark.usefixtures("small_groups")
-def test_days_in_groups_of_their_own_are_deduplicated_too(
-    spark: SparkSession, store: Path, other_store: Path, archive: Path
-) -> None:
-    twice = envelope(1, received=MIDNIGHT + DAY_S - 1)
-    put(store, envelopes(4), [twice._replace(received=MIDNIGHT + DAY_S)])
-    put(other_store, envelopes(4, first=2), [twice], envelopes(3, day=DAY + 1, first=50))
-
-    report = compact_into(spark, archive, store, other_store)
-
-    hashes = [row["hash"] for row in archived(archive)]
-    assert len(hashes) == len(set(hashes)) == report.rows
-    assert twice.received in {row["received"] for row in archived(archive, FIRST)}
-    assert handed_over(store) == {DAY: 4, DAY + 1: 5}
-    assert handed_over(other_store) == {DAY: 5, DAY + 1: 8}
-
-
-@pytest.mark.usefixtures("small_groups")
-def test_groups_before_the_one_that_fails_are_published(
-    spark: SparkSession, store: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, envelopes(6), envelopes(6, day=DAY + 1, first=50))
-
-    kept = (F.col("date") == FIRST) | (F.col("topic") != "0x" + NEWS.hex())
-    with spoiled(monkeypatch, lambda frame: frame.where(kept)), pytest.raises(ExportCheckFailed, match=SECOND):
-        compact_into(spark, archive, store)
-
-    assert periods(archive) == [FIRST]
-    assert handed_over(store) == {DAY: 6}

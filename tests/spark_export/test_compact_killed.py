@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.archive.archive import Archive
 from mailserver.archive.days import day_name
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import snapshot_of
@@ -30,11 +29,14 @@ from spark_export.storage import LocalStorage, open_storage
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
+    FIRST,
+    SECOND,
     archived,
     compact_into,
     envelope,
     envelopes,
     put,
+    records_in,
     rows_of,
     rows_of_file,
     tree,
@@ -44,7 +46,6 @@ from tests.spark_export.samples import (
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-FIRST, SECOND = day_name(DAY), day_name(DAY + 1)
 
 DAY_ONE = envelopes(4)
 LATE = envelopes(2, first=50)
@@ -54,13 +55,13 @@ Rows = list[dict[str, Any]]
 Step = tuple[Any, str]
 
 STEPS: list[Step] = [
-    (Archive, "repair"),
-    (Archive, "begin"),
+    (WritableArchive, "repair"),
+    (WritableArchive, "begin"),
     (compact_module, "hand_over"),
     (compact_module, "write_staged"),
     (compact_module, "read_back"),
-    (Archive, "publish"),
-    (Archive, "write_report"),
+    (WritableArchive, "publish"),
+    (WritableArchive, "write_report"),
 ]
 CHANGES: list[Step] = [
     *((LocalStorage, name) for name in ("write", "remove", "put", "link", "sync", "touch")),
@@ -74,7 +75,7 @@ class Killed(BaseException):
 
 
 class Published(BaseException):
-    """A run has come to its publishing; arguments: those of `Archive.publish`."""
+    """A run has come to its publishing; arguments: those of `WritableArchive.publish`."""
 
 
 @contextlib.contextmanager
@@ -149,7 +150,7 @@ class Case:
         return {"0x" + prefix.hex() for (prefix,) in rows}
 
     def records(self) -> dict[str, PeriodRecord]:
-        return Archive(LocalStorage(self.archive)).records()
+        return records_in(self.archive)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def publishing(spark: SparkSession, cases: dict[str, Case]) -> tuple[Case, str, 
     """The late rows, staged and verified, and what is to be published."""
     case = cases["late"].copy(cases["late"].store.parent.with_name("publishing"))
     patch = pytest.MonkeyPatch()
-    patch.setattr(Archive, "publish", _published)
+    patch.setattr(WritableArchive, "publish", _published)
     with pytest.raises(Published) as caught:
         case.run(spark, "run-2")
     patch.undo()
@@ -179,7 +180,7 @@ def publishing(spark: SparkSession, cases: dict[str, Case]) -> tuple[Case, str, 
     return case, run, records
 
 
-def _published(_archive: Archive, run: str, records: Sequence[PeriodRecord]) -> None:
+def _published(_archive: WritableArchive, run: str, records: Sequence[PeriodRecord]) -> None:
     raise Published(run, records)
 
 
@@ -281,13 +282,13 @@ def test_rows_set_aside_by_a_run_that_was_killed_are_counted(
         tmp_path / "archive",
     )
     damage(store)
-    with dying(monkeypatch, [(Archive, "publish")], 0), pytest.raises(Killed):
+    with dying(monkeypatch, [(WritableArchive, "publish")], 0), pytest.raises(Killed):
         compact_into(spark, archive, store)
 
     report = compact_into(spark, archive, store, run="run-2")
 
     assert (report.rows, report.quarantined) == (4, 1)
-    assert Archive(LocalStorage(archive)).records()[FIRST].days[DAY].quarantined == 1
+    assert records_in(archive)[FIRST].days[DAY].quarantined == 1
 
 
 def damage(store: Path) -> None:

@@ -16,7 +16,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
 from spark_export.hadoop_storage import HadoopStorage
-from spark_export.inspection import LEAD_S, due, read_contents
+from spark_export.inspection import LEAD_S, periods_to_read, read_contents
 
 A_DAY = 86_400
 A_WEEK = 7 * A_DAY
@@ -35,7 +35,7 @@ def records(verified_at: Sequence[int], sizes: Sequence[int] = ()) -> dict[str, 
 
 
 def turns(found: dict[str, PeriodRecord], *, now: float = NOW, within_s: float = A_WEEK) -> list[str]:
-    return [record.period for record in due(found, within_s, now)]
+    return [record.period for record in periods_to_read(found, within_s, now)]
 
 
 def test_what_was_never_read_is_read_at_once() -> None:

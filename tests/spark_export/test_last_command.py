@@ -284,7 +284,7 @@ def test_every_fault_of_a_store_is_said(archived: Path, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     faults = [
         "the last run failed: Spark failed: no room",
-        "the last merge was killed, or the machine went down: is there memory enough?",
+        "the last merge was killed, or the machine went down: is there enough memory?",
         "the last verification failed: no room",
     ]
     assert err.splitlines() == [f"spark-export: {archived}: {fault}" for fault in faults]

@@ -13,7 +13,6 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
@@ -38,6 +37,7 @@ from tests.spark_export.samples import (
     periods,
     prune,
     put,
+    records_in,
     rows_of,
     rows_of_file,
     tree,
@@ -125,7 +125,7 @@ def merged(spark: SparkSession, folder: Path, run: str = "merge-1") -> list[str]
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    records = Archive(LocalStorage(folder / "archive")).records().values()
+    records = records_in(folder / "archive").values()
     return Fingerprint.sum(record.fingerprint for record in records)
 
 
@@ -215,10 +215,10 @@ def test_store_that_brings_nothing_to_a_merged_day_is_remembered(spark: SparkSes
 
         compact_into(spark, folder / "archive", *stores, now=NOW, run=f"run-{number}")
 
-        records = Archive(LocalStorage(folder / "archive")).records()
+        records = records_in(folder / "archive")
         assert known_seq(records, DAY, identity(other)) == 1
         merged(spark, folder, f"merge-{number}")
-        records = Archive(LocalStorage(folder / "archive")).records()
+        records = records_in(folder / "archive")
         assert known_seq(records, DAY, identity(other)) == 1
     assert archived(folder / "archive") == rows_of([*LAST_MONTH, *THIS_MONTH])
 

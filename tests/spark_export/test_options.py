@@ -145,8 +145,8 @@ def test_help_says_which_options_are_variables(command: str, capsys: pytest.Capt
         main([command, "--help"])
 
     told = " ".join(capsys.readouterr().out.split())
-    assert ("Every option but --all-is-lost is an" in told) == (command == "acknowledge")
-    assert "is an environment variable, too: --" in told
+    assert ("Every option but --all-is-lost is also an" in told) == (command == "acknowledge")
+    assert "is also an environment variable: --" in told
 
 
 def test_variable_of_another_command_is_none_of_ours() -> None:
@@ -158,12 +158,12 @@ def test_variable_of_another_command_is_none_of_ours() -> None:
     [
         ("until", "yesterday", "'yesterday' is not a date, YYYY-MM-DD"),
         ("until", "2026-02-30", "'2026-02-30' is not a date, YYYY-MM-DD"),
-        ("partition_by", "moon", "'moon' is none of topic, topic-prefix"),
-        ("prefix_digits", "0", "'0' is none of 1, 2, 3, 4"),
-        ("prefix_digits", str(MAX_PREFIX_DIGITS + 1), "'5' is none of 1, 2, 3, 4"),
+        ("partition_by", "moon", "'moon' is not one of topic, topic-prefix"),
+        ("prefix_digits", "0", "'0' is not one of 1, 2, 3, 4"),
+        ("prefix_digits", str(MAX_PREFIX_DIGITS + 1), "'5' is not one of 1, 2, 3, 4"),
         ("conf", "novalue", "'novalue' is not NAME=VALUE"),
-        ("schedule", "at noon", "'at noon' is no cron expression"),
-        ("schedule", "61 3 * * *", "'61 3 * * *' is no cron expression: Bad minute"),
+        ("schedule", "at noon", "'at noon' is not a cron expression"),
+        ("schedule", "61 3 * * *", "'61 3 * * *' is not a cron expression: Bad minute"),
         ("schedule", "0 0 30 2 *", "'0 0 30 2 *' is n"),  # no day: refused, or never due
     ],
 )

@@ -162,7 +162,7 @@ def test_date_is_its_midnight_and_seconds_may_have_a_fraction(spark: SparkSessio
 
 @pytest.mark.parametrize("moment", ["2024-10-05", True, float("nan"), timedelta(1)])
 def test_what_is_no_time_is_refused(spark: SparkSession, unmerged: Path, moment: Any) -> None:
-    with pytest.raises(TypeError, match="is no time: Unix seconds, a datetime, or a date"):
+    with pytest.raises(TypeError, match="is not a time: Unix seconds, a datetime, or a date"):
         read_archive(spark, unmerged, start=moment)
 
 

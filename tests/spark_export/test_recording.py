@@ -211,7 +211,7 @@ def test_damaged_record_is_begun_anew(store: Path, caplog: pytest.LogCaptureFixt
         recording.succeeded(REPORT, ARCHIVED, FIGURES)
 
     assert record_of(store).rows == 7
-    assert "record of runs begun anew" in caplog.text
+    assert "unreadable record of runs replaced" in caplog.text
 
 
 def test_lists_of_the_report_are_cut(store: Path) -> None:

@@ -267,7 +267,7 @@ async def test_run_that_takes_too_long_is_ended_and_that_is_said(
     code = await asyncio.wait_for(run_once(script(tidy, limit_s=1.0), stop), DEADLINE_S)
 
     assert code in (130, 128 + signal.SIGTERM)  # the latter where Python had not come that far
-    assert "run interrupted, it takes too long command=test limit_s=1" in caplog.text
+    assert "run interrupted, it took too long command=test limit_s=1" in caplog.text
 
 
 async def test_run_that_dies_does_not_end_the_schedule(
@@ -334,7 +334,7 @@ async def test_run_that_does_not_end_is_killed_with_its_jvm(
     stop.set()
 
     assert await asyncio.wait_for(task, DEADLINE_S) == 128 + signal.SIGKILL
-    assert "run killed, it does not end" in caplog.text
+    assert "run killed, it did not end" in caplog.text
     await until(lambda: not alive(pid))
 
 

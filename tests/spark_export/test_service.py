@@ -173,7 +173,7 @@ def test_run_whose_jvm_is_killed_says_so(store: Path, archive: Path) -> None:
         _, err = process.communicate(timeout=DEADLINE_S)
 
     assert process.returncode == 1
-    cause = "the JVM of Spark has died, or was killed: is there memory enough?"
+    cause = "Spark's JVM has died or was killed: is there enough memory?"
     assert err.splitlines()[-1] == f"spark-export: {cause}"
     _, record = last_run(store)
     assert record is not None

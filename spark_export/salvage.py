@@ -1,0 +1,195 @@
+"""Every whole row of files that were set aside, taken into the archive as if it came late.
+
+A row is whole if its columns are what its envelope says (`spark_export.decode`). Spark leaves out what it cannot read.
+"""
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.archive.days import day_name, month_of
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import DayRecord, PeriodRecord, lost_of, near_periods
+from mailserver.archive.paths import (
+    DAMAGED,
+    SNAPSHOTS,
+    damaged_of,
+    directory_of,
+    staged_data,
+)
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
+from spark_export.aggregates import aggregates, fingerprint_of
+from spark_export.decode import decode_rows
+from spark_export.errors import ExportCheckFailed
+from spark_export.incidents import Incident
+from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
+from spark_export.publishing import WritableArchive
+from spark_export.schema import ENVELOPES
+from spark_export.source import BATCH_ROWS
+
+log = logging.getLogger(__name__)
+
+_TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
+
+
+class Salvage:
+    """Takes in what is left of damaged periods of an archive, whose lock the caller holds."""
+
+    def __init__(self, spark: SparkSession, archive: WritableArchive, layout: Layout, now: float) -> None:
+        self._spark = spark
+        self._archive = archive
+        self._layout = layout
+        self._now = now
+        self._read_again: set[str] = set()  # second names: several incidents may be of one month
+
+    def take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
+        """Add what is whole of the files that were set aside, and not in the archive, to their days.
+
+        Return the records of these days.
+
+        Raises:
+            ExportCheckFailed: what was written is not what was read.
+        """
+        base = damaged_of(incident.period, incident.run)
+        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.sizes(base)]
+        older = [path for path in self._second_names(incident) if path not in self._read_again]
+        self._read_again.update(older)
+        if not aside and not older:
+            return {}
+        with _each_row_group_by_itself(self._spark):
+            rows = self._new_rows({DAMAGED: aside, SNAPSHOTS: older}, records).persist()
+            try:
+                return self._publish(rows, records, run)
+            finally:
+                rows.unpersist()
+
+    def _second_names(self, incident: Incident) -> list[str]:
+        """What an incident's days had in files that were replaced, as far as that is still there."""
+        periods = {incident.period, *map(day_name, incident.days), *map(month_of, incident.days)}
+        wanted = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in sorted(periods))
+        return [
+            f"{self._archive.url}/{name}/{path}"
+            for name in self._archive.older_snapshots()
+            if name.startswith(wanted)
+            for path in self._archive.storage.sizes(name)
+        ]
+
+    def _new_rows(self, paths: Mapping[str, Sequence[str]], records: Mapping[str, PeriodRecord]) -> DataFrame:
+        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive.
+
+        Args:
+            paths: of files, by the directory of the archive that they are below.
+        """
+        parts = [
+            _whole_rows(self._spark, self._layout, f"{self._archive.url}/{top}", below)
+            for top, below in paths.items()
+            if below
+        ]
+        rows = functools.reduce(DataFrame.unionByName, parts).dropDuplicates(["hash"])
+        ((first, last),) = rows.agg(F.min("created"), F.max("created")).collect()
+        near = [f"{self._archive.url}/{directory_of(period)}" for period in near_periods(records, first, last)]
+        if not near:
+            return rows
+        archived = read_periods(self._spark, self._layout, self._archive.url, near).select("hash")
+        return rows.join(archived, on="hash", how="left_anti").select(*ENVELOPES.fieldNames())
+
+    def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
+        day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
+        new = {
+            row["day"]: fingerprint_of(row)
+            for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
+        }
+        if not new:
+            return {}
+        periods = {day_name(number): number for number in new}
+        before = {period: records[period] for period in periods if period in records and records[period].files}
+        envelopes = rows.withColumn(PERIOD, F.date_from_unix_date(day).cast("string"))
+        if before:
+            paths = [f"{self._archive.url}/{directory_of(period)}" for period in before]
+            there = read_periods(self._spark, self._layout, self._archive.url, paths)
+            envelopes = envelopes.unionByName(there.select(*ENVELOPES.fieldNames(), PERIOD))
+        should = {
+            number: fingerprint
+            + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
+            for number, fingerprint in new.items()
+        }
+        total = Fingerprint.sum(should.values())
+        base = f"{self._archive.url}/{staged_data(run)}"
+        write_staged(envelopes, self._layout, base, rows=total.rows, size=total.bytes)
+        written = read_back(self._spark, self._layout, base, list(periods))
+        outstanding = lost_of(records.values())
+        published = []
+        for period, number in periods.items():
+            if written[period].days != {number: should[number]}:
+                raise ExportCheckFailed(
+                    period, f"{should[number]} should have been taken in, {written[period].days} were"
+                )
+            old = records[period].days[number] if period in records else DayRecord(Fingerprint(), 0, 0, {}, 0)
+            first, last = written[period].created[number]
+            lost_rows, lost_bytes = outstanding.get(number, (0, 0))
+            said = replace(
+                old,
+                fingerprint=should[number],
+                created_min=first,
+                created_max=last,
+                lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
+                lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
+            )
+            published.append(
+                PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
+            )
+            log.info("rows taken in period=%s rows=%d", period, new[number].rows)
+        published = self._archive.publish(run, published)
+        for record in published:
+            if faults := self._archive.faults_of(record):  # what was set aside has to be taken in once more
+                raise ExportCheckFailed(record.period, str(faults[0]))
+        return {record.period: record for record in published}
+
+
+@contextlib.contextmanager
+def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
+    """Of what one task reads, Spark leaves out all that follows a fault."""
+    limit = "spark.sql.files.maxPartitionBytes"
+    before = spark.conf.get(limit)
+    spark.conf.set(limit, str(ROW_GROUP_BYTES // 2))
+    try:
+        yield
+    finally:
+        spark.conf.set(limit, str(before))
+
+
+def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> DataFrame:
+    """ENVELOPES of whatever can be read of these files, below `base`: rows that are what their envelope says."""
+    rows = read_periods(spark, layout, base, paths, ignore_damage=True).select(*ENVELOPES.fieldNames())
+    known = [F.col(name).isNotNull() for name in ("received", "created", "raw")]
+    readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
+    for condition in (*known, *readable):
+        rows = rows.where(condition)
+    whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
+    return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
+
+
+def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
+    left = iter(rows)
+    while batch := list(itertools.islice(left, BATCH_ROWS)):
+        told = [
+            (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
+            for row in batch
+        ]
+        decoded = decode_rows(told)
+        sound = decoded.filter(decoded.column("fault").is_null()).select(ENVELOPES.fieldNames())
+        yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
+
+
+def _key(whole: str) -> bytes:
+    """As much of a hash as a store has."""
+    return bytes.fromhex(whole[2:])[:HASH_PREFIX_BYTES]
