@@ -310,7 +310,7 @@ async def _background(
 
 @contextlib.asynccontextmanager
 async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
-    """Follow how much time has passed for sure as long as the context is entered."""
+    """Follow how much time has certainly passed, as long as the context is entered."""
     proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
     async with _background(proven_time.run(), failed=failed):

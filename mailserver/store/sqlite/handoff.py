@@ -168,7 +168,7 @@ def _lock(descriptor: int) -> None:
 
 
 def compaction_running(store: Path) -> bool:
-    """Whether a run of the compaction reads the store.
+    """Whether a run of the compaction is reading the store.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -179,7 +179,7 @@ def compaction_running(store: Path) -> bool:
 
 @contextlib.contextmanager
 def pruning_turn(store: Path) -> Iterator[bool]:
-    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+    """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -222,7 +222,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
-    """How the last run of the compaction stands, and its record; None if there has been none.
+    """The state of the last run of the compaction, and its record; None if there has been none.
 
     Raises:
         CompactionRecordError: the record cannot be read.
@@ -267,7 +267,7 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
-    """How the last run of a task stands, and its record.
+    """The state of the last run of a task, and its record.
 
     Raises:
         UpkeepRecordError: the record cannot be read.
@@ -281,7 +281,9 @@ def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None
             return CompactionState.SUCCEEDED if upkeep.exit_code == 0 else CompactionState.FAILED, upkeep
         if _at_work(store, task):
             return CompactionState.RUNNING, upkeep
-        if read_upkeep(store, task) == upkeep:  # else it has finished since the record was read
+        if (
+            read_upkeep(store, task) == upkeep
+        ):  # else it has finished since the record was read, and the loop reads the new one
             return CompactionState.DIED, upkeep
 
 
@@ -294,7 +296,7 @@ def _at_work(store: Path, task: Task) -> bool:
 
 
 def upkeep_lock_file(store: Path, task: Task) -> Path:
-    """What a run of a task holds."""
+    """The file that a run of a task locks."""
     return store.with_name(f"{store.name}-{task.value}.lock")
 
 
@@ -309,7 +311,7 @@ class SqliteHandoff:
         return read_archived(self._store)
 
     def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction reads the store."""
+        """Whether a run of the compaction is reading the store."""
         return compaction_running(self._store)
 
     def pruning_turn(self) -> AbstractContextManager[bool]:
@@ -317,9 +319,9 @@ class SqliteHandoff:
         return pruning_turn(self._store)
 
     def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """How the last run of the compaction stands, and its record."""
+        """The state of the last run of the compaction, and its record."""
         return last_run(self._store)
 
     def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """How the last merge, or verification, stands, and its record."""
+        """The state of the last merge, or verification, and its record."""
         return last_upkeep(self._store, task)
