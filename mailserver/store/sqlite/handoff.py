@@ -53,9 +53,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Records(Generic[_T]):
-    """One kind of record. `ending`: of its file's name; `what`: its name in errors; `mode`: its permissions."""
+    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files."""
 
-    ending: str
     what: str
     version: int
     error: type[MailserverError]
@@ -63,21 +62,17 @@ class _Records(Generic[_T]):
     decode: Callable[[Record], _T]
     mode: int = PRIVATE_FILE
 
-    def file(self, store: Path) -> Path:
-        return store.with_name(f"{store.name}-{self.ending}.json")
+    def read(self, file: Path) -> _T | None:
+        return read_record(file, self.decode, version=self.version, what=self.what, error=self.error)
 
-    def read(self, store: Path) -> _T | None:
-        return read_record(self.file(store), self.decode, version=self.version, what=self.what, error=self.error)
-
-    def write(self, store: Path, value: _T) -> None:
+    def write(self, file: Path, value: _T) -> None:
         text = json.dumps(self.encode(value), indent=1) + "\n"
         if len(text) > MAX_RECORD_BYTES:  # nobody would read it
             raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-        write_atomically(self.file(store), text, self.mode)
+        write_atomically(file, text, self.mode)
 
 
 _ARCHIVED = _Records(
-    ending="archived",
     what="record of the compaction",
     version=archived_format.VERSION,
     error=ArchivedError,
@@ -85,7 +80,6 @@ _ARCHIVED = _Records(
     decode=decode_archived,
 )
 _COMPACTION = _Records(
-    ending="compaction",
     what="record of the compaction's runs",
     version=last_run_format.VERSION,
     error=CompactionRecordError,
@@ -94,7 +88,6 @@ _COMPACTION = _Records(
 )
 _UPKEEP = {
     task: _Records(
-        ending=task.value,
         what=f"record of {task.value}",
         version=last_upkeep_format.VERSION,
         error=UpkeepRecordError,
@@ -108,7 +101,7 @@ _UPKEEP = {
 
 def archived_file(store: Path) -> Path:
     """Where the record of what is archived is."""
-    return _ARCHIVED.file(store)
+    return store.with_name(f"{store.name}-archived.json")
 
 
 def read_archived(store: Path) -> Archived | None:
@@ -117,7 +110,7 @@ def read_archived(store: Path) -> Archived | None:
     Raises:
         ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
-    return _ARCHIVED.read(store)
+    return _ARCHIVED.read(archived_file(store))
 
 
 def write_archived(store: Path, archived: Archived) -> None:
@@ -127,7 +120,7 @@ def write_archived(store: Path, archived: Archived) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _ARCHIVED.write(store, archived)
+    _ARCHIVED.write(archived_file(store), archived)
 
 
 def adopt_archived(store: Path, store_id: str) -> None:
@@ -199,7 +192,7 @@ def _lock_file(store: Path) -> Path:
 
 def compaction_file(store: Path) -> Path:
     """Where the record of the last run is."""
-    return _COMPACTION.file(store)
+    return store.with_name(f"{store.name}-compaction.json")
 
 
 def read_compaction(store: Path) -> Compaction | None:
@@ -208,7 +201,7 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _COMPACTION.read(store)
+    return _COMPACTION.read(compaction_file(store))
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
@@ -218,7 +211,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _COMPACTION.write(store, compaction)
+    _COMPACTION.write(compaction_file(store), compaction)
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
@@ -244,7 +237,7 @@ def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
 
 def upkeep_file(store: Path, task: Task) -> Path:
     """Where the record of a task is."""
-    return _UPKEEP[task].file(store)
+    return store.with_name(f"{store.name}-{task.value}.json")
 
 
 def read_upkeep(store: Path, task: Task) -> Upkeep | None:
@@ -253,7 +246,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     Raises:
         UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _UPKEEP[task].read(store)
+    return _UPKEEP[task].read(upkeep_file(store, task))
 
 
 def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -263,7 +256,7 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _UPKEEP[task].write(store, upkeep)
+    _UPKEEP[task].write(upkeep_file(store, task), upkeep)
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:

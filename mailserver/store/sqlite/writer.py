@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, transaction
+from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.presence import Presence, StoreLost
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 
@@ -54,55 +54,6 @@ _ENDED = "the store writer has ended"
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
-
-_ROW_COUNTS = (100, 10, 1)
-_COLUMNS = "(received, created, topic, hash, raw)"
-# Many rows in one statement instead of `executemany`: SQLite then inserts them without taking Python's lock for each,
-# which a busy event loop does not give up at once. A thousand rows in one statement are no faster.
-_INSERTS = {
-    count: f"INSERT OR IGNORE INTO envelopes {_COLUMNS} VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
-    for count in _ROW_COUNTS
-}
-# What the new rows add to `days` and `reception_days`, read once for both: an array for each pair of days. There is
-# nearly always one pair, and nothing to sort.
-_SUMS_OF_ONE_DAY = """
-    SELECT
-        json_array(
-            json_array(min(received) / 86400, min(created) / 86400, count(*), sum(length(raw)), min(seq), max(seq))
-        ),
-        min(received) / 86400 = max(received) / 86400 AND min(created) / 86400 = max(created) / 86400
-    FROM envelopes WHERE seq > ?
-"""
-# LIMIT -1 keeps SQLite from merging the SELECTs, and so from sorting whole envelopes only for their lengths.
-_SUMS = """
-    SELECT json_group_array(json_array(reception_day, day, envelopes, bytes, first_seq, last_seq))
-    FROM (
-        SELECT reception_day, day, count(*) AS envelopes, sum(size) AS bytes,
-            min(seq) AS first_seq, max(seq) AS last_seq
-        FROM (
-            SELECT received / 86400 AS reception_day, created / 86400 AS day, length(raw) AS size, seq
-            FROM envelopes WHERE seq > ? LIMIT -1
-        )
-        GROUP BY reception_day, day
-    )
-"""
-_COUNT_DAYS = """
-    INSERT INTO days (day, envelopes, bytes)
-    SELECT json_extract(value, '$[1]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]'))
-    FROM json_each(?) GROUP BY day
-    ON CONFLICT (day) DO UPDATE SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes
-"""
-_COUNT_RECEPTION_DAYS = """
-    INSERT INTO reception_days (day, envelopes, bytes, first_seq, last_seq)
-    SELECT json_extract(value, '$[0]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]')),
-        min(json_extract(value, '$[4]')), max(json_extract(value, '$[5]'))
-    FROM json_each(?) GROUP BY day
-    ON CONFLICT (day) DO UPDATE
-    SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes, last_seq = excluded.last_seq
-"""
-_NOTE_TOPICS = """
-    INSERT OR IGNORE INTO day_topics (day, topic) SELECT created / 86400, topic FROM envelopes WHERE seq > ?
-"""
 
 
 class _Part(NamedTuple):
@@ -306,7 +257,7 @@ class StoreWriter:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(_ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
-            await self._write(partial(_commit, envelopes))
+            await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
             self._failures.stored()
         except sqlite3.Error as error:
@@ -347,24 +298,6 @@ def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connect
     return result
 
 
-def _commit(envelopes: Sequence[NewEnvelope], connection: sqlite3.Connection) -> None:
-    execute = connection.execute
-    with transaction(connection):
-        ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
-        at = 0
-        for count in _ROW_COUNTS:
-            while len(envelopes) - at >= count:
-                rows = envelopes[at : at + count]
-                execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
-                at += count
-        ((sums, right),) = execute(_SUMS_OF_ONE_DAY, (last_seq,)).fetchall()
-        if not right:  # there are several days, or nothing is new
-            ((sums,),) = execute(_SUMS, (last_seq,)).fetchall()
-        execute(_COUNT_DAYS, (sums,))
-        execute(_COUNT_RECEPTION_DAYS, (sums,))
-        execute(_NOTE_TOPICS, (last_seq,))
-
-
 def _restart_log(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
     try:
@@ -376,11 +309,6 @@ def _restart_log(connection: sqlite3.Connection) -> None:
 def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:
     if not future.done():
         future.set_exception(failure)
-
-
-def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:
-    received, created, topic, full_hash, raw = envelope
-    return received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw
 
 
 def _size(envelopes: Sequence[NewEnvelope]) -> int:
