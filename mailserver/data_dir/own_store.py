@@ -1,7 +1,7 @@
-"""The store of a data directory: opened where there is one, and made where there never was one.
+"""The store of a data directory: opened if there is one, and made if there never was one. The engine is chosen here.
 
-`store.json` says that there was one, and which. A store that has gone is not replaced by an empty one without a word:
-the disk may not be mounted, or somebody has deleted it.
+`store.json` says whether there was one, and which. A store that has gone is not silently replaced by an empty one: its
+disk may not be mounted, or somebody has deleted it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
     """Open the store of a data directory whose lock we hold.
 
     Raises:
-        StartupError: there was a store, and is none.
+        StartupError: there was a store, and it is gone.
         StoreError: it cannot be opened.
     """
     _check_it_is_left(data_dir)
@@ -41,16 +41,16 @@ async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
 
 
 def _check_it_is_left(data_dir: Path) -> None:
-    """A store without a byte is what a first start leaves that was killed at once; later, somebody has emptied it.
+    """Check that the store is not gone. An empty file may be left by a first start that was killed; later it is a loss.
 
     Raises:
-        StartupError: it is empty or not there, and was.
+        StartupError: there was a store, and it is empty or not there.
     """
     store = data_dir / STORE_FILE
     gone = how_it_is_gone(store)
     if not gone:
         return
-    # Versions before this one have not written the record; but the enode, whenever they had started.
+    # Earlier versions did not write the record, but always the enode.
     signs = [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
     if signs:
         raise StartupError(
@@ -60,7 +60,7 @@ def _check_it_is_left(data_dir: Path) -> None:
 
 
 def _note(data_dir: Path, identity: str) -> None:
-    """Write down that there is a store, and which; say so if it is another one than before."""
+    """Record that there is a store, and which; log if it is a different one than before."""
     path = data_dir / RECORD_FILE
     try:
         before = read_record(
@@ -73,7 +73,7 @@ def _note(data_dir: Path, identity: str) -> None:
     except StartupError as error:
         before = None
         log.warning("record of the store begun anew cause=%r", str(error))
-    if before == identity:  # then it takes no room on a full disk
+    if before == identity:  # then nothing is written, which a full disk may not take
         return
     if before is not None:
         log.warning("store is another than before was=%s is=%s", before, identity)

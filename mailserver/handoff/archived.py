@@ -1,7 +1,7 @@
-"""Which rows of a store are in the archive, as the compaction says, and the daemon believes before it deletes any.
+"""What of a store is in the archive. The compaction says so, and the daemon relies on it before it deletes anything.
 
-JSON, written only by a run that has verified what it says. Where it is kept, and the lock that a run holds, are the
-engine's (`store.sqlite.handoff`). Standard library only: the compaction imports this module.
+JSON, written only by a run that has verified it. The engine keeps it, and has the lock that a run holds
+(`store.sqlite.handoff`). Standard library only: the compaction imports this module.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class ArchivedError(MailserverError):
 
 
 class CompactionRunning(MailserverError):
-    """Another run of the compaction reads the store; `pid` is its process id as it wrote it down."""
+    """Another run of the compaction is reading the store; `pid` is the process id that it has written down."""
 
     def __init__(self, pid: str) -> None:
         super().__init__(pid)
@@ -52,7 +52,7 @@ class Archived:
 
 
 def encode_archived(archived: Archived) -> dict[str, object]:
-    """The record as JSON has it."""
+    """The record as a JSON object."""
     return {
         "version": VERSION,
         "store_id": archived.store_id,
@@ -66,7 +66,7 @@ def decode_archived(record: Record) -> Archived:
     """The record that `encode_archived` made.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is something else.
     """
     days = field_of(record, "days", dict)
     return Archived(

@@ -53,9 +53,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Records(Generic[_T]):
-    """One kind of record. `ending`: of its file's name; `what`: its name in errors; `mode`: its permissions."""
+    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files."""
 
-    ending: str
     what: str
     version: int
     error: type[MailserverError]
@@ -63,21 +62,17 @@ class _Records(Generic[_T]):
     decode: Callable[[Record], _T]
     mode: int = PRIVATE_FILE
 
-    def file(self, store: Path) -> Path:
-        return store.with_name(f"{store.name}-{self.ending}.json")
+    def read(self, file: Path) -> _T | None:
+        return read_record(file, self.decode, version=self.version, what=self.what, error=self.error)
 
-    def read(self, store: Path) -> _T | None:
-        return read_record(self.file(store), self.decode, version=self.version, what=self.what, error=self.error)
-
-    def write(self, store: Path, value: _T) -> None:
+    def write(self, file: Path, value: _T) -> None:
         text = json.dumps(self.encode(value), indent=1) + "\n"
         if len(text) > MAX_RECORD_BYTES:  # nobody would read it
             raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-        write_atomically(self.file(store), text, self.mode)
+        write_atomically(file, text, self.mode)
 
 
 _ARCHIVED = _Records(
-    ending="archived",
     what="record of the compaction",
     version=archived_format.VERSION,
     error=ArchivedError,
@@ -85,7 +80,6 @@ _ARCHIVED = _Records(
     decode=decode_archived,
 )
 _COMPACTION = _Records(
-    ending="compaction",
     what="record of the compaction's runs",
     version=last_run_format.VERSION,
     error=CompactionRecordError,
@@ -94,7 +88,6 @@ _COMPACTION = _Records(
 )
 _UPKEEP = {
     task: _Records(
-        ending=task.value,
         what=f"record of {task.value}",
         version=last_upkeep_format.VERSION,
         error=UpkeepRecordError,
@@ -108,7 +101,7 @@ _UPKEEP = {
 
 def archived_file(store: Path) -> Path:
     """Where the record of what is archived is."""
-    return _ARCHIVED.file(store)
+    return store.with_name(f"{store.name}-archived.json")
 
 
 def read_archived(store: Path) -> Archived | None:
@@ -117,7 +110,7 @@ def read_archived(store: Path) -> Archived | None:
     Raises:
         ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
-    return _ARCHIVED.read(store)
+    return _ARCHIVED.read(archived_file(store))
 
 
 def write_archived(store: Path, archived: Archived) -> None:
@@ -127,7 +120,7 @@ def write_archived(store: Path, archived: Archived) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _ARCHIVED.write(store, archived)
+    _ARCHIVED.write(archived_file(store), archived)
 
 
 def adopt_archived(store: Path, store_id: str) -> None:
@@ -168,7 +161,7 @@ def _lock(descriptor: int) -> None:
 
 
 def compaction_running(store: Path) -> bool:
-    """Whether a run of the compaction reads the store.
+    """Whether a run of the compaction is reading the store.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -179,7 +172,7 @@ def compaction_running(store: Path) -> bool:
 
 @contextlib.contextmanager
 def pruning_turn(store: Path) -> Iterator[bool]:
-    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+    """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -199,7 +192,7 @@ def _lock_file(store: Path) -> Path:
 
 def compaction_file(store: Path) -> Path:
     """Where the record of the last run is."""
-    return _COMPACTION.file(store)
+    return store.with_name(f"{store.name}-compaction.json")
 
 
 def read_compaction(store: Path) -> Compaction | None:
@@ -208,7 +201,7 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _COMPACTION.read(store)
+    return _COMPACTION.read(compaction_file(store))
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
@@ -218,11 +211,11 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _COMPACTION.write(store, compaction)
+    _COMPACTION.write(compaction_file(store), compaction)
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
-    """How the last run of the compaction stands, and its record; None if there has been none.
+    """The state of the last run of the compaction, and its record; None if there has been none.
 
     Raises:
         CompactionRecordError: the record cannot be read.
@@ -244,7 +237,7 @@ def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
 
 def upkeep_file(store: Path, task: Task) -> Path:
     """Where the record of a task is."""
-    return _UPKEEP[task].file(store)
+    return store.with_name(f"{store.name}-{task.value}.json")
 
 
 def read_upkeep(store: Path, task: Task) -> Upkeep | None:
@@ -253,7 +246,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     Raises:
         UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _UPKEEP[task].read(store)
+    return _UPKEEP[task].read(upkeep_file(store, task))
 
 
 def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -263,11 +256,11 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _UPKEEP[task].write(store, upkeep)
+    _UPKEEP[task].write(upkeep_file(store, task), upkeep)
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
-    """How the last run of a task stands, and its record.
+    """The state of the last run of a task, and its record.
 
     Raises:
         UpkeepRecordError: the record cannot be read.
@@ -281,7 +274,9 @@ def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None
             return CompactionState.SUCCEEDED if upkeep.exit_code == 0 else CompactionState.FAILED, upkeep
         if _at_work(store, task):
             return CompactionState.RUNNING, upkeep
-        if read_upkeep(store, task) == upkeep:  # else it has finished since the record was read
+        if (
+            read_upkeep(store, task) == upkeep
+        ):  # else it has finished since the record was read, and the loop reads the new one
             return CompactionState.DIED, upkeep
 
 
@@ -294,7 +289,7 @@ def _at_work(store: Path, task: Task) -> bool:
 
 
 def upkeep_lock_file(store: Path, task: Task) -> Path:
-    """What a run of a task holds."""
+    """The file that a run of a task locks."""
     return store.with_name(f"{store.name}-{task.value}.lock")
 
 
@@ -309,7 +304,7 @@ class SqliteHandoff:
         return read_archived(self._store)
 
     def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction reads the store."""
+        """Whether a run of the compaction is reading the store."""
         return compaction_running(self._store)
 
     def pruning_turn(self) -> AbstractContextManager[bool]:
@@ -317,9 +312,9 @@ class SqliteHandoff:
         return pruning_turn(self._store)
 
     def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """How the last run of the compaction stands, and its record."""
+        """The state of the last run of the compaction, and its record."""
         return last_run(self._store)
 
     def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """How the last merge, or verification, stands, and its record."""
+        """The state of the last merge, or verification, and its record."""
         return last_upkeep(self._store, task)

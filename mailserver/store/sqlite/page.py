@@ -1,4 +1,4 @@
-"""A page of an answer, as the store hands it out: the rows that a search has found, and the reading of them."""
+"""A page of an answer: it remembers the rows that a search has found, and reads them when it is asked to."""
 
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import Place, Raws
@@ -8,12 +8,12 @@ from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class SqlitePage:
-    """A `store.interface.Page`. Of what was found it keeps the rows only: who does not read it has us keep little."""
+    """A `store.interface.Page`. It keeps only row numbers: a client that does not read on occupies little memory."""
 
     __slots__ = ("_at", "_end", "_finder", "_last", "_last_hash", "_seqs", "ended_early")
 
     def __init__(self, finder: Finder, found: Found) -> None:
-        """Take what was found, and what reads it for whoever pays."""
+        """Take what was found, and the finder that reads it for its payer."""
         self._finder = finder
         self._seqs = found.keys.seqs
         self._at = 0
@@ -30,18 +30,18 @@ class SqlitePage:
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
-        # Only once: to hash an envelope of 1 MiB takes milliseconds.
+        # The hash of its bytes as they are: an answer must end even if the disk has turned a bit of them. It is made
+        # only once, because an envelope of 1 MiB takes milliseconds.
         if self._last_hash is None and self._last is not None:
             self._last_hash = EnvelopeHash(keccak256(self._last))
         return self._last_hash
 
     @property
     def end(self) -> Place | None:
-        """Where the next page goes on; None if there is none.
+        """Where the next page begins; None if there is no next page.
 
-        That is behind the last envelope found, also if it was deleted since, or further down. The index has only the
-        first bytes of a hash: where the envelope is there no more, the rest is zeros, which is the same place.
+        That is behind the last envelope found, even if it was deleted since, or further down. The index has only the
+        first bytes of a hash. If the envelope is gone, zeros stand for the rest, which is the same place.
         """
         if self._end is None:
             return None

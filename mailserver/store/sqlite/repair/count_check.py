@@ -18,7 +18,7 @@ _TOPICS_OF_ROWS = """
 
 
 class CountCheck:
-    """Compares the tables of days, topics and numbers with the envelopes, all of one moment."""
+    """Compares the tables of days, topics and row numbers with the envelopes, all at one moment."""
 
     def __init__(self, execute: Callable[..., sqlite3.Cursor], report: CheckReport, show: Show) -> None:
         self._execute = execute
@@ -44,7 +44,7 @@ class CountCheck:
             self._execute("ROLLBACK")
 
     def _count(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """What should stand in `days` and `reception_days`."""
+        """What `days` and `reception_days` should say."""
         days: dict[int, list[int]] = {}
         reception_days: dict[int, list[int]] = {}
         for day, reception_day, size, seq in self._execute(_SIZES):
@@ -71,7 +71,7 @@ class CountCheck:
                 self._report.add(Kind.COUNTS, f"reception_days, day {day}: it says {rows}")
 
     def _topics(self) -> None:
-        """`day_topics` has what the index by topic has; both come in order, so neither is held in memory."""
+        """`day_topics` has what the index by topic has. Both are sorted, so neither is held in memory."""
         self._show("topics", 0, None)
         there, said = self._execute(_TOPICS_OF_ROWS), self._execute("SELECT day, topic FROM day_topics ORDER BY 1, 2")
         for place, is_there in _differences(iter(there), iter(said)):
@@ -80,7 +80,7 @@ class CountCheck:
             self._report.add(Kind.COUNTS, f"topic 0x{topic} of day {place[0]} {what}")
 
     def _identity(self) -> None:
-        """The store has one identity, or none: then it is a backup. No number of a row will be used again."""
+        """The store has one identity, or, if it is a backup, none. No row number will be used again."""
         identities = [identity for (identity,) in self._execute("SELECT id FROM identity LIMIT 2")]
         if len(identities) > 1 or not all(isinstance(identity, str) and identity for identity in identities):
             self._report.add(Kind.SCHEMA, f"the store has not one identity, but {identities!r}")
@@ -91,7 +91,7 @@ class CountCheck:
 
 
 def _add(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:
-    """Count a row of a day; rows come by `seq`. A day that is none is left out: that bounds the days."""
+    """Count a row of a day; rows come by `seq`. An impossible day is left out, which bounds their number."""
     if not isinstance(day, int) or not -_MAX_DAY <= day <= _MAX_DAY:
         return
     counted = days.get(day)
@@ -105,7 +105,7 @@ def _add(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:
 def _differences(
     ours: Iterator[tuple[int, object]], theirs: Iterator[tuple[int, object]]
 ) -> Iterator[tuple[tuple[int, object], bool]]:
-    """What only one of two ascending sequences has, and whether that is the first one."""
+    """What only one of two ascending sequences has, and whether it is the first one that has it."""
     left, right = next(ours, None), next(theirs, None)
     while left is not None or right is not None:
         if left == right:

@@ -14,7 +14,7 @@ Show = Callable[[str, int, int | None], None]
 
 
 class Kind(Enum):
-    """What is damaged; the value says what to do."""
+    """What is damaged. The value says what to do."""
 
     PAGES = (
         "pages of the file are damaged. Look after the disk first. Stop the mailserver, keep a copy of the folder, and "
@@ -48,8 +48,8 @@ class Kind(Enum):
 class CheckReport:
     """What was found: how many envelopes were read, their bytes, and all damage by kind.
 
-    `saved`: how many envelopes `salvage` would save, of `expected` that the store says it has; None where nothing is
-    damaged, or that cannot be read. `unread`: where SQLite gave up, as it says so itself.
+    `saved`: how many envelopes `salvage` would save, of the `expected` number that the store says it has; None if
+    nothing is damaged, or that cannot be read. `unread`: SQLite's words, if it gave up.
     """
 
     envelopes: int = 0
@@ -67,7 +67,7 @@ class CheckReport:
 
     @property
     def pages_damaged(self) -> bool:
-        """Whether SQLite cannot be believed about rows and counts."""
+        """Whether what SQLite says about rows and counts is unreliable."""
         return bool(self.unread) or Kind.PAGES in self.found
 
     @property
