@@ -17,8 +17,9 @@ from mailserver.catchup.ledger import CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import LATE_S, Range, missed_range
-from mailserver.catchup.source import CatchupSettings, Clock, Source
+from mailserver.catchup.source import CatchupSettings, Source
 from mailserver.codec.keys import Enode, NodeId
+from mailserver.live.intake import Clock
 from mailserver.store.interface import Store
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.acceptance import MAX_AHEAD_S

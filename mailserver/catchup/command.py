@@ -10,7 +10,8 @@ from pathlib import Path
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import CatchupSettings, Clock
+from mailserver.catchup.source import CatchupSettings
+from mailserver.live.intake import Clock
 from mailserver.store.interface import Store
 
 ATTEMPTS = 6

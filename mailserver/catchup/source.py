@@ -16,6 +16,7 @@ from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, R
 from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
+from mailserver.live.intake import Clock
 from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
 from mailserver.store.interface import Store
@@ -49,9 +50,6 @@ MAX_PROBLEM_CHARS = 200
 _JUDGED_TOGETHER = 256  # takes 2 ms
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
 _RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
-
-Clock = Callable[[], float]
-"""Returns the present in Unix seconds."""
 
 
 class RequestTooDear(MailserverError):
