@@ -36,10 +36,10 @@ from mailserver.waku.peer import (
 )
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long to wait for the next packet of an answer, or for a confirmation; deployed clients wait 10 to 30 s."""
+"""How long to wait for the next packet of an answer, or for a confirmation. Deployed clients wait 10 to 30 s."""
 
 MAX_PAGES = 100_000
-"""Most pages whose cursors are followed: a hundred million envelopes."""
+"""Most pages of one answer: a hundred million envelopes."""
 
 NOTHING_LIVE = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=True, confirmations=False)
 """What a client announces while it wants no live envelopes."""
@@ -59,7 +59,7 @@ class RequestFailed(MailserverError):
 
 
 class RequestPowTooLow(RequestFailed):
-    """The mailserver asks for more proof of work than `pow`, which the request was sealed with."""
+    """The mailserver wants more proof of work than `pow`, which the request was sealed with."""
 
     def __init__(self, failure: Failure, pow_: float) -> None:
         super().__init__(failure)
@@ -85,20 +85,20 @@ class _Answer:
 
 
 class MailClient:
-    """One connection to a node. Made by `connect`. Requests and posts may be made from several tasks."""
+    """One connection to a node, made by `connect`. Several tasks may make requests and posts at the same time."""
 
     def __init__(self, connection: Connection, settings: PeerSettings) -> None:
         self._connection = connection
         self.settings = settings
         self._answer: _Answer | None = None
         self._send_rate = SendRate()
-        self._turn = asyncio.Lock()  # P2P Messages do not say which request they answer: one at a time
+        self._turn = asyncio.Lock()  # one request at a time: P2P Messages do not say which one they answer
         self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
         self._responses: dict[bytes, MessageResponse] = {}
         self._live: LiveMessages | None = None
 
     async def post(self, envelopes: Sequence[Envelope]) -> MessageResponse:
-        """Send live envelopes in one packet; return the node's confirmation, with the errors it reports.
+        """Send live envelopes in one packet; return the confirmation of the node, with the errors that it reports.
 
         Raises:
             ConnectionLost: the connection ended first.
@@ -131,11 +131,11 @@ class MailClient:
 
         Args:
             request, key: as of `seal_request`.
-            on_envelopes: called with each packet's envelopes as they arrive.
-            min_pow: the request's proof of work; None for as much as the node asks for.
-            check: is told of all envelopes, and leaves `on_envelopes` those that were asked for.
+            on_envelopes: called with the envelopes of each packet as it arrives.
+            min_pow: the proof of work of the request; None for as much as the node announces.
+            check: sees all envelopes, and passes on those that were asked for.
         Raises:
-            RequestFailed: the mailserver refused it. RequestPowTooLow: for its proof of work.
+            RequestFailed: the mailserver refused it; RequestPowTooLow: because of its proof of work.
             ConnectionLost: the connection ended first.
             NoAnswer: nothing came for ANSWER_TIMEOUT_S.
             TooMuchWork: the proof of work takes longer than REQUEST_TTL_S.
@@ -154,7 +154,7 @@ class MailClient:
                     answer.progressed.clear()
                     async with asyncio.timeout(ANSWER_TIMEOUT_S):
                         await answer.progressed.wait()
-                    if answer.completion is None:  # else it came, if only just
+                    if answer.completion is None:  # it may have come just before the end of the connection
                         self._check_open()
             except TimeoutError as error:
                 raise NoAnswer(f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
@@ -175,7 +175,7 @@ class MailClient:
         min_pow: float | None = None,
         check: AnswerCheck | None = None,
     ) -> Completion:
-        """Ask page after page, following the cursors, also of short and empty pages; return the last completion.
+        """Ask for page after page by their cursors, even after short and empty ones; return the last completion.
 
         Raises:
             RequestFailed: as `request`, or the cursors go in circles, or do not end within MAX_PAGES.
@@ -225,11 +225,11 @@ class MailClient:
             self._connection.announce(NOTHING_LIVE)
 
     async def _send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet, no faster than the node has said that it takes them.
+        """Send a packet, within the rate limits that the node has announced.
 
         Raises:
             ConnectionLost: the connection has ended.
-            TimeoutError: it may not be sent, or could not be, within ANSWER_TIMEOUT_S.
+            TimeoutError: it could not be sent within ANSWER_TIMEOUT_S, or was not allowed to.
         """
         self._send_rate.follow(self._connection.settings)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -267,7 +267,7 @@ class MailClient:
                 pass
 
     def on_lost(self) -> None:
-        """The connection has ended: nobody waits any longer."""
+        """The connection has ended: tell everybody who waits."""
         for future in self._confirmations.values():
             if not future.done():
                 future.set_exception(self._lost())
@@ -282,7 +282,7 @@ class MailClient:
         except DecodeError as error:
             self._connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"completion: {error}")
             return
-        if completion.request_id == answer.request_id:  # else of a request that we gave up on
+        if completion.request_id == answer.request_id:  # it may be of a request that we gave up on
             answer.completion = completion
             answer.progressed.set()
 

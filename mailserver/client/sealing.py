@@ -34,7 +34,7 @@ _ATTEMPTS = 1000  # nonces that are tried together: 2 ms
 
 
 class TooMuchWork(MailserverError):
-    """The proof of work of an envelope was not found within `seconds`: its ttl, or the time that was given."""
+    """The proof of work of an envelope was not found within `seconds`: its ttl, or the given limit."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -52,7 +52,7 @@ def seal_to_key(
     """Seal a payload with a symmetric key, for the data of an envelope.
 
     Args:
-        padding: used as it is; None for as much randomness as fills a block.
+        padding: used as it is; None for so many random bytes that the plaintext fills its blocks.
     """
     return seal_symmetric(
         payload,
@@ -67,7 +67,7 @@ def seal_to_key(
 def seal_to_node(
     payload: bytes, public_key: NodeId, *, padding: bytes | None = None, signing_key: PrivateKey | None = None
 ) -> bytes:
-    """Seal a payload to a public key; otherwise as `seal_to_key`."""
+    """Seal a payload to a public key; otherwise like `seal_to_key`."""
     return seal_asymmetric(
         payload,
         public_key,
@@ -91,20 +91,20 @@ async def mine_envelope(
 ) -> Envelope:
     """Make an envelope around sealed data, created now, and find its proof of work.
 
-    Takes about size * ttl * min_pow / 500,000 seconds. Others have their turn every 2 ms.
+    This takes about size * ttl * min_pow / 500,000 seconds. Other tasks get their turn every 2 ms.
 
     Args:
-        limit_s: how long to seek; never longer than `ttl`, as a node would drop the envelope without a word.
-        turn: shared by those who work at the same time, so that all together take the 2 ms, and in turn.
+        limit_s: how long to search; never longer than `ttl`, as a node would silently drop the envelope.
+        turn: shared by tasks that do this at the same time: they take turns, so that together they take those 2 ms.
     Raises:
-        TooMuchWork: it takes longer.
+        TooMuchWork: it takes longer than that.
     """
     deadline = time.monotonic() + min(ttl, limit_s)
     expiry, at = now + ttl, 0
     while True:
         async with turn or contextlib.nullcontext():
             nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)
-            # Pings are answered meanwhile; and who shares the turn gets it after that, not at once.
+            # Pings are answered meanwhile, and the next task that shares the turn begins after that.
             await asyncio.sleep(0)
         if nonce is not None:
             return encode_envelope(expiry, ttl, topic, data, nonce)
@@ -159,12 +159,12 @@ async def seal_request(
     Args:
         request: its `request_id` is ignored, and may be UNSEALED_ID.
         key: the mailserver's symmetric key, 32 bytes, or its public key, 64.
-        min_pow: what the mailserver asks for.
-        turn: as of `mine_envelope`.
+        min_pow: the proof of work that the mailserver wants.
+        turn: as in `mine_envelope`.
     Raises:
         TooMuchWork: it takes longer than REQUEST_TTL_S.
     """
-    # Signed by a key of the moment: the deployed server expects a signature, and this one tells nothing.
+    # It is signed with a new key: the deployed server expects a signature, and this one tells nothing.
     return await seal_envelope(
         encode_fields(request),
         key,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
-from mailserver.catchup import retry as patience_module
+from mailserver.catchup import retry as retry_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import CatchupSettings
@@ -30,8 +30,8 @@ WHOLE = (NOW - 3 * DAY, NOW)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a source that failed asked again at once, and one that does not answer our goodbye left at once."""
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
-    monkeypatch.setattr(patience_module, "MIN_BACKOFF_S", 0.001)
-    monkeypatch.setattr(patience_module, "MAX_BACKOFF_S", 0.02)
+    monkeypatch.setattr(retry_module, "MIN_BACKOFF_S", 0.001)
+    monkeypatch.setattr(retry_module, "MAX_BACKOFF_S", 0.02)
     monkeypatch.setattr(catchup_module, "SAVE_INTERVAL_S", 0.01)
 
 

@@ -49,6 +49,13 @@ def place(envelope: Envelope) -> tuple[int, EnvelopeHash]:
     return envelope.created, envelope.hash()
 
 
+THREE_DAYS = make_envelopes(250, step_s=1000)
+"""Over a little less than three days."""
+
+SMALL = 20
+"""Envelopes in a page of an archive that gives few at once."""
+
+
 def row(envelope: Envelope, received: int = NOW) -> NewEnvelope:
     """The row of an envelope."""
     return NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw)
@@ -148,6 +155,10 @@ class Archive:
         asked.give(page)
         more = len(matching) >= limit if self._like_go else len(matching) > limit
         asked.complete(Cursor(*self._places[page[-1].raw]) if more and page else None)
+
+
+async def silent(asked: Asked) -> None:
+    """Answer nothing."""
 
 
 @contextlib.asynccontextmanager
