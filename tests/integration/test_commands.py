@@ -1,23 +1,12 @@
-"""Every command as an operator types it, against real daemons on loopback: output, messages, exit codes.
-
-Commands whose exit code, streams or signals matter run as processes (`run_command`), which takes half a second each;
-the others run here (`call`), by the same arguments and over the same sockets.
-"""
+"""Commands against real daemons on loopback: what `request`, `post`, `enode` and `stats` do and print."""
 
 import contextlib
-import io
 import json
-import os
-import pty
 import re
-import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,133 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.commands.cli import main
-from mailserver.data_dir.folder import read_enode
+from mailserver.codec.keys import Enode
 from mailserver.rlpx import session as session_module
 from mailserver.waku.envelope import decode_envelope
 from mailserver.waku.topics import topic_of
+from tests.integration.commands import NEWS, NODE_ID, SPORT, assert_fails, call, found, listening, post, request
 from tests.integration.daemons import (
-    DEADLINE_S,
-    PROGRAM,
     Daemon,
-    assert_no_traceback,
     run_command,
     running_daemon,
 )
 
 pytestmark = pytest.mark.integration
 
-NEWS, SPORT = "news", "sport"
-NOBODY = 65534
-NODE_ID = PrivateKey(bytes(range(1, 33))).public_key
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def daemon(data_dir: Path) -> Iterator[Daemon]:
-    with running_daemon(data_dir) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon for tests that keep to topics of their own and leave it running."""
-    with running_daemon(tmp_path_factory.mktemp("shared")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with five posted envelopes, for tests that only ask: four of news, one of sport, a second apart."""
-    with running_daemon(tmp_path_factory.mktemp("archive"), "--max-request-limit", "2") as running:
-        for number in range(4):
-            post(running.enode, f"{NEWS} {number}")
-        post(running.enode, "goal", topic=SPORT)
-        yield running
-
-
-def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process."""
-    words = [str(argument) for argument in arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main(words)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
-
-
-def post(enode: Enode, payload: str, *flags: str, topic: str = NEWS) -> str:
-    """Post; return the hash of the confirmed envelope."""
-    done = call("post", str(enode), "--topic", topic, "--payload", payload, *flags)
-    assert (done.returncode, done.stderr) == (0, "")
-    confirmed, envelope_hash = done.stdout.split()
-    assert confirmed == "confirmed"
-    return envelope_hash
-
-
-def request(enode: Enode, *flags: str) -> subprocess.CompletedProcess[str]:
-    return call("request", str(enode), *flags)
-
-
-def found(enode: Enode, *flags: str) -> list[dict[str, object]]:
-    """What `request` finds, of each envelope the fields."""
-    done = request(enode, "--format", "json", *flags)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
 
 def payloads(enode: Enode, *flags: str) -> list[object]:
     return [envelope["payload"] for envelope in found(enode, "--sym-key-password", NEWS, *flags)]
-
-
-def assert_fails(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
-    """It failed with this exit code and one line that begins like this, and printed nothing else."""
-    assert done.returncode == code, done.stderr
-    assert done.stderr.startswith(f"waku-mailserver: {message}"), done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-
-
-def refused_start(data_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a daemon that is not to start; return how it ended, its log left out of what it said."""
-    done = run_command("run", "--data-dir", data_dir, "--listen", "127.0.0.1:0", *flags)
-    said = [line for line in done.stderr.splitlines(keepends=True) if not re.match(r"\d{4}-\d\d-\d\dT", line)]
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(said))
-
-
-@contextlib.contextmanager
-def listening(*, close_at_once: bool) -> Iterator[tuple[Enode, threading.Event]]:
-    """Somebody who accepts connections and says nothing, or hangs up; the event tells that somebody has dialled."""
-    dialled = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as held:
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection = held.enter_context(server.accept()[0])
-                    if close_at_once:
-                        connection.close()
-                    dialled.set()
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield Enode(NODE_ID, "127.0.0.1", server.getsockname()[1]), dialled
-        finally:
-            server.shutdown(socket.SHUT_RDWR)  # wakes the accept
-            thread.join()
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """What is started here heeds SIGINT, even if these tests run in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -323,100 +201,6 @@ def test_request_with_another_password_is_answered_with_an_error(archive: Daemon
     assert_fails(done, 1, "request could not be decrypted")
 
 
-def test_reader_that_has_seen_enough_is_no_error_worth_a_word(archive: Daemon) -> None:
-    command = '"$0" -m mailserver request "$1" --format raw --all | head -1; exit "${PIPESTATUS[0]}"'
-
-    done = run_command("-c", command, sys.executable, archive.enode, program=["bash"])
-
-    assert done.returncode in {0, 1}  # 0 if all was written before `head` went
-    assert done.stdout.count("\n") == 1
-
-
-def test_reader_that_is_gone_before_the_first_line_is_no_error_worth_a_word(archive: Daemon) -> None:
-    for arguments in (["request", str(archive.enode)], ["stats", "--data-dir", str(archive.data_dir)]):
-        reading, writing = os.pipe()
-        os.close(reading)
-
-        with os.fdopen(writing, "wb") as nobody:
-            done = subprocess.run(
-                [*PROGRAM, *arguments],
-                stdout=nobody,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-
-        assert_no_traceback(done.stderr)
-        assert done.returncode == 1
-
-
-@pytest.mark.parametrize("command", ["request", "stats"])
-def test_output_that_cannot_be_written_is_one_line(command: str, archive: Daemon) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
-    arguments = [str(archive.enode)] if command == "request" else ["--data-dir", str(archive.data_dir)]
-
-    with full.open("wb") as out:
-        done = subprocess.run(
-            [*PROGRAM, command, *arguments],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-
-    assert_no_traceback(done.stderr)
-    assert_fails(done, 1, "cannot write the output: No space left on device\n")
-
-
-def test_payload_is_shown_where_the_terminal_has_no_such_letters(shared: Daemon) -> None:
-    post(shared.enode, "h\u00e9llo", topic="letters")
-
-    done = run_command(
-        *("request", shared.enode, "--topic", "letters", "--sym-key-password", "letters"),
-        environment={"PYTHONIOENCODING": "ascii"},
-    )
-
-    assert done.returncode == 0
-    assert done.stdout.endswith(".. h\\xe9llo\n")
-
-
-def test_progress_is_counted_on_the_terminal_while_rows_go_to_a_file(archive: Daemon, tmp_path: Path) -> None:
-    terminal, child_side = pty.openpty()
-    arguments = ["request", str(archive.enode), "--format", "raw", "--all"]
-
-    with (tmp_path / "rows").open("wb") as rows:
-        process = subprocess.Popen([*PROGRAM, *arguments], stdin=child_side, stdout=rows, stderr=child_side)
-        os.close(child_side)
-        try:
-            seen = read_terminal(terminal)
-        finally:
-            process.kill()
-            process.wait()
-            os.close(terminal)
-
-    assert "\r\x1b[K2 envelopes\r\x1b[K4 envelopes\r\x1b[K5 envelopes" in seen
-    assert seen.replace("\r\n", "\n").endswith("\r\x1b[K5 envelopes\n\r\x1b[K") or seen.endswith("5 envelopes\r\n")
-    assert len((tmp_path / "rows").read_text().splitlines()) == 5
-
-
-def read_terminal(terminal: int) -> str:
-    """All that is written to a terminal until its other side is closed."""
-    seen = b""
-    while select.select([terminal], [], [], DEADLINE_S)[0]:
-        try:
-            data = os.read(terminal, 4096)
-        except OSError:  # Linux says EIO when the other side is closed
-            data = b""
-        if not data:
-            return seen.decode()
-        seen += data
-    raise AssertionError(f"the terminal was not closed in time; so far: {seen!r}")
-
-
 # post
 
 
@@ -496,22 +280,6 @@ def test_node_with_another_key_than_the_enodes_is_left(shared: Daemon) -> None:
     assert found(shared.enode, "--topic", "imposters") == []
 
 
-def test_post_is_interrupted_from_the_keyboard() -> None:
-    with listening(close_at_once=False) as (enode, dialled):
-        arguments = ["post", str(enode), "--topic", NEWS, "--payload", "x"]
-        with interruptible():
-            process = subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, text=True)
-        try:
-            assert dialled.wait(DEADLINE_S)
-            process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=DEADLINE_S)[1]
-        finally:
-            process.kill()
-
-    assert process.returncode == 130
-    assert said == ""
-
-
 # enode and stats
 
 
@@ -551,98 +319,3 @@ def test_commands_of_clients_print_json(shared: Daemon) -> None:
         "host": shared.enode.host,
         "port": shared.enode.port,
     }
-
-
-# The data folder
-
-
-def test_enode_file_says_where_the_shared_listens(shared: Daemon) -> None:
-    file = shared.data_dir / "enode"
-
-    assert file.read_text() == f"{shared.enode}\n"
-    assert shared.enode.port != 0
-    assert call("enode", "--data-dir", shared.data_dir).stdout == file.read_text()
-    assert not list(shared.data_dir.glob("*.tmp"))
-    with socket.create_connection((shared.enode.host, shared.enode.port), DEADLINE_S):
-        pass
-
-
-def test_second_daemon_on_the_same_folder_is_refused_and_the_first_goes_on(shared: Daemon) -> None:
-    done = refused_start(shared.data_dir)
-
-    pid = shared.process.pid
-    assert_fails(done, 1, f"another mailserver (pid {pid}) uses the data directory {shared.data_dir}\n")
-    assert read_enode(shared.data_dir) == shared.enode
-    post(shared.enode, "still here")
-
-
-AS_NOBODY = f"""
-import os, sys
-from mailserver.commands.cli import main
-if os.geteuid() == 0:
-    os.setgid({NOBODY})
-    os.setuid({NOBODY})
-sys.exit(main())
-"""
-"""The program, by a user whom permissions bind: root may do everything."""
-
-
-@pytest.mark.parametrize(
-    ("mode", "why"),
-    [
-        (0o000, "cannot write the data directory {data_dir}: Permission denied\n"),
-        pytest.param(
-            0o555,
-            "{data_dir} is open to others (mode 0555) and belongs to uid 0; run: chown 65534 {data_dir}\n",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can have a folder that is not the program's"),
-        ),
-    ],
-)
-def test_folder_without_permission_is_refused(mode: int, why: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
-        Path(folder).chmod(0o755)
-        data_dir = Path(folder) / "data"
-        data_dir.mkdir()
-        data_dir.chmod(mode)
-
-        done = run_command("run", "--data-dir", data_dir, program=[sys.executable, "-c", AS_NOBODY])
-
-        assert_fails(done, 1, why.format(data_dir=data_dir))
-        data_dir.chmod(0o700)
-        assert list(data_dir.iterdir()) == []
-
-
-# The port
-
-
-def test_daemon_listens_on_ipv6(data_dir: Path) -> None:
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
-    with running_daemon(data_dir, "--listen", "[::1]:0") as daemon:
-        assert daemon.enode.host == "::1"
-        post(daemon.enode, "over IPv6")
-
-
-# The store
-
-
-# Settings, by the real environment
-
-
-def test_settings_reach_the_daemon_from_flags_environment_and_file(tmp_path: Path) -> None:
-    """One setting from each source, and one from all of them; the log level shows itself."""
-    (tmp_path / "mailserver.toml").write_text('password = "of the file"\nmin_pow = 0.5\nlog_level = "error"\n')
-    environment = {
-        "MAILSERVER_CONFIG": str(tmp_path / "mailserver.toml"),
-        "MAILSERVER_MIN_POW": "0.1",
-        "MAILSERVER_LOG_LEVEL": "warning",
-    }
-
-    with running_daemon(tmp_path / "data", "--log-level", "debug", environment=environment) as daemon:
-        done = call("post", str(daemon.enode), "--topic", NEWS, "--payload", "x", "--ttl", "5")
-        answers = found(daemon.enode, "--password", "of the file")
-        assert_fails(request(daemon.enode), 1, "request could not be decrypted")
-        daemon.wait_for_line("DEBUG")
-
-    assert done.returncode == 0
-    assert float(str(answers[0]["pow"])) >= 0.1
