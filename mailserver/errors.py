@@ -39,9 +39,11 @@ defined here. A class whose name begins with an underscore never leaves its modu
       ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so
-      ProvenTimeError          [upkeep.proven_time] the record of the proven time cannot be read: begin a new one
-      ArchiveFault             [archive.holdings] the archive does not have what its record says: delete nothing
-      ArchiveBusy              [archive.holdings] a run is changing the archive: look again soon
+      ArchiveError             [archive.errors] the archive cannot be read, or a later version made it
+        ArchiveFault             [archive.errors] it does not have what its record says: delete nothing
+        ArchiveBusy              [archive.errors] a run is changing it: look again soon
+        RecordDamaged            [archive.errors] a record of it cannot be read: the compaction repairs it
+        Unreadable               [archive.errors] a file of it is there, and its bytes cannot be read
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
@@ -55,7 +57,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Ourselves:
       LocalProtocolError       we called out of turn: a bug, caught nowhere
 
-The nightly job has a tree of its own, in `spark_export/errors.py`.
+The nightly job has a branch of its own, in `spark_export/errors.py`.
 
 Errors carry fields; the text is built in `__str__`. A peer learns the reason, the log learns the cause.
 """

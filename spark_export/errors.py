@@ -1,11 +1,10 @@
-"""What can go wrong with a run, besides the archive itself (`mailserver.archive.errors`). `str()` is one line for the
-operator.
+"""What can go wrong with a run, besides the archive itself (`mailserver.archive.errors`). `ExportError` is a
+`MailserverError`. `str()` is one line for the operator.
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
-  RunAtWork            another run is at work there: this one has changed nothing
   DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
 

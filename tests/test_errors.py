@@ -49,7 +49,8 @@ def defined(package: ModuleType) -> dict[str, tuple[str | None, str]]:
             if not name.startswith("_"):
                 assert name not in found, f"{name} is in {info.name} and in {found[name][1]}"
                 parent = each.__bases__[0]
-                found[name] = (None if parent is Exception else parent.__name__), info.name
+                is_root = not parent.__module__.startswith(package.__name__)
+                found[name] = (None if is_root else parent.__name__), info.name
     return found
 
 
