@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from mailserver.app.logs import LogFormat
 from mailserver.handoff.last_run import CompactionState
 from mailserver.store.sqlite.handoff import last_run, read_archived
 from mailserver.units import size_text
+from spark_export import commands
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
 from tests.spark_export.samples import DAY, DAY_S, archived, compact_into, envelopes, prune, put, rows_of
@@ -58,6 +61,34 @@ def start(command: list[str], environment: dict[str, str] | None = None) -> subp
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Runs `spark-export` in this process, with the Spark of all tests: ten seconds less than `run`.
+
+    Commands that start a JVM are for `run`, where a process, its environment or its JVM is what matters.
+    """
+
+    def shared(*_: object, **__: object) -> contextlib.AbstractContextManager[SparkSession]:
+        return contextlib.nullcontext(spark)
+
+    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        line = list(map(str, arguments))
+        done = subprocess.CompletedProcess(line, main(line), *capsys.readouterr())
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    monkeypatch.setattr(commands, "spark_session", shared)
+    handler, py4j = signal.getsignal(signal.SIGTERM), logging.getLogger("py4j")
+    level = py4j.level
+    yield command
+    signal.signal(signal.SIGTERM, handler)
+    py4j.setLevel(level)
 
 
 def said(done: subprocess.CompletedProcess[str], exit_code: int = 1) -> str:
@@ -193,17 +224,17 @@ def test_good_night_leaves_cron_nothing_on_stderr_but_our_own_lines(tmp_path: Pa
     assert re.fullmatch(r"2024-10-04 new_rows=9 rows=9 files=\d+ bytes=\d+", second)
 
 
-def test_missing_store_is_one_line(tmp_path: Path) -> None:
-    done = run("compact", "--store", tmp_path / "none.db", "--archive", tmp_path / "archive", *FAST)
+def test_missing_store_is_one_line(here: Command, tmp_path: Path) -> None:
+    done = here("compact", "--store", tmp_path / "none.db", "--archive", tmp_path / "archive")
 
     assert said(done) == f"cannot open the store {tmp_path}/none.db: there is none"
 
 
-def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
+def test_foreign_archive_is_one_line(here: Command, tmp_path: Path) -> None:
     (tmp_path / "archive" / "date=2024-10-04").mkdir(parents=True)
     store = put(tmp_path / "mailserver.db", envelopes(3))
 
-    done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
+    done = here("compact", "--store", store, "--archive", tmp_path / "archive")
 
     assert "is not an archive of ours" in said(done)
     state, record = last_run(store)
@@ -213,20 +244,20 @@ def test_foreign_archive_is_one_line(tmp_path: Path) -> None:
 
 
 def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, here: Command, tmp_path: Path
 ) -> None:
     store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
-    compact = ["compact", "--store", store, "--archive", archive, "--json", *FAST]
+    compact = ["compact", "--store", store, "--archive", archive, "--json"]
     compact_into(spark, archive, store)
     prune(store, before=(DAY + 1) * DAY_S, archived={DAY: 3})
     shutil.rmtree(archive / "_snapshots")
     shutil.rmtree(archive / "date=2024-10-04")
 
-    verified = run("verify", "--archive", archive, "--store", store, *FAST)
-    compacted = run(*compact)
+    verified = here("verify", "--archive", archive, "--store", store)
+    compacted = here(*compact)
     last = run("last", "--store", store, "--json")
-    acknowledged = run("acknowledge", "--archive", archive, "--json", *FAST)
-    again = run(*compact)
+    acknowledged = here("acknowledge", "--archive", archive, "--json")
+    again = here(*compact)
 
     pattern = r"files? of the archive (is|are) missing or damaged \(2024-10-04\): date=2024-10-04/"
     assert re.search(pattern, said(verified, 3))
@@ -250,14 +281,16 @@ def test_damage_is_exit_code_3_until_it_is_mended_and_what_is_lost_acknowledged(
     assert again.returncode == 0, again.stderr
 
 
-def test_damaged_record_is_over_when_what_is_advised_was_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_record_is_over_when_what_is_advised_was_done(
+    spark: SparkSession, here: Command, tmp_path: Path
+) -> None:
     store, archive = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive"
     compact_into(spark, archive, store)
     (archive / "_records" / "2024-10-04.json").write_text('{"version": 1')
 
     def do(command: str) -> subprocess.CompletedProcess[str]:
         stores = [] if command == "acknowledge" else ["--store", store]
-        return run(command, "--archive", archive, *stores, *FAST)
+        return here(command, "--archive", archive, *stores)
 
     named = "records of the archive were damaged (2024-10-04)"
     for command in ("verify", "merge"):
@@ -271,7 +304,9 @@ def test_damaged_record_is_over_when_what_is_advised_was_done(spark: SparkSessio
     assert [(done := do(command)).returncode for command in ("compact", "verify")] == [0, 0], done.stderr
 
 
-def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(
+    spark: SparkSession, here: Command, tmp_path: Path
+) -> None:
     store = put(tmp_path / "mailserver.db", envelopes(3))
     with small_disk(tmp_path / "disk", "256k") as disk:
         archive = disk / "archive"
@@ -280,7 +315,7 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(spark: SparkSess
         put(store, [envelopes(400, first=1000 * n)[n] for n in range(1, 300)])
         (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - 16 * 1024))
 
-        done = run("compact", "--store", store, "--archive", archive, *FAST)
+        done = here("compact", "--store", store, "--archive", archive)
 
         cause = said(done)
         assert cause.startswith(f"the disk of the archive is full: no space left on device at {archive}, ")
@@ -342,14 +377,14 @@ def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(
     assert len(archived(archive)) == 203
 
 
-def test_unreadable_page_of_the_store_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_page_of_the_store_is_one_line(here: Command, tmp_path: Path) -> None:
     store = put(tmp_path / "mailserver.db", envelopes(600))
     content = bytearray(store.read_bytes())
     middle = content.find(envelopes(600)[300].raw) // 4096 * 4096
     content[middle : middle + 4096] = b"\xff" * 4096
     store.write_bytes(content)
 
-    done = run("compact", "--store", store, "--archive", tmp_path / "archive", *FAST)
+    done = here("compact", "--store", store, "--archive", tmp_path / "archive")
 
     assert said(done).startswith(("cannot read the store", "Spark failed: cannot read the store"))
     assert "malformed" in said(done)
