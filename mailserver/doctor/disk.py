@@ -12,7 +12,7 @@ from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
-from mailserver.store.sqlite.handoff import SqliteHandoff
+from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
@@ -136,7 +136,7 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     if not config.archive:
         return []
     try:
-        archived = SqliteHandoff(config.data_dir / STORE_FILE).archived()
+        archived = read_archived(config.data_dir / STORE_FILE)
     except ArchivedError as error:
         return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
     if archived is None:

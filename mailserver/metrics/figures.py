@@ -27,7 +27,7 @@ class CatchupFigures:
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What the store holds. `bytes`: without free space; `file_bytes`, `wal_bytes`: the lengths of its file and its log.
+    """What the store holds. `bytes`: without free space; `file_bytes`, `wal_bytes`: of its file and its log.
 
     `oldest`: when the oldest envelope was received, Unix seconds, None in an empty store.
     """

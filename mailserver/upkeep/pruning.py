@@ -138,7 +138,7 @@ class Pruning:
             self._say_why(this)
             return
         try:
-            if await asyncio.to_thread(self._store.handoff.is_being_compacted):
+            if await self._store.handoff.is_being_compacted():
                 log.debug("pruning waits for the compaction")
                 return
             archived = await self._archived()
@@ -165,7 +165,7 @@ class Pruning:
         """What is archived, as the compaction says; None if that does not matter."""
         if not self._settings.archive_before_prune:
             return None
-        archived = await asyncio.to_thread(self._store.handoff.archived)
+        archived = await self._store.handoff.archived()
         if archived is None:
             return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
         if archived.store_id != await self._store.identity():
@@ -214,7 +214,7 @@ class Pruning:
             if archived is not None and not await self._is_in_archive(archived, this):
                 return False
             began = time.monotonic()
-            with self._store.handoff.pruning_turn() as ours:
+            async with self._store.handoff.pruning_turn() as ours:
                 if not ours:  # a run has begun to read
                     return True
                 deleted = await self._store.prune(surplus, deletable)
