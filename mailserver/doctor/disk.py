@@ -127,7 +127,9 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
         read()
     except StartupError as error:
         text, _, command = str(error).partition("; run: ")
-        return problem(check, text, f"run: {command}" if command else "put it back from a backup, or have it made anew")
+        return problem(
+            check, text, f"run: {command}" if command else "put it back from a backup, or let a new one be made"
+        )
     return ok(check, "readable by its owner only")
 
 
@@ -138,7 +140,7 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     try:
         archived = read_archived(config.data_dir / STORE_FILE)
     except ArchivedError as error:
-        return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
+        return [problem("archive", str(error), "nothing is pruned until the compaction has written a new one")]
     if archived is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
         return [warning("archive", text, "make sure that the nightly compaction runs")]

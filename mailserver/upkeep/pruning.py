@@ -236,7 +236,7 @@ class Pruning:
             if -_CLOCK_TOLERANCE_S <= age <= self._settings.archive_max_age_s:
                 return True
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(verified_at))
-            this.cause = f"the archive cannot be seen from here, and the compaction last looked at it at {moment}"
+            this.cause = f"the archive cannot be seen from here, and the compaction last checked it at {moment}"
             return False
         if time.monotonic() - this.looks.get(archived.day, -math.inf) < LOOK_LIFE_S:
             return True
@@ -266,7 +266,7 @@ class Pruning:
     def _say_why(self, this: _Round) -> None:
         cause = this.cause if this.waiting else ""
         if cause and cause != self.archive_problem:
-            log.error("pruning waits, the archive is not seen to be whole cause=%r", cause)
+            log.error("pruning waits, the archive is not known to be whole cause=%r", cause)
         elif self.archive_problem and not cause:
             log.info("pruning waits no longer, the archive is there")
         self.archive_problem = cause
@@ -311,7 +311,7 @@ class Pruning:
         with contextlib.suppress(StoreError):
             if await self._store.shrinks():
                 return
-            log.info("store keeps its size, free pages are used again, but not given back")
+            log.info("store does not shrink, free space is used again but not given back")
 
 
 def _retrieve(look: asyncio.Task[None]) -> None:
