@@ -104,11 +104,11 @@ def check_destination(destination: Path) -> None:
     """
     try:
         if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
-            raise BackupError(f"{destination} is there, and no folder: nothing is overwritten")
+            raise BackupError(f"{destination} exists and is not a folder: nothing is overwritten")
         if destination.is_dir() and any(destination.iterdir()):
             raise BackupError(f"{destination} is not empty: nothing is overwritten")
         if destination.is_mount():
-            raise BackupError(f"{destination} is a mount point: name a folder in it, that is not there yet")
+            raise BackupError(f"{destination} is a mount point: name a new folder in it")
     except OSError as error:
         raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
 
@@ -116,7 +116,9 @@ def check_destination(destination: Path) -> None:
 def _check_space(size: int, destination: Path) -> None:
     free = shutil.disk_usage(destination.parent).free
     if free < size + MIN_SPARE_BYTES:
-        raise BackupError(f"the disk of {destination} has {size_text(free)} free, the backup takes {size_text(size)}")
+        raise BackupError(
+            f"the disk of {destination} has {size_text(free)} free, and the backup takes {size_text(size)}"
+        )
 
 
 @contextlib.contextmanager
@@ -133,7 +135,7 @@ def new_folder(destination: Path) -> Iterator[Path]:
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            raise BackupError(f"{folder} is there, and belongs to another user: delete it, or choose another folder")
+            raise BackupError(f"{folder} belongs to another user: delete it, or choose another folder")
         os.fchmod(descriptor, PRIVATE_FOLDER)
         if not try_lock(descriptor):
             raise BackupError(f"another command is making {destination}")

@@ -102,7 +102,7 @@ def _close_to_others(data_dir: Path) -> None:
                 f"{data_dir} is open to others (mode {mode:04o}) and belongs to uid {status.st_uid}; run: "
                 f"chown {os.geteuid()} {data_dir}"
             ) from error
-        log.warning("data directory was open to others, is closed to them now mode=%s", f"{mode:04o}")
+        log.warning("data directory was open to others, and is closed now mode=%s", f"{mode:04o}")
     # Now nobody else can put links here. Other users' files are not ours to change, but the folder is closed.
     for path in (path for pattern in _MADE_PRIVATE for path in data_dir.glob(pattern)):
         status = path.lstat()

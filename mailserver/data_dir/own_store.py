@@ -54,7 +54,7 @@ def _check_it_is_left(data_dir: Path) -> None:
     signs = [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
     if signs:
         raise StartupError(
-            f"{store} is {gone}, and was before: mount its disk or restore a backup; "
+            f"{store} is {gone}, but there was a store before: mount its disk or restore a backup; "
             f"to begin with an empty one, delete {' and '.join(signs)}"
         )
 
@@ -72,11 +72,11 @@ def _note(data_dir: Path, identity: str) -> None:
         )
     except StartupError as error:
         before = None
-        log.warning("record of the store begun anew cause=%r", str(error))
+        log.warning("record of the store started anew cause=%r", str(error))
     if before == identity:  # then nothing is written, which a full disk may not take
         return
     if before is not None:
-        log.warning("store is another than before was=%s is=%s", before, identity)
+        log.warning("store is not the same as before was=%s is=%s", before, identity)
     try:
         write_atomically(path, json.dumps({"version": _VERSION, "identity": identity}) + "\n")
     except OSError as error:

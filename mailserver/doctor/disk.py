@@ -14,7 +14,7 @@ from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
-from mailserver.store.sqlite.handoff import SqliteHandoff
+from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
@@ -129,7 +129,9 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
         read()
     except StartupError as error:
         text, _, command = str(error).partition("; run: ")
-        return problem(check, text, f"run: {command}" if command else "put it back from a backup, or have it made anew")
+        return problem(
+            check, text, f"run: {command}" if command else "put it back from a backup, or let a new one be made"
+        )
     return ok(check, "readable by its owner only")
 
 
@@ -138,9 +140,9 @@ def check_archive(config: Config, now: float) -> list[Finding]:
     if not config.archive:
         return []
     try:
-        archived = SqliteHandoff(config.data_dir / STORE_FILE).archived()
+        archived = read_archived(config.data_dir / STORE_FILE)
     except ArchivedError as error:
-        return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
+        return [problem("archive", str(error), "nothing is pruned until the compaction has written a new one")]
     if archived is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
         return [warning("archive", text, "make sure that the nightly compaction runs")]

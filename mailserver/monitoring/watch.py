@@ -91,8 +91,8 @@ class Watch:
         store, days, not_read = await self._look_at_store()
         not_stored = "" if not_read else await self._try_to_store()
         disk = await asyncio.to_thread(_disk, self._data_dir)
-        compaction, figures, problem = await asyncio.to_thread(_compaction, self._store.handoff)
-        upkeep_problem = await asyncio.to_thread(_upkeep_problem, self._store.handoff)
+        compaction, figures, problem = await _compaction(self._store.handoff)
+        upkeep_problem = await _upkeep_problem(self._store.handoff)
         limit = await asyncio.to_thread(memory_limit)
         # What the store itself has seen is read last: it may have failed since it was tried.
         store_problem = self._store.problem or not_read or not_stored
@@ -172,10 +172,10 @@ def _disk(folder: Path) -> DiskFigures | None:
     return DiskFigures(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
 
-def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures | None, str]:
+async def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures | None, str]:
     try:
-        state, compaction = handoff.last_run()
-        archived = handoff.archived()
+        state, compaction = await handoff.last_run()
+        archived = await handoff.archived()
     except MailserverError as error:
         return None, None, str(error)
     except OSError as error:
@@ -199,12 +199,12 @@ def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures 
     return compaction, figures, ""
 
 
-def _upkeep_problem(handoff: Handoff) -> str:
+async def _upkeep_problem(handoff: Handoff) -> str:
     """What went wrong with the last merge and the last verification; "" if nothing did."""
     problems = []
     for task, name in _TASKS.items():
         try:
-            state, run = handoff.last_upkeep(task)
+            state, run = await handoff.last_upkeep(task)
         except (MailserverError, OSError) as error:
             problems.append(f"cannot read the record of the last {name}: {error}")
             continue

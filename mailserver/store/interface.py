@@ -5,7 +5,7 @@ Row ids, statements and files stay inside. `tests/store/` tests every engine for
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
@@ -137,31 +137,31 @@ class HistorySource(Protocol):
 class Handoff(Protocol):
     """What daemon and nightly job tell each other about one store (`mailserver.handoff`).
 
-    Everything here waits for the disk and belongs into a thread, except `pruning_turn`, which takes microseconds.
+    The engine keeps the records and the locks. The job writes them; the daemon reads them here.
     """
 
-    def archived(self) -> Archived | None:
+    async def archived(self) -> Archived | None:
         """What is in the archive, as the compaction says; None if it has never said.
 
         Raises:
             ArchivedError: the record cannot be read.
         """
 
-    def is_being_compacted(self) -> bool:
+    async def is_being_compacted(self) -> bool:
         """Whether a run of the compaction is reading the store.
 
         Raises:
             OSError: the lock cannot be read.
         """
 
-    def pruning_turn(self) -> AbstractContextManager[bool]:
+    def pruning_turn(self) -> AbstractAsyncContextManager[bool]:
         """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
 
         Raises:
             OSError: the lock cannot be read.
         """
 
-    def last_run(self) -> tuple[CompactionState, Compaction | None]:
+    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
         """The state of the last run of the compaction, and its record; None if there has been none.
 
         Raises:
@@ -169,7 +169,7 @@ class Handoff(Protocol):
             OSError: the lock cannot be read.
         """
 
-    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
         """The state of the last merge, or verification, of the archive, and its record.
 
         Raises:

@@ -76,7 +76,7 @@ class ProvenTime:
         try:
             proven = await self._record.read()
         except StoreError as error:
-            log.warning("record of the time begun anew cause=%r", str(error))
+            log.warning("record of the time started anew cause=%r", str(error))
         if proven is None:
             proven = await store.last_reception(int(self._clock()))
         if proven is not None:  # else the store is empty, and nothing in it is old
@@ -135,7 +135,9 @@ class ProvenTime:
     def _tell(self) -> None:
         is_ahead = self.ahead_s > NOTABLE_S
         if is_ahead and not self._is_told:
-            log.warning("clock is ahead of the time that has passed, ages go by the latter seconds=%.0f", self.ahead_s)
+            log.warning(
+                "clock is ahead of the time that has passed, pruning goes by the latter seconds=%.0f", self.ahead_s
+            )
         elif self._is_told and not is_ahead:
-            log.info("clock is believed, ages go by it")
+            log.info("clock is believed, pruning goes by it")
         self._is_told = is_ahead

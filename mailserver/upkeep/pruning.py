@@ -140,7 +140,7 @@ class Pruning:
             self._say_why(this)
             return
         try:
-            if await asyncio.to_thread(self._store.handoff.is_being_compacted):
+            if await self._store.handoff.is_being_compacted():
                 log.debug("pruning waits for the compaction")
                 return
             archived = await self._archived()
@@ -167,7 +167,7 @@ class Pruning:
         """What is archived, as the compaction says; None if that does not matter."""
         if not self._settings.archive_before_prune:
             return None
-        archived = await asyncio.to_thread(self._store.handoff.archived)
+        archived = await self._store.handoff.archived()
         if archived is None:
             return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
         if archived.store_id != await self._store.identity():
@@ -216,7 +216,7 @@ class Pruning:
             if archived is not None and not await self._is_in_archive(archived, this):
                 return False
             began = time.monotonic()
-            with self._store.handoff.pruning_turn() as ours:
+            async with self._store.handoff.pruning_turn() as ours:
                 if not ours:  # a run has begun to read
                     return True
                 deleted = await self._store.prune(surplus, deletable)
@@ -238,7 +238,7 @@ class Pruning:
             if -_CLOCK_TOLERANCE_S <= age <= self._settings.archive_max_age_s:
                 return True
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(verified_at))
-            this.cause = f"the archive cannot be seen from here, and the compaction last looked at it at {moment}"
+            this.cause = f"the archive cannot be seen from here, and the compaction last checked it at {moment}"
             return False
         if time.monotonic() - this.looks.get(archived.day, -math.inf) < LOOK_LIFE_S:
             return True
@@ -268,7 +268,7 @@ class Pruning:
     def _say_why(self, this: _Round) -> None:
         cause = this.cause if this.waiting else ""
         if cause and cause != self.archive_problem:
-            log.error("pruning waits, the archive is not seen to be whole cause=%r", cause)
+            log.error("pruning waits, the archive is not known to be whole cause=%r", cause)
         elif self.archive_problem and not cause:
             log.info("pruning waits no longer, the archive is there")
         self.archive_problem = cause
@@ -313,7 +313,7 @@ class Pruning:
         with contextlib.suppress(StoreError):
             if await self._store.shrinks():
                 return
-            log.info("store keeps its size, free pages are used again, but not given back")
+            log.info("store does not shrink, free space is used again but not given back")
 
 
 def _retrieve(look: asyncio.Task[None]) -> None:

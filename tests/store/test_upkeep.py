@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.handoff.last_run import CompactionState
+from mailserver.handoff.last_upkeep import Task
 from mailserver.store.interface import ReceptionDay, Store, StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import ENGINES, EVERYTHING, Engine, found
@@ -149,8 +151,9 @@ async def test_moment_that_was_written_last_is_kept(engine: Engine, moments: lis
 
 
 async def test_store_that_was_never_archived_has_no_record(store: Store) -> None:
-    assert store.handoff.archived() is None
-    assert not store.handoff.is_being_compacted()
-    assert store.handoff.last_run()[1] is None
-    with store.handoff.pruning_turn() as ours:
+    assert await store.handoff.archived() is None
+    assert not await store.handoff.is_being_compacted()
+    assert await store.handoff.last_run() == (CompactionState.NEVER, None)
+    assert [await store.handoff.last_upkeep(task) for task in Task] == [(CompactionState.NEVER, None)] * len(Task)
+    async with store.handoff.pruning_turn() as ours:
         assert ours

@@ -238,7 +238,7 @@ async def test_damaged_record_is_told_and_replaced(
     await machine.begin()
     await machine.service.save()
 
-    assert "record of the time begun anew" in caplog.text
+    assert "record of the time started anew" in caplog.text
     assert machine.record() == {"version": 1, "proven_at": NOW}
 
 
@@ -293,4 +293,4 @@ def test_clock_that_is_ahead_is_told_once_and_when_it_is_believed(
 
     machine.hear(agreeing=LEAST_ENVELOPES)
     machine.service.look()
-    assert caplog.records[-1].message == "clock is believed, ages go by it"
+    assert caplog.records[-1].message == "clock is believed, pruning goes by it"

@@ -211,7 +211,7 @@ def _identify(connection: sqlite3.Connection, path: Path) -> None:
     try:
         adopt_archived(path, identity)
     except ArchivedError as error:  # pruning then waits for the next run of the compaction
-        log.warning("record of the compaction not taken over error=%r", str(error))
+        log.warning("record of the compaction not adopted error=%r", str(error))
     connection.execute("INSERT INTO identity VALUES (?)", (identity,))
     log.info("store restored from a backup identity=%s", identity)
 

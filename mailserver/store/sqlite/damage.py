@@ -46,7 +46,7 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> str:
         if shutil.disk_usage(path.parent).free < _FULL_BYTES:
             return f"{error}: the disk is full"
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
-        return f"{error}: look after the disk"
+        return f"{error}: check the disk"
     return str(error)
 
 
@@ -72,7 +72,7 @@ def look_at_files(path: Path) -> bytes | None:
     except FileNotFoundError:
         if has_content(log_path):
             raise StoreError(
-                f"{path} is not there, but its log {log_path} is: put it back, or move that away"
+                f"{path} is not there, but its log {log_path} is: put it back, or move the log away"
             ) from None
         return None
     if header and header[: len(SQLITE_MAGIC)] != SQLITE_MAGIC:

@@ -11,11 +11,11 @@ Beside the store file and named after it:
 The kernel drops a lock with its process. Standard library only: the compaction imports this module.
 """
 
+import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -294,27 +294,29 @@ def upkeep_lock_file(store: Path, task: Task) -> Path:
 
 
 class SqliteHandoff:
-    """A `store.interface.Handoff`: the files beside one store."""
+    """A `store.interface.Handoff`: the files beside one store, read in a thread."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
 
-    def archived(self) -> Archived | None:
+    async def archived(self) -> Archived | None:
         """What is in the archive."""
-        return read_archived(self._store)
+        return await asyncio.to_thread(read_archived, self._store)
 
-    def is_being_compacted(self) -> bool:
+    async def is_being_compacted(self) -> bool:
         """Whether a run of the compaction is reading the store."""
-        return compaction_running(self._store)
+        return await asyncio.to_thread(compaction_running, self._store)
 
-    def pruning_turn(self) -> AbstractContextManager[bool]:
-        """Keep a run of the compaction from starting while a batch is deleted."""
-        return pruning_turn(self._store)
+    @contextlib.asynccontextmanager
+    async def pruning_turn(self) -> AsyncIterator[bool]:
+        """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way."""
+        with pruning_turn(self._store) as ours:  # not in a thread: it takes microseconds
+            yield ours
 
-    def last_run(self) -> tuple[CompactionState, Compaction | None]:
+    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
         """The state of the last run of the compaction, and its record."""
-        return last_run(self._store)
+        return await asyncio.to_thread(last_run, self._store)
 
-    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
         """The state of the last merge, or verification, and its record."""
-        return last_upkeep(self._store, task)
+        return await asyncio.to_thread(last_upkeep, self._store, task)

@@ -38,7 +38,7 @@ class Presence:
             if changed:
                 what = ", ".join(f"{name} {'was removed' if now is None else 'was replaced'}" for name, now in changed)
                 self._lost = (
-                    f"{what}: what was stored is in files that end with this process; "
+                    f"{what}: what was stored is only in files that vanish with this process; "
                     "docs/operating/recipes.md says how to copy them"
                 )
         return self._lost

@@ -147,5 +147,5 @@ async def test_damaged_record_is_left_and_the_store_opens(
     archived_file(target).write_text("{")
 
     assert await identity_after_a_start(target)
-    assert "record of the compaction not taken over" in caplog.text
+    assert "record of the compaction not adopted" in caplog.text
     assert archived_file(target).read_text() == "{"

@@ -17,7 +17,7 @@ class Kind(Enum):
     """What is damaged. The value says what to do."""
 
     PAGES = (
-        "pages of the file are damaged. Look after the disk first. Stop the mailserver, keep a copy of the folder, and "
+        "pages of the file are damaged. Check the disk first. Stop the mailserver, keep a copy of the folder, and "
         "run waku-mailserver salvage: it saves what is left; or restore a backup"
     )
     LOG = (
@@ -26,21 +26,21 @@ class Kind(Enum):
     )
     INDEX = (
         "an index does not fit its table: requests miss envelopes. Stop the mailserver, and run waku-mailserver "
-        "salvage: it makes the indexes anew"
+        "salvage: it rebuilds the indexes"
     )
-    SCHEMA = "the store is not as this program makes it. Who has changed it? Restore a backup"
+    SCHEMA = "the store is not as this program makes it: somebody has changed it. Restore a backup"
     ROW = (
-        "rows are damaged: clients would get something else than was stored. Look after the disk. Stop the mailserver, "
+        "rows are damaged: clients would not get what was stored. Check the disk. Stop the mailserver, "
         "and run waku-mailserver salvage, which sets them aside; then fetch them again (waku-mailserver sync), or "
         "restore a backup"
     )
     COUNTS = (
         "what the store says of its days is wrong. Stop the mailserver, and run waku-mailserver salvage: it counts "
-        "them anew"
+        "them again"
     )
     RECORD = (
-        "a record of the compaction is of no use, and pruning or reports wait for it: delete it, and the next run "
-        "writes it anew"
+        "a record of the compaction is unusable, and pruning or reports wait for it: delete it, and the next run "
+        "writes a new one"
     )
 
 
