@@ -14,7 +14,6 @@ from mailserver.catchup.page_rules import (
     Judge,
     Lie,
     PageBuffer,
-    Place,
     SourceLies,
     Walk,
     Wrong,
@@ -22,6 +21,7 @@ from mailserver.catchup.page_rules import (
 )
 from mailserver.catchup.ranges import OVERLAP_S, Range
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor
+from mailserver.store.interface import Place
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES, Requirements
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, mine
