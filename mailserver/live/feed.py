@@ -19,7 +19,7 @@ MAX_FEED_BYTES = 16 * 1024 * 1024
 class LiveEnvelope:
     """An accepted envelope on its way to whoever wants it."""
 
-    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "source")
+    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "subnet")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class LiveEnvelope:
         envelope_hash: EnvelopeHash,
         sighting: Sighting | None = None,
         *,
-        source: bytes | None = None,
+        subnet: bytes | None = None,
         ahead: int = 0,
         is_own: bool = False,
         is_p2p: bool = False,
@@ -36,7 +36,7 @@ class LiveEnvelope:
 
         Args:
             sighting: which peers have it; if not given, none do.
-            source: the subnet that it came from first; None if it was made here.
+            subnet: the one that it came from first; None if it was made here.
             ahead: seconds by which it was created after our now, as `Envelope.pow` counts them.
             is_own: it was made here.
             is_p2p: it came outside gossip, from a trusted peer. It is for filters that allow that, and never relayed.
@@ -44,7 +44,7 @@ class LiveEnvelope:
         self.envelope = envelope
         self.hash = envelope_hash
         self.sighting = Sighting() if sighting is None else sighting
-        self.source = source
+        self.subnet = subnet
         self.is_own = is_own
         self.is_p2p = is_p2p
         self._ahead = ahead

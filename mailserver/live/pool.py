@@ -29,7 +29,7 @@ memory."""
 class Bundle:
     """Envelopes, at least one, that go out together.
 
-    `bytes`: their length. `memory`: how much memory those of each source take.
+    `bytes`: their length. `memory`: how much memory those of each subnet take.
     """
 
     __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
@@ -41,7 +41,7 @@ class Bundle:
         self.last_expiry = max(live.envelope.expiry for live in envelopes)
         self.memory: Counter[bytes | None] = Counter()
         for live in envelopes:
-            self.memory[live.source] += memory_of(live)
+            self.memory[live.subnet] += memory_of(live)
         self._masks: dict[Topic, int] | None = None
 
     def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
@@ -64,9 +64,9 @@ class Bundle:
             if peer not in live.sighting.peers and live.envelope.expiry >= now and (not min_pow or live.pow >= min_pow)
         ]
 
-    def without(self, sources: Container[bytes | None]) -> "Bundle | None":
-        """The same bundle without what these sources have sent; None if nothing is left."""
-        left = [live for live in self.envelopes if live.source not in sources]
+    def without(self, subnets: Container[bytes | None]) -> "Bundle | None":
+        """The same bundle without what these subnets have sent; None if nothing is left."""
+        left = [live for live in self.envelopes if live.subnet not in subnets]
         return Bundle(left, self.number) if left else None
 
     def _masks_of_topics(self) -> dict[Topic, int]:
@@ -118,14 +118,14 @@ class Pool:
             self._shed(_fair_losses(memory, excess))
 
     def _shed(self, losses: dict[bytes | None, int]) -> None:
-        """Drop the oldest envelopes of these sources, at least so many bytes of each."""
+        """Drop the oldest envelopes of these subnets, at least so many bytes of each."""
         kept: list[Bundle] = []
         for bundle in self._bundles:
             losing = losses.keys() & bundle.memory.keys()
-            for source in losing:
-                losses[source] -= bundle.memory[source]
-                if losses[source] <= 0:
-                    del losses[source]
+            for subnet in losing:
+                losses[subnet] -= bundle.memory[subnet]
+                if losses[subnet] <= 0:
+                    del losses[subnet]
             left = bundle.without(losing) if losing else bundle
             if left is not None:
                 kept.append(left)
@@ -144,13 +144,13 @@ def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator
 
 
 def _fair_losses(memory: Counter[bytes | None], excess: int) -> dict[bytes | None, int]:
-    """How many bytes each source must lose so that `excess` bytes go, and always from the sources with the most."""
+    """How many bytes each subnet must lose so that `excess` bytes go, and always from the subnets with the most."""
     largest = memory.most_common()
     rest = excess  # what must still go after the `count` largest are brought down to the size of the next one
     for count, (_, size) in enumerate(largest, start=1):
         following = largest[count][1] if count < len(largest) else 0
         if rest <= count * (size - following):
             level = size - -(-rest // count)
-            return {source: size - level for source, size in largest[:count] if size > level}
+            return {subnet: size - level for subnet, size in largest[:count] if size > level}
         rest -= count * (size - following)
     return dict(largest)

@@ -18,8 +18,8 @@ from mailserver.net import connection as connection_module
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope
-from tests.catchup.servers import DAY, raws, row, settings_for, stored_raws
-from tests.mailservers import NOW, Clock
+from tests.catchup.servers import DAY, raws, settings_for, stored_raws
+from tests.mailservers import NOW, Clock, stored
 from tests.store.samples import assert_counts_are_right
 from tests.waiting import DEADLINE_S, until
 
@@ -53,7 +53,7 @@ async def catching_up(
     settings = replace(settings or settings_for(), sources=sources)
     async with open_store(folder / STORE_FILE) as store:
         if held:
-            await store.put([row(envelope, NOW - DAY) for envelope in held])
+            await store.put([stored(envelope, NOW - DAY) for envelope in held])
         catchup = Catchup(store, folder, settings, clock or Clock())
         if wanted is not None:
             await catchup.add(*wanted)

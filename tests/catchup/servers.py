@@ -17,7 +17,6 @@ from mailserver.codec.keys import Enode
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.rlpx.handshake import Recipient
-from mailserver.store.interface import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
@@ -54,11 +53,6 @@ THREE_DAYS = make_envelopes(250, step_s=1000)
 
 SMALL = 20
 """Envelopes in a page of an archive that gives few at once."""
-
-
-def row(envelope: Envelope, received: int = NOW) -> NewEnvelope:
-    """The row of an envelope."""
-    return NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw)
 
 
 def raws(envelopes: Iterable[Envelope]) -> list[bytes]:

@@ -18,9 +18,9 @@ from mailserver.errors import StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.catchup.running import WHOLE, assert_stored, catching_up, settled, state_of
-from tests.catchup.servers import DAY, SMALL, THREE_DAYS, Archive, row, serving, settings_for
+from tests.catchup.servers import DAY, SMALL, THREE_DAYS, Archive, serving, settings_for
 from tests.catchup.starts import asked_since, lines, nobody, start
-from tests.mailservers import NOW, Clock, fill, make_envelope
+from tests.mailservers import NOW, Clock, fill, make_envelope, stored
 from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick")]
@@ -97,7 +97,7 @@ async def test_nothing_to_do_is_settled_at_once_and_leaves_no_file(tmp_path: Pat
 
 async def receive_live(folder: Path) -> None:
     async with open_store(folder / STORE_FILE) as store:
-        await store.put([row(THREE_DAYS[0])])
+        await store.put([stored(THREE_DAYS[0])])
 
 
 # What was missed
@@ -118,7 +118,7 @@ async def test_all_since_the_last_reception_is_asked_for(tmp_path: Path) -> None
 async def test_rows_from_the_future_hide_no_downtime(tmp_path: Path) -> None:
     """Our clock was ahead once."""
     async with open_store(tmp_path / STORE_FILE) as store:
-        await store.put([row(THREE_DAYS[200], NOW - 2 * DAY), row(THREE_DAYS[0], NOW + 1000 * DAY)])
+        await store.put([stored(THREE_DAYS[200], NOW - 2 * DAY), stored(THREE_DAYS[0], NOW + 1000 * DAY)])
 
     await start(tmp_path, nobody(1))
 
@@ -163,7 +163,7 @@ async def test_start_without_sources_hides_no_downtime(tmp_path: Path) -> None:
 async def test_command_between_hides_no_downtime(tmp_path: Path) -> None:
     async with serving(Archive(THREE_DAYS)) as server:
         async with open_store(tmp_path / STORE_FILE) as store:
-            await store.put([row(THREE_DAYS[200], NOW - 2 * DAY)])
+            await store.put([stored(THREE_DAYS[200], NOW - 2 * DAY)])
             await run_once(store, tmp_path, settings_for(server.enode), NOW - 5000, NOW, clock=Clock())
             assert (await store.stats()).envelopes == 7
         await start(tmp_path, nobody(1))
