@@ -20,7 +20,7 @@ from mailserver.waku.topics import parse_topic
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_ADMISSION_DEFAULTS = AdmissionLimits()  # the reasons for these defaults are there
+_ADMISSION_DEFAULTS = AdmissionLimits()  # which gives the reasons for these defaults
 
 _MAPPED_BITS = 96
 _MAPPED = IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
