@@ -45,7 +45,9 @@ class Config:
         "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"
     )
     password: str = _setting(
-        "status-offline-inbox", "password that history requests are sealed with; clients know the default", secret=True
+        "status-offline-inbox",
+        "password that history requests are sealed with; not a secret: all clients know the default",
+        secret=True,
     )
     min_pow: float = _setting(
         0.000002, "lowest proof of work to accept in an envelope; clients expect 0.000002 or less", reloadable=True
@@ -119,7 +121,7 @@ class Config:
     )
     peer_request_limits: tuple[int, ...] = _setting(
         tuple(map(int, astuple(PEER_REQUEST_LIMITS))),
-        "of one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
+        "for one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
         reloadable=True,
     )
     address_request_limits: tuple[int, ...] = _setting(
