@@ -60,7 +60,7 @@ class Config:
     light_node: bool = _setting(False, "do not relay what peers send, but still store it and answer requests")
     static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)
     trusted_peers: tuple[str, ...] = _setting(
-        (), "enode URLs of mailservers whose history to accept; missed envelopes are fetched from them", reloadable=True
+        (), "enode URLs of mailservers to accept history from; missed envelopes are fetched from them", reloadable=True
     )
     sync_days: float = _setting(
         30.0, "how many days back to fetch missed envelopes from trusted peers; 0: do not fetch"
@@ -156,8 +156,8 @@ class Config:
     )
     archive_max_age_hours: float = _setting(
         48.0,
-        "if the archive cannot be seen from here: how old the compaction's last look at it may be, in hours, "
-        "to delete what it saw",
+        "if the archive cannot be seen from here: for how many hours after the compaction last saw it envelopes may be "
+        "deleted",
         reloadable=True,
     )
     archive_before_prune: bool = _setting(
