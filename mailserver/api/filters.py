@@ -343,7 +343,7 @@ class Filters:
         if message is None or (criteria.signer is not None and message.opened.signer != criteria.signer):
             return
         taker.put(message)
-        while self._usage.bytes > self._limits.all_bytes:
+        while self.queued_bytes > self._limits.all_bytes:
             max(self._filters.values(), key=lambda filter_: filter_.queued_bytes).drop()
 
     def _expire(self) -> None:

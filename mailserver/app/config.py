@@ -20,7 +20,7 @@ from mailserver.waku.topics import parse_topic
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_ADMISSION_DEFAULTS = AdmissionLimits()  # the reasons for these defaults are there
+_ADMISSION_DEFAULTS = AdmissionLimits()  # which gives the reasons for these defaults
 
 _MAPPED_BITS = 96
 _MAPPED = IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
@@ -45,7 +45,9 @@ class Config:
         "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"
     )
     password: str = _setting(
-        "status-offline-inbox", "password that history requests are sealed with; clients know the default", secret=True
+        "status-offline-inbox",
+        "password that history requests are sealed with; not a secret: all clients know the default",
+        secret=True,
     )
     min_pow: float = _setting(
         0.000002, "lowest proof of work to accept in an envelope; clients expect 0.000002 or less", reloadable=True
@@ -58,7 +60,7 @@ class Config:
     light_node: bool = _setting(False, "do not relay what peers send, but still store it and answer requests")
     static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)
     trusted_peers: tuple[str, ...] = _setting(
-        (), "enode URLs of mailservers whose history to accept; missed envelopes are fetched from them", reloadable=True
+        (), "enode URLs of mailservers to accept history from; missed envelopes are fetched from them", reloadable=True
     )
     sync_days: float = _setting(
         30.0, "how many days back to fetch missed envelopes from trusted peers; 0: do not fetch"
@@ -119,7 +121,7 @@ class Config:
     )
     peer_request_limits: tuple[int, ...] = _setting(
         tuple(map(int, astuple(PEER_REQUEST_LIMITS))),
-        "of one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
+        "for one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
         reloadable=True,
     )
     address_request_limits: tuple[int, ...] = _setting(
@@ -154,8 +156,8 @@ class Config:
     )
     archive_max_age_hours: float = _setting(
         48.0,
-        "if the archive cannot be seen from here: how old the compaction's last look at it may be, in hours, "
-        "to delete what it saw",
+        "if the archive cannot be seen from here: for how many hours after the compaction last saw it envelopes may be "
+        "deleted",
         reloadable=True,
     )
     archive_before_prune: bool = _setting(

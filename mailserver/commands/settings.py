@@ -22,12 +22,19 @@ def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
         flag = "--" + setting.name.replace("_", "-")
         help_text = setting.metadata["help"].replace("%", "%%")
         if setting.default not in ("", ()):  # for these, the help text itself says what the default means
-            default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
-            help_text += f" (default: {number_text(default) if isinstance(default, float) else default})"
+            help_text += f" (default: {_as_text(setting.default)})"
         if setting.type is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:
             parser.add_argument(flag, metavar=str(setting.name).upper(), help=help_text)
+
+
+def _as_text(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return number_text(default) if isinstance(default, float) else str(default)
 
 
 def add_node(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -34,6 +35,15 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def run_into(out: BinaryIO, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that writes to this file."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments], stdout=out, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert_no_traceback(done.stderr)
+    return done
+
+
 def test_reader_that_has_seen_enough_is_no_error_worth_a_word(archive: Daemon) -> None:
     command = '"$0" -m mailserver request "$1" --format raw --all | head -1; exit "${PIPESTATUS[0]}"'
 
@@ -49,16 +59,8 @@ def test_reader_that_is_gone_before_the_first_line_is_no_error_worth_a_word(arch
         os.close(reading)
 
         with os.fdopen(writing, "wb") as nobody:
-            done = subprocess.run(
-                [*PROGRAM, *arguments],
-                stdout=nobody,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
+            done = run_into(nobody, *arguments)
 
-        assert_no_traceback(done.stderr)
         assert done.returncode == 1
 
 
@@ -70,16 +72,8 @@ def test_output_that_cannot_be_written_is_one_line(command: str, archive: Daemon
     arguments = [str(archive.enode)] if command == "request" else ["--data-dir", str(archive.data_dir)]
 
     with full.open("wb") as out:
-        done = subprocess.run(
-            [*PROGRAM, command, *arguments],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = run_into(out, command, *arguments)
 
-    assert_no_traceback(done.stderr)
     assert_fails(done, 1, "cannot write the output: No space left on device\n")
 
 
