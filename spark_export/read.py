@@ -2,8 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from pyspark.sql import functions as F
 
 from mailserver.archive.archive import Archive, existing_layout
 from mailserver.archive.layout import Layout
-from mailserver.archive.manifest import PeriodRecord
-from mailserver.archive.paths import SNAPSHOTS, directory_of, snapshot_of
+from mailserver.archive.selection import Part, select_parts
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.load import read_periods
 from spark_export.schema import ENVELOPES
@@ -45,8 +45,7 @@ def read_archive(
     first, last = _seconds(start), _seconds(end)
     archive = Archive(open_storage(spark, str(path)))
     layout = existing_layout(archive)
-    records = [record for record in archive.records().values() if _may_hold(record, first, last)]
-    frame = _frame(spark, archive, layout, records, wanted)
+    frame = _frame(spark, archive, layout, select_parts(archive, layout, start=first, end=last, topics=wanted))
     if wanted is not None:
         frame = frame.where(F.col("topic").isin(wanted))
     if first is not None:
@@ -57,47 +56,17 @@ def read_archive(
     return frame.withColumn("date", received_on)
 
 
-def _frame(
-    spark: SparkSession, archive: Archive, layout: Layout, records: list[PeriodRecord], topics: list[str] | None
-) -> DataFrame:
-    parts = []
-    for held in (True, False):  # of some, files have second names, which stay; see `mailserver.archive.paths`
-        directories = [
-            directory
-            for record in records
-            if _has_snapshot(archive, record) is held
-            for directory in _directories(layout, record, snapshot_of(record) if held else None, topics)
-        ]
-        if directories:
-            base = f"{archive.url}/{SNAPSHOTS}" if held else archive.url
-            paths = [f"{archive.url}/{directory}" for directory in directories]
-            parts.append(read_periods(spark, layout, base, paths).select(*ENVELOPES.fieldNames()))
-    if not parts:
-        return spark.createDataFrame([], ENVELOPES)
-    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-
-
-def _has_snapshot(archive: Archive, record: PeriodRecord) -> bool:
-    """Whether a period's second names are there: a copy of the archive may do without."""
-    return record.snapshot and bool(archive.files.names(snapshot_of(record)))
-
-
-def _directories(layout: Layout, record: PeriodRecord, snapshot: str | None, topics: list[str] | None) -> list[str]:
-    """The directories of a period that may hold one of the topics."""
-    top = snapshot or directory_of(record.period)
-    there = {file.path.partition("/")[0] for file in record.files}
-    if topics is not None:
-        there &= {f"{layout.column}={layout.value(topic)}" for topic in topics}
-    return [f"{top}/{name}" for name in sorted(there)]
-
-
-def _may_hold(record: PeriodRecord, first: int | None, last: int | None) -> bool:
-    """Whether a period may hold something created from `first` on and before `last`."""
-    return any(
-        (first is None or first <= day.created_max) and (last is None or day.created_min < last)
-        for day in record.days.values()
-        if day.fingerprint.rows
-    )
+def _frame(spark: SparkSession, archive: Archive, layout: Layout, parts: Sequence[Part]) -> DataFrame:
+    frames = [
+        read_periods(
+            spark,
+            layout,
+            f"{archive.url}/{part.base}" if part.base else archive.url,
+            [f"{archive.url}/{directory}" for directory in part.directories],
+        ).select(*ENVELOPES.fieldNames())
+        for part in parts
+    ]
+    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], ENVELOPES)
 
 
 def _topic(topic: Any) -> str:
