@@ -23,7 +23,7 @@ from mailserver.mail.request import Cursor, RequestId
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import GoesOn, Page, Payer, Query, Raws
 from mailserver.store.sqlite import search as search_module
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_U32, Envelope, EnvelopeHash, mine
@@ -332,13 +332,13 @@ async def test_tiny_envelopes_with_long_ones_between_are_not_looked_at_again_and
     await fill(desk.store, envelopes)
     large = desk.with_settings(replace(SETTINGS, max_limit=1000))
     looked_at: list[int] = []
-    read_some = Finder.read
+    read_some = RowReader.read
 
-    async def counted(finder: Finder, seqs: Sequence[int], max_bytes: int) -> Raws:
+    async def counted(reader: RowReader, seqs: Sequence[int], max_bytes: int) -> Raws:
         looked_at.append(len(seqs))
-        return await read_some(finder, seqs, max_bytes)
+        return await read_some(reader, seqs, max_bytes)
 
-    monkeypatch.setattr(Finder, "read", counted)
+    monkeypatch.setattr(RowReader, "read", counted)
 
     await large.answer(sealed_request(deployed_fields()).raw)
 
@@ -353,7 +353,7 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
     gate = asyncio.Event()
     read: list[int] = []
-    read_some = Finder.read
+    read_some = RowReader.read
 
     class Slow(Client):
         async def turn(self, size: int) -> None:
@@ -361,11 +361,11 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
             if self.sent:
                 await gate.wait()
 
-    async def counted(finder: Finder, seqs: Sequence[int], max_bytes: int) -> Raws:
+    async def counted(reader: RowReader, seqs: Sequence[int], max_bytes: int) -> Raws:
         read.append(len(seqs))
-        return await read_some(finder, seqs, max_bytes)
+        return await read_some(reader, seqs, max_bytes)
 
-    monkeypatch.setattr(Finder, "read", counted)
+    monkeypatch.setattr(RowReader, "read", counted)
     slow = Slow()
     answering = asyncio.create_task(desk.delivery.answer(sealed_request(deployed_fields()).raw, slow, desk.requester))
     await until(lambda: len(slow.turns) == 2)

@@ -53,7 +53,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Records(Generic[_T]):
-    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files."""
+    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files; `max_bytes`: what is longer
+    is not written."""
 
     what: str
     version: int
@@ -61,14 +62,15 @@ class _Records(Generic[_T]):
     encode: Callable[[_T], dict[str, object]]
     decode: Callable[[Record], _T]
     mode: int = PRIVATE_FILE
+    max_bytes: int | None = None
 
     def read(self, file: Path) -> _T | None:
         return read_record(file, self.decode, version=self.version, what=self.what, error=self.error)
 
     def write(self, file: Path, value: _T) -> None:
         text = json.dumps(self.encode(value), indent=1) + "\n"
-        if len(text) > MAX_RECORD_BYTES:  # nobody would read it
-            raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
+        if self.max_bytes is not None and len(text) > self.max_bytes:
+            raise ValueError(f"the record would have {len(text)} bytes, more than {self.max_bytes}")
         write_atomically(file, text, self.mode)
 
 
@@ -85,6 +87,7 @@ _COMPACTION = _Records(
     error=CompactionRecordError,
     encode=encode_compaction,
     decode=decode_compaction,
+    max_bytes=MAX_RECORD_BYTES,  # its report and its lists grow; a longer record would not be read
 )
 _UPKEEP = {
     task: _Records(
@@ -118,7 +121,6 @@ def write_archived(store: Path, archived: Archived) -> None:
 
     Raises:
         OSError: it cannot be written.
-        ValueError: it would have more than MAX_RECORD_BYTES.
     """
     _ARCHIVED.write(archived_file(store), archived)
 
@@ -254,7 +256,6 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
 
     Raises:
         OSError: it cannot be written.
-        ValueError: it would have more than MAX_RECORD_BYTES.
     """
     _UPKEEP[task].write(upkeep_file(store, task), upkeep)
 

@@ -3,18 +3,18 @@
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import Place, Raws
 from mailserver.store.sqlite.keys import Found
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader import RowReader
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class SqlitePage:
     """A `store.interface.Page`. It keeps only row numbers: a client that does not read on occupies little memory."""
 
-    __slots__ = ("_at", "_end", "_finder", "_last", "_last_hash", "_seqs", "ended_early")
+    __slots__ = ("_at", "_end", "_last", "_last_hash", "_reader", "_seqs", "ended_early")
 
-    def __init__(self, finder: Finder, found: Found) -> None:
-        """Take what was found, and the finder that reads it for its payer."""
-        self._finder = finder
+    def __init__(self, found: Found, reader: RowReader) -> None:
+        """Take what was found, and what reads it for its payer."""
+        self._reader = reader
         self._seqs = found.keys.seqs
         self._at = 0
         self._end = found.end
@@ -53,7 +53,7 @@ class SqlitePage:
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
-        raws = await self._finder.read(self._seqs[self._at : self._at + count], max_bytes)
+        raws = await self._reader.read(self._seqs[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
             self._last, self._last_hash = raws.last, None

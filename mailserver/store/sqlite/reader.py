@@ -1,14 +1,13 @@
-"""Reading the store: what a search finds (`store.sqlite.search`), envelopes by their rows, and which are present."""
+"""Reading rows that are known: the envelopes that a search has found (`store.sqlite.search`), and which are present."""
 
 import json
 from collections.abc import Sequence
 
-from mailserver.store.interface import GoesOn, Query, Raws, always
+from mailserver.store.interface import Raws
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import SLOTS, Found, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.keys import SLOTS, numbers, packed_bytes, packed_numbers, pieces, slots_for
 from mailserver.store.sqlite.lookups import Connection
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import Search
 
 
 def _present(slots: int) -> str:
@@ -37,19 +36,11 @@ _SPREAD = 16
 So even if all are that long, no more than so many times the wanted bytes are read in vain."""
 
 
-class Finder:
-    """Answers queries by short statements, whatever the query is and whatever the store holds."""
+class RowReader:
+    """Reads rows by short statements, however many are asked for and whatever the store holds."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
-        """Find the first `limit` matches.
-
-        Args:
-            goes_on: whether to go on after so much work. If not, a page by bloom filter ends early.
-        """
-        return await Search(self._connection, query, limit, goes_on).page()
 
     async def read(self, seqs: Sequence[int], max_bytes: int) -> Raws:
         """Read the first of these rows: at least one, and more as long as all of them fit into `max_bytes`.

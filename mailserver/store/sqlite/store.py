@@ -26,9 +26,10 @@ from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.store.sqlite.search import Search
 from mailserver.store.sqlite.time_record import SqliteTimeRecord
 from mailserver.store.sqlite.unopened import BYTES_IN_USE
 from mailserver.store.sqlite.wal import wal_file
@@ -48,7 +49,7 @@ class SqliteStore:
         self._writer = writer
         self._failures = failures
         self._readers = readers
-        self._finder = Finder(PaidReader(readers))
+        self._rows = RowReader(PaidReader(readers))
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk."""
@@ -84,13 +85,14 @@ class SqliteStore:
 
     async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> SqlitePage:
         """Find the first `limit` matches, newest first."""
-        finder = Finder(PaidReader(self._readers, payer))
-        return SqlitePage(finder, await finder.find(query, limit, goes_on))
+        readers = PaidReader(self._readers, payer)
+        found = await Search(readers, query, limit, goes_on).page()
+        return SqlitePage(found, RowReader(readers))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store."""
         places = [(envelope.created, envelope.hash[:HASH_PREFIX_BYTES]) for envelope in envelopes]
-        present = await self._finder.present(places)
+        present = await self._rows.present(places)
         return [envelope for envelope, place in zip(envelopes, places, strict=True) if place not in present]
 
     async def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.reader beside a model in plain Python, on stores made by plain SQL: keys, rows and costs."""
+"""mailserver.store.sqlite.search and reader beside a model in plain Python, on stores that plain SQL has made."""
 
 import random
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mailserver.store.interface import NewEnvelope, Query, Raws
 from mailserver.store.sqlite.keys import Found, Key
-from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -44,25 +43,25 @@ ALMOST_FULL = Interest(bloom=b"\xfe" + b"\xff" * 63)
 
 
 async def assert_finds_what_the_model_finds(
-    finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int
+    statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int
 ) -> None:
     """One page, and then all pages by following cursors."""
     expected = answer(envelopes, query)
 
-    page = await finder.find(query, limit)
+    page = await statements.find(query, limit)
 
     assert places(page) == stored_places(expected[:limit])
     assert page.more == (len(expected) > limit)
 
 
-async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
+async def pages_of(statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
     """Every page of an answer; the cursor after each is the last envelope's place, with its whole hash."""
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
-    pages = [await finder.find(query, limit)]
+    pages = [await statements.find(query, limit)]
     while pages[-1].more and len(pages) <= len(envelopes):
         last = pages[-1].keys.last
         pages.append(
-            await finder.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
+            await statements.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
         )
     return pages
 
@@ -70,7 +69,7 @@ async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Quer
 async def test_key_names_place_and_row(made: Made) -> None:
     envelopes = new_envelopes(2)
 
-    page = await made(envelopes).finder.find(Query(*EVER, FULL), 10)
+    page = await made(envelopes).find(Query(*EVER, FULL), 10)
 
     assert [*page.keys] == [
         Key(envelopes[1].created, envelopes[1].hash[:16], 2),
@@ -101,10 +100,10 @@ async def test_any_number_of_topics_is_looked_up(made: Made, wanted: int) -> Non
     topics = many_topics(700)
     envelopes = busy_store(rng, topics, days=4, count=1500)
     interest = Interest(topics=frozenset(rng.sample(topics, wanted)))
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
     for limit in (1, 50, 5000):
-        await assert_finds_what_the_model_finds(finder, envelopes, Query(*EVER, interest), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, interest), limit)
 
 
 async def test_any_number_of_topics_in_a_bloom_is_looked_up(made: Made) -> None:
@@ -112,12 +111,12 @@ async def test_any_number_of_topics_in_a_bloom_is_looked_up(made: Made) -> None:
     topics = many_topics(1500)
     envelopes = busy_store(rng, topics, days=3, count=3000)
     interest = Interest(bloom=bloom_of(rng.sample(topics, 300)))
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
     matched = {envelope.topic for envelope in answer(envelopes, Query(*EVER, interest))}
     assert len(matched) > 2 * 256
     for limit in (1, 7, 300, 5000):
-        await assert_finds_what_the_model_finds(finder, envelopes, Query(*EVER, interest), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, interest), limit)
 
 
 async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time(made: Made) -> None:
@@ -129,7 +128,7 @@ async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time
     statements = made(envelopes)
 
     for limit in (1, 2500, 30_000):
-        await assert_finds_what_the_model_finds(statements.finder, envelopes, Query(*EVER, ALMOST_FULL), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, ALMOST_FULL), limit)
 
     assert any("envelopes_by_time" in sql for sql, _ in statements.run_so_far)
 
@@ -191,7 +190,7 @@ queries = st.tuples(
 )
 @example(envelopes=[], asked=[(EVER, ALMOST_FULL, None, 1)], most_topics=1, most_days=1, scanned=1)
 @settings(max_examples=80, phases=UNSHRUNK)
-async def test_finder_finds_what_the_model_finds(
+async def test_search_finds_what_the_model_finds(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
     asked: list[Any],
@@ -212,7 +211,7 @@ async def test_finder_finds_what_the_model_finds(
             if isinstance(cursor, int):
                 below = place(envelopes[cursor % len(envelopes)]) if envelopes else None
             query = Query(lower, upper, interest, below)
-            await assert_finds_what_the_model_finds(statements.finder, envelopes, query, limit)
+            await assert_finds_what_the_model_finds(statements, envelopes, query, limit)
 
 
 @given(envelopes=stores, interest=interests, limit=st.integers(1, 20), most_topics=st.sampled_from([1, 3, 20_000]))
@@ -231,7 +230,7 @@ async def test_pages_hold_each_envelope_once_and_in_order(
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
         patch.setattr("mailserver.store.sqlite.search.MAX_TOPICS", most_topics)
-        pages = await pages_of(statements.finder, envelopes, query, limit)
+        pages = await pages_of(statements, envelopes, query, limit)
 
     expected = answer(envelopes, query)
     assert [each for page in pages for each in places(page)] == stored_places(expected)
@@ -245,7 +244,7 @@ async def test_pages_hold_each_envelope_once_and_in_order(
 async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
     envelopes = [new_envelope(number, size=10 + number) for number in range(5)]
 
-    read = await made(envelopes).finder.read([4, 1, 5, 2], EVERY_BYTE)
+    read = await made(envelopes).reader.read([4, 1, 5, 2], EVERY_BYTE)
 
     assert read.sizes == [13, 10, 14, 11]
     assert read.split() == [envelopes[number].raw for number in (3, 0, 4, 1)]
@@ -253,7 +252,7 @@ async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
 
 
 async def test_of_nothing_nothing_is_read(made: Made) -> None:
-    assert await made(new_envelopes(1)).finder.read([], EVERY_BYTE) == Raws(b"", [])
+    assert await made(new_envelopes(1)).reader.read([], EVERY_BYTE) == Raws(b"", [])
 
 
 async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_path: Path) -> None:
@@ -263,8 +262,8 @@ async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_pat
     statements = Statements(path)
 
     with closing(statements.connection):
-        first = await statements.finder.read(range(1, 23), 1_200_000)
-        second = await statements.finder.read(range(2, 23), 1_200_000)
+        first = await statements.reader.read(range(1, 23), 1_200_000)
+        second = await statements.reader.read(range(2, 23), 1_200_000)
 
         assert first.split() == [usual.raw]
         assert second.split() == [long[0].raw]
@@ -275,7 +274,7 @@ async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_pat
 async def test_what_is_as_long_as_was_thought_is_read_together_however_long(made: Made) -> None:
     envelopes = [new_envelope(number, size=200_000) for number in range(10)]
 
-    read = await made(envelopes).finder.read(range(1, 7), 1_000_000)
+    read = await made(envelopes).reader.read(range(1, 7), 1_000_000)
 
     assert read.split() == [envelope.raw for envelope in envelopes[:5]]
 
@@ -289,7 +288,7 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
     with closing(statements.connection):
         change(path, "DELETE FROM envelopes WHERE seq IN (1, 3)")
 
-        read = await statements.finder.read([4, 3, 2, 1, 99], EVERY_BYTE)
+        read = await statements.reader.read([4, 3, 2, 1, 99], EVERY_BYTE)
         assert read.split() == [envelopes[3].raw, envelopes[1].raw]
         assert read.sizes == [30, 0, 30, 0, 0]
         assert read.last == envelopes[1].raw
@@ -298,14 +297,16 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
 async def test_envelope_that_is_asked_for_twice_is_read_twice(made: Made) -> None:
     envelopes = new_envelopes(1)
 
-    assert (await made(envelopes).finder.read([1, 1], EVERY_BYTE)).split() == [envelopes[0].raw] * 2
+    assert (await made(envelopes).reader.read([1, 1], EVERY_BYTE)).split() == [envelopes[0].raw] * 2
 
 
 async def test_a_thousand_envelopes_are_read_at_once(made: Made) -> None:
     envelopes = new_envelopes(1000)
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
-    assert (await finder.read(list(range(1, 1001)), EVERY_BYTE)).split() == [envelope.raw for envelope in envelopes]
+    assert (await statements.reader.read(list(range(1, 1001)), EVERY_BYTE)).split() == [
+        envelope.raw for envelope in envelopes
+    ]
 
 
 # What it costs
@@ -320,7 +321,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
         Interest(bloom=bloom_of([NEWS, SPORT])),
     ):
         statements.run_so_far.clear()
-        await statements.finder.find(Query(*EVER, interest, below=place_at(START + 2900, bytes(32))), 3)
+        await statements.find(Query(*EVER, interest, below=place_at(START + 2900, bytes(32))), 3)
 
         plans = [plan for plan in statements.plans() if "envelopes_by_topic" in plan]
         assert plans
@@ -335,7 +336,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
 async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32))), 3)
+    await statements.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32))), 3)
 
     (plan,) = statements.plans()
     assert (
@@ -348,7 +349,7 @@ async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> N
 async def test_days_are_searched_and_never_all_topics_scanned(made: Made) -> None:
     statements = made(new_envelopes(500))
 
-    await statements.finder.find(Query(START, START + DAY, Interest(bloom=bloom_of([NEWS]))), 3)
+    await statements.find(Query(START, START + DAY, Interest(bloom=bloom_of([NEWS]))), 3)
 
     days, topics, *_ = statements.plans()
     assert "SEARCH days USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in days
@@ -360,7 +361,7 @@ async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) 
     statements = made(envelopes)
     asked = [(envelope.created, envelope.hash[:16]) for envelope in envelopes]
 
-    assert await statements.finder.present(asked) == set(asked)
+    assert await statements.reader.present(asked) == set(asked)
 
     assert len(statements.run_so_far) == 2
     for plan in statements.plans():
@@ -371,7 +372,7 @@ async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) 
 async def test_envelopes_are_read_by_their_rows(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.read([3, 5], EVERY_BYTE)
+    await statements.reader.read([3, 5], EVERY_BYTE)
 
     for plan in statements.plans():
         assert "SEARCH e USING INTEGER PRIMARY KEY (rowid=?)" in plan
@@ -398,7 +399,7 @@ async def test_cost_of_a_page_does_not_grow_with_the_store(made: Made, interest:
     steps = []
     for envelopes in (wanted, wanted + others):
         statements = made(envelopes)
-        page = await statements.finder.find(query, 10)
+        page = await statements.find(query, 10)
         assert len(page.keys) == 10
         steps.append(statements.steps)
 
@@ -415,7 +416,7 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
     steps = []
     for below in (START + 5000, START + 50):
         statements.steps = 0
-        page = await statements.finder.find(Query(*EVER, interest, below=place_at(below, bytes(32))), 10)
+        page = await statements.find(Query(*EVER, interest, below=place_at(below, bytes(32))), 10)
         assert next(iter(page.keys)).created == below - 1
         steps.append(statements.steps)
 
@@ -424,10 +425,10 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
 
 async def test_hash_of_a_cursor_is_compared_by_its_stored_prefix(made: Made) -> None:
     envelope = new_envelope(1)._replace(hash=EnvelopeHash(b"\x80" * 32))
-    finder = made([envelope]).finder
+    statements = made([envelope])
 
-    same_prefix = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 16 + bytes(16))), 5)
-    above = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
+    same_prefix = await statements.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 16 + bytes(16))), 5)
+    above = await statements.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
 
     assert len(same_prefix.keys) == 0  # after a deletion a cursor has only the prefix, filled up with zeros
     assert len(above.keys) == 1
