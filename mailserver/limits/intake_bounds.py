@@ -70,6 +70,11 @@ class SharedMemory:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.used_bytes = 0
 
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits for memory."""
+        return bool(self._waiting)
+
     def enter_at_once(self, size: int, *, holds: bool) -> bool:
         """Take memory if there is any; return whether it was taken. `leave` gives it back.
 

@@ -1,8 +1,8 @@
 """One connection: pumps a Session and a WakuPeer over a socket; owns timeouts, draining and backpressure.
 
-The handler of its events is awaited before the next bytes are read: a handler that waits slows its peer, and
-nobody else. Answers that the peer does not read fill the write buffer; then nothing more is read from it either,
-and after WRITE_TIMEOUT_S it is dropped.
+What one read has brought is handed over together, and acted on before the next bytes are read: a receiver that waits
+slows its peer, and nobody else. Answers that the peer does not read fill the write buffer. Then nothing more is read
+from it either, and after WRITE_TIMEOUT_S it is dropped.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Turns, TurnShare
+from mailserver.net.inbound import Handler, Inbound, Packet, Receive, one_by_one
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.rlpx.events import (
@@ -52,16 +53,6 @@ HELD_POLL_S = 0.1
 """How often to ask again whether a peer is wanted while that is undecided."""
 
 _NO_OPTIONS = StatusOptions()
-
-Handler = Callable[[Event], Awaitable[None]]
-
-Before = Callable[[int, bytes], Awaitable[None]]
-"""Told of each packet, by its code and payload, before it is decoded; decoded it is once that returns."""
-
-Throttle = Callable[[int, float], float]
-"""Told of each packet's length in bytes and the monotonic time, says for how many seconds not to read on.
-
-It may raise RemoteProtocolError: the peer goes on over its limit."""
 
 
 @lru_cache(maxsize=4)
@@ -115,8 +106,6 @@ class Connection:
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
         self._flushing = False
-        self._throttle: Throttle | None = None
-        self._before: Before | None = None
         self.is_inbound = remote_id is None
         self.opened_at: float | None = None
         self.heard_at = self._loop.time()
@@ -182,16 +171,12 @@ class Connection:
         """How much was sent to it, or waits in the socket's buffer."""
         return self._pipe.sent_bytes
 
-    async def run(self, handler: Handler, throttle: Throttle | None = None, before: Before | None = None) -> None:
-        """Pump until the connection ends, then close the socket.
+    async def run(self, handler: Handler) -> None:
+        """Pump until the connection ends, then close the socket; the handler is awaited for each event of the peer."""
+        await self.pump(one_by_one(handler))
 
-        Args:
-            handler: awaited for each event of the peer.
-            throttle: asked for each packet and each message of the base protocol; None: no limit.
-            before: awaited before each packet is decoded; None: it is at once.
-        """
-        self._throttle = throttle
-        self._before = before
+    async def pump(self, receive: Receive) -> None:
+        """Pump until the connection ends, then close the socket; `receive` is awaited for what each read brings."""
         try:
             self._flush()
             self._arm_timer()
@@ -202,7 +187,7 @@ class Connection:
                     if not await self._pipe.rest(HELD_POLL_S):
                         self._session.receive_eof()
                     self._session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
-                await self._dispatch(handler)
+                await self._dispatch(receive)
                 await self._make_room()
                 if self._pipe.is_full:
                     self._session.pause_reading()  # its silence is ours: we do not read
@@ -221,7 +206,7 @@ class Connection:
                 if timer is not None:
                     timer.cancel()
             # What refers to this connection goes, or it would stay until cycles are looked for: after thousands of it.
-            self._timer = self._stuck_timer = self._throttle = self._before = None
+            self._timer = self._stuck_timer = None
             self._room.end()
             self._session.receive_eof()
             self._take_events()
@@ -330,86 +315,83 @@ class Connection:
         self.refused_bytes = self._room.long_bytes_due
         self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
-    async def _dispatch(self, handler: Handler) -> None:
+    async def _dispatch(self, receive: Receive) -> None:
         """Act on what the session has understood of the bytes read."""
+        inbound = Inbound(self._decode)
         for event in self._session.events():
             match event:
                 case MessageReceived(code=code, payload=payload):
-                    await self._on_packet(code, payload, handler)
+                    inbound.add(Packet(code, payload, len(payload)))
+                    continue
+                case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
+                    inbound.add(Packet(None, b"", size))
+                    continue
+            await self._hand_over(inbound, receive)
+            if self._closed is not None:  # by the peer, or by us because of what was handed over
+                break
+            match event:
                 case LongMessageReceived():
-                    await self._on_long_packet(event, handler)
+                    await self._on_long_message(event, inbound)
                 case MessageTooLong(size=size):
                     self.refused_bytes = size
-                case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
-                    await self._pause(size)
                 case Opened(client_id=client_id):
-                    self.client_id = client_id
-                    self.opened_at = self._loop.time()
-                    self._peer.opened(self.opened_at)
-                    self._rearm_timer()
-                    if self.is_open:  # it may have said goodbye in the same breath
-                        self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
+                    self._on_opened(client_id)
                 case Closed():
                     self._closed = event
-            if self._closed is not None:  # by the peer, or by us because of this packet
-                break
+        await self._hand_over(inbound, receive)
         self._take_events()
         self._flush()
 
-    async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
-        if self._before is not None:
+    def _on_opened(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.opened_at = self._loop.time()
+        self._peer.opened(self.opened_at)
+        self._rearm_timer()
+        if self.is_open:  # it may have said goodbye in the same breath
+            self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
+
+    async def _hand_over(self, inbound: Inbound, receive: Receive) -> None:
+        """Have packets acted on. Nothing is read meanwhile, nor while the peer is over its limit: TCP slows it down."""
+        while len(inbound) and self._closed is None:
             self._flush()  # it may take a while
             self._pause_reading()
-            await self._before(code, payload)
+            try:
+                seconds = await receive(inbound)
+            except RemoteProtocolError as error:
+                self.disconnect(error.reason, error.cause)
+                return
             self._resume_reading()
-        try:
-            event = self._peer.receive_packet(code, payload)
-        except RemoteProtocolError as error:
-            self._session.disconnect(error.reason, error.cause)
-            self._take_events()
-            return
+            if seconds > 0 and self._closed is None:
+                self._flush()  # a Pong, say: whoever is slowed must not take us for dead
+                self._session.pause_reading()
+                await self._pipe.rest(seconds)
+                self._session.resume_reading(self._loop.time())
+
+    def _decode(self, packet: Packet) -> Event:
+        """Decode a packet.
+
+        Raises:
+            RemoteProtocolError: it breaks a rule.
+        """
+        assert packet.code is not None
+        if isinstance(packet.payload, bytearray):
+            return self._peer.receive_long_packet(packet.code, packet.payload)
+        event = self._peer.receive_packet(packet.code, packet.payload)
         if isinstance(event, StatusReceived):
             self._ready.set()
-        self._flush()  # what the handler awaits may take a while
-        self._session.pause_reading()
-        await handler(event)
-        self._session.resume_reading(self._loop.time())
-        await self._pause(len(payload))
+        return event
 
-    async def _on_long_packet(self, message: LongMessageReceived, handler: Handler) -> None:
-        """Inflate a long packet in a thread, and have it acted on; nothing is read meanwhile."""
+    async def _on_long_message(self, message: LongMessageReceived, inbound: Inbound) -> None:
+        """Inflate a long packet in a thread; nothing is read meanwhile."""
         self._flush()
         self._pause_reading()
         try:
-            if message.is_compressed:
-                payload = await _inflated(message.data)
-            else:
-                payload = bytearray(message.data)
-            event = self._peer.receive_long_packet(message.code, payload)
+            payload = await _inflated(message.data) if message.is_compressed else bytearray(message.data)
         except DecodeError as error:
             self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
             return
-        except RemoteProtocolError as error:
-            self.disconnect(error.reason, error.cause)
-            return
-        await handler(event)
         self._resume_reading()
-        await self._pause(len(payload))
-
-    async def _pause(self, size: int) -> None:
-        """Count a message of so many bytes; read nothing while the peer is over its limit: TCP then slows it down."""
-        if self._throttle is None:
-            return
-        try:
-            seconds = self._throttle(size, self._loop.time())
-        except RemoteProtocolError as error:
-            self.disconnect(error.reason, error.cause)
-            return
-        if seconds > 0 and self._closed is None:
-            self._flush()  # a Pong, say: whoever is slowed must not take us for dead
-            self._session.pause_reading()
-            await self._pipe.rest(seconds)
-            self._session.resume_reading(self._loop.time())
+        inbound.add(Packet(message.code, payload, len(payload)))
 
     def _pause_reading(self) -> None:
         """Read nothing for a reason of ours, which must not count against the peer."""

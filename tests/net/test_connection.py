@@ -17,7 +17,8 @@ from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, Rem
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.limits.turns import Turns
 from mailserver.net import connection as connection_module
-from mailserver.net.connection import Connection, Throttle
+from mailserver.net.connection import Connection
+from mailserver.net.inbound import Inbound
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import random_entropy, random_key, session_config
 from mailserver.rlpx import liveness as liveness_module
@@ -75,7 +76,10 @@ HEARD_BREACH = [DisconnectReason.PROTOCOL_BREACH]
 
 
 Act = Callable[[Event], Awaitable[None]]
-"""What a handler does."""
+"""What is done about an event."""
+
+Throttle = Callable[[int, float], float]
+"""Told of a message's length and the time, says for how long to read nothing; it may raise RemoteProtocolError."""
 
 
 class Running:
@@ -85,12 +89,18 @@ class Running:
         self.connection = connection
         self.events: list[Event] = []
         self._act = act
-        self.task = asyncio.create_task(connection.run(self._on_event, throttle))
+        self._throttle = throttle
+        self.task = asyncio.create_task(connection.pump(self._receive))
 
-    async def _on_event(self, event: Event) -> None:
-        self.events.append(event)
-        if self._act is not None:
-            await self._act(event)
+    async def _receive(self, inbound: Inbound) -> float:
+        """Take one packet."""
+        packet = inbound.take()
+        if packet.code is not None:
+            event = inbound.decode(packet)
+            self.events.append(event)
+            if self._act is not None:
+                await self._act(event)
+        return 0.0 if self._throttle is None else self._throttle(packet.size, asyncio.get_running_loop().time())
 
     async def ended(self) -> Closed:
         """Wait until the connection has ended; return how."""
