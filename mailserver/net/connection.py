@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 
 from mailserver.codec.keys import NodeId
@@ -29,7 +29,8 @@ from mailserver.rlpx.events import (
     Opened,
 )
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
-from mailserver.rlpx.session import Session, SessionState
+from mailserver.rlpx.moves import SessionState
+from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
@@ -248,9 +249,19 @@ class Connection:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        if not self.is_open:
+        self.send_all(((code, payload),))
+
+    def send_all(self, packets: Iterable[tuple[PacketCode, bytes | SharedPayload]]) -> None:
+        """Queue packets: each a code and a payload.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        session = self._session
+        if session.state is not SessionState.OPEN:
             raise self._lost()
-        self._session.send(WAKU, code, payload)
+        for code, payload in packets:
+            session.send(WAKU, code, payload)
         if not self._flushing:  # what is sent in one turn of the loop goes out together
             self._flushing = True
             self._loop.call_soon(self._flush)

@@ -242,6 +242,7 @@ class LivePackets:
         Raises:
             ConnectionLost: the connection has ended.
         """
+        confirmations: list[tuple[PacketCode, bytes]] = []
         for response in responses:
             if response.errors:
                 log.debug(
@@ -250,13 +251,13 @@ class LivePackets:
                     len(response.errors),
                     response.errors[0].description,
                 )
-            confirmations = (
+            confirmations += (
                 (PacketCode.MESSAGE_RESPONSE, response.encode()),
                 (PacketCode.BATCH_ACKNOWLEDGED, encode_batch_acknowledged(response.batch_hash)),
             )
-            for code, payload in confirmations:
-                self._send_rate.count(len(payload))
-                self._connection.send(code, payload)
+        for _, payload in confirmations:
+            self._send_rate.count(len(payload))
+        self._connection.send_all(confirmations)
         delay_s = asyncio.get_running_loop().time() - received_at
         for _ in responses:
             self._services.metrics.confirmation_delay.observe(delay_s)
