@@ -49,9 +49,10 @@ class Load(NamedTuple):
     @classmethod
     def of(cls, code: int, payload: bytes) -> "Load":
         """The load of a packet that has just come."""
-        if code in (PacketCode.MESSAGES, PacketCode.P2P_MESSAGE):
-            load = cls.of_envelopes(count_envelopes(payload), len(payload))
-            return load if code == PacketCode.MESSAGES else load._replace(memory=0)
+        if code == PacketCode.MESSAGES:
+            return cls.of_envelopes(count_envelopes(payload), len(payload))
+        if code == PacketCode.P2P_MESSAGE:
+            return cls.of_envelopes(count_envelopes(payload), len(payload))._replace(memory=0)
         # Requests have limits of their own, and are decoded when it is their turn.
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
 
@@ -120,7 +121,7 @@ class SharedMemory:
 
 
 class IntakeBounds:
-    """The memory for each kind of what waits, and the turns."""
+    """The memory for each kind of what waits, and the turns: at decoding, and at confirming what is stored."""
 
     def __init__(
         self, *, max_envelope_bytes: int = MAX_INTAKE_BYTES, max_request_bytes: int = MAX_REQUESTS_BYTES
@@ -128,3 +129,4 @@ class IntakeBounds:
         self.envelopes = SharedMemory(max_envelope_bytes)
         self.requests = SharedMemory(max_request_bytes)
         self.turns = Turns()
+        self.confirming = Turns()

@@ -119,13 +119,16 @@ class RateLimiter:
         """Begin to measure a connection of this peer."""
         return Meter(self, address, node_id)
 
+    @property
+    def limits_topics(self) -> bool:
+        """Whether there are limits of topics at all. By default there are none."""
+        return self._packets.topic is not None or self._bytes.topic is not None
+
     def take_topic(self, topic: Topic, size: int, now: float) -> bool:
         """Count an envelope of so many bytes against its topic's limits, unless that is too much now: then False.
 
         All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
         """
-        if self._packets.topic is None and self._bytes.topic is None:  # by default: this is done for each envelope
-            return True
         is_within = take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
         self.exceeded[RateLimit.TOPIC] += not is_within
         return is_within
@@ -164,6 +167,19 @@ class Meter:
         if self._settings is not self._limiter.settings:
             self._follow_settings()
         return self._is_allowed
+
+    def free(self, now: float) -> tuple[float, float]:
+        """How many packets, and how many bytes, may come together before one of them passes a limit."""
+        if self._settings is not self._limiter.settings:
+            self._follow_settings()
+        packets = size = math.inf
+        for rule in self._rules:
+            level = rule.buckets.of(rule.key, now).level(now)
+            if rule.by_bytes:
+                size = min(size, level)
+            else:
+                packets = min(packets, level)
+        return packets, size
 
     def on_packets(self, sizes: Sequence[int], now: float) -> float:
         """Count packets of so many bytes that came together; return for how many seconds not to read from this peer,

@@ -75,16 +75,21 @@ class Turns:
         Args:
             who: whoever has had much waits until the others have had as much. None: somebody new.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(turn if who is None else who, turn, work)
-        if not self._is_taken:
-            self._give()
+        if not self._is_taken and not len(self._waiting):  # nobody to be fair to
+            self._is_taken = True
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(turn if who is None else who, turn, work)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():  # it was given at the same moment
+                    self._give()
+                raise
         try:
-            await turn
             await asyncio.sleep(0)
         finally:
-            if turn.done() and not turn.cancelled():  # else it was never given
-                self._give()
+            self._give()
 
     def _give(self) -> None:
         self._is_taken = False

@@ -99,26 +99,23 @@ class Intake:
             StoreError: it is not on disk, or not all: no packet must be confirmed.
         """
         responses: list[MessageResponse] = []
-        to_store: list[NewEnvelope] = []
-        sightings: list[Sighting] = []
+        batch = _Batch(self._clock(), peer, subnet, is_limited and self._limiter.limits_topics)
         left = _JUDGED_TOGETHER
-        batch = _Batch(self._clock(), peer, subnet, is_limited, to_store, sightings)
         for packet in packets:
             errors: list[EnvelopeError] = []
-            self._metrics.received.inc(len(packet.envelopes))
             for envelope in packet.envelopes:
                 if not left:
-                    self._count(batch)
                     await self._turns.wait()  # one long packet in each round of the loop, however many there are
                     left = _JUDGED_TOGETHER
-                    batch = _Batch(self._clock(), peer, subnet, is_limited, to_store, sightings)
+                    batch.now = self._clock()
                 left -= 1
                 verdict = self._judge(envelope, batch)
                 if verdict is not Verdict.ACCEPTED and verdict.code is not None:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
             responses.append(MessageResponse(packet.batch_hash, tuple(errors)))
+        self._metrics.received.inc(sum(len(packet.envelopes) for packet in packets))
         self._count(batch)
-        await self._put(to_store, sightings, source=peer)
+        await self._put(batch.to_store, batch.sightings, source=peer)
         return responses
 
     async def take_own(self, envelope: Envelope) -> None:

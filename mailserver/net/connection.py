@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 
 from mailserver.codec.keys import NodeId
@@ -17,7 +17,7 @@ from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
 from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Turns, TurnShare
-from mailserver.net.inbound import Handler, Inbound, Packet, Receive, one_by_one
+from mailserver.net.inbound import Handler, Inbound, LongMessage, Receive, one_by_one
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.rlpx.events import (
@@ -28,6 +28,7 @@ from mailserver.rlpx.events import (
     MessageTooLong,
     Opened,
 )
+from mailserver.rlpx.events import Event as SessionEvent
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import Session
@@ -52,6 +53,11 @@ LINGER_S = 1.0
 
 HELD_POLL_S = 0.1
 """How often to ask again whether a peer is wanted while that is undecided."""
+
+FRAMES_TOGETHER = 4 * FRAMES_AT_ONCE
+BYTES_TOGETHER = 16 * 1024
+"""About so many frames, or bytes of their messages, are handed over together. Between each few of them, others have had
+their turn. What is handed over together costs little more than one packet, and takes a millisecond or two."""
 
 _NO_OPTIONS = StatusOptions()
 
@@ -182,13 +188,7 @@ class Connection:
             self._flush()
             self._arm_timer()
             while self._closed is None:
-                await self._read()
-                while self._session.is_held:
-                    self._flush()  # our part of the key exchange: the peer waits for it, too
-                    if not await self._pipe.rest(HELD_POLL_S):
-                        self._session.receive_eof()
-                    self._session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
-                await self._dispatch(receive)
+                await self._dispatch(await self._read(), receive)
                 await self._make_room()
                 if self._pipe.is_full:
                     self._session.pause_reading()  # its silence is ours: we do not read
@@ -296,8 +296,23 @@ class Connection:
         self._pipe.abort()
         self._pipe.wake()
 
-    async def _read(self) -> None:
-        """Understand some of the frames that have come; wait for more if there are none."""
+    async def _read(self) -> list[SessionEvent]:
+        """Wait for bytes if there are none; return what some of the frames in them say."""
+        session = self._session
+        await self._open_frames()
+        while session.is_held:
+            self._flush()  # our part of the key exchange: the peer waits for it, too
+            if not await self._pipe.rest(HELD_POLL_S):
+                session.receive_eof()
+            session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
+        events = session.events()
+        while session.has_more and _may_grow(events):
+            await self._open_frames()
+            events += session.events()
+        return events
+
+    async def _open_frames(self) -> None:
+        """Open some of the frames that have come; wait for more if there are none."""
         session = self._session
         data = b"" if session.has_more else await self._pipe.read()
         if data:
@@ -326,17 +341,15 @@ class Connection:
         self.refused_bytes = self._room.long_bytes_due
         self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
-    async def _dispatch(self, receive: Receive) -> None:
+    async def _dispatch(self, events: Iterable[SessionEvent], receive: Receive) -> None:
         """Act on what the session has understood of the bytes read."""
         inbound = Inbound(self._decode)
-        for event in self._session.events():
-            match event:
-                case MessageReceived(code=code, payload=payload):
-                    inbound.add(Packet(code, payload, len(payload)))
-                    continue
-                case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
-                    inbound.add(Packet(None, b"", size))
-                    continue
+        for event in events:
+            if isinstance(
+                event, MessageReceived | BaseMessageReceived
+            ):  # pings cost as much as packets that say nothing
+                inbound.add(event)
+                continue
             await self._hand_over(inbound, receive)
             if self._closed is not None:  # by the peer, or by us because of what was handed over
                 break
@@ -378,16 +391,15 @@ class Connection:
                 await self._pipe.rest(seconds)
                 self._session.resume_reading(self._loop.time())
 
-    def _decode(self, packet: Packet) -> Event:
-        """Decode a packet.
+    def _decode(self, message: MessageReceived | LongMessage) -> Event:
+        """Say what a message means.
 
         Raises:
             RemoteProtocolError: it breaks a rule.
         """
-        assert packet.code is not None
-        if isinstance(packet.payload, bytearray):
-            return self._peer.receive_long_packet(packet.code, packet.payload)
-        event = self._peer.receive_packet(packet.code, packet.payload)
+        if isinstance(message, LongMessage):
+            return self._peer.receive_long_packet(message.code, message.payload)
+        event = self._peer.receive_packet(message.code, message.payload)
         if isinstance(event, StatusReceived):
             self._ready.set()
         return event
@@ -402,7 +414,7 @@ class Connection:
             self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
             return
         self._resume_reading()
-        inbound.add(Packet(message.code, payload, len(payload)))
+        inbound.add(LongMessage(message.code, payload))
 
     def _pause_reading(self) -> None:
         """Read nothing for a reason of ours, which must not count against the peer."""
@@ -476,6 +488,16 @@ async def run_guarded(serve: Serve, connection: Connection) -> None:
     except Exception:
         log.exception("internal error peer=%s", connection)
         connection.abort("internal error")
+
+
+def _may_grow(events: Sequence[SessionEvent]) -> bool:
+    """Whether more may be handed over together with this: not with pings, say, which are answered at once."""
+    size = 0
+    for event in events:
+        if not isinstance(event, MessageReceived):
+            return False
+        size += len(event.payload)
+    return len(events) < FRAMES_TOGETHER and size < BYTES_TOGETHER
 
 
 async def _inflated(data: memoryview) -> bytearray:

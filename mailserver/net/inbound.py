@@ -2,67 +2,59 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.peer import Event
 
 
-class Packet(NamedTuple):
-    """One message of the peer, inflated and not decoded yet; `size` is how long it is.
+class LongMessage(NamedTuple):
+    """A message that is longer than a stranger may send, inflated."""
 
-    `code` is None for a message of the base protocol, which the session has acted on: it only counts. The payload is a
-    bytearray if it is longer than a stranger's may be.
-    """
+    code: int
+    payload: bytearray
 
-    code: int | None
-    payload: bytes | bytearray
-    size: int
 
-    @property
-    def is_long(self) -> bool:
-        """Whether it is longer than a stranger may send."""
-        return isinstance(self.payload, bytearray)
+Message: TypeAlias = MessageReceived | LongMessage | BaseMessageReceived
+"""One message of the peer, inflated and not decoded yet; or one of the base protocol, which only counts, as the session
+has acted on it."""
 
 
 class Inbound:
-    """Packets of one read, in the order in which they came. Whoever takes one out decodes it."""
+    """Messages of one read, in the order in which they came.
 
-    __slots__ = ("_decode", "_packets")
+    `decode` says what a message means; it is called once for each that is not of the base protocol, in their order. It
+    raises RemoteProtocolError where one breaks a rule.
+    """
 
-    def __init__(self, decode: Callable[[Packet], Event]) -> None:
-        self._decode = decode
-        self._packets: deque[Packet] = deque()
+    __slots__ = ("_messages", "decode")
+
+    def __init__(self, decode: Callable[[MessageReceived | LongMessage], Event]) -> None:
+        self.decode = decode
+        self._messages: deque[Message] = deque()
 
     def __len__(self) -> int:
-        return len(self._packets)
+        return len(self._messages)
 
-    def add(self, packet: Packet) -> None:
+    def add(self, message: Message) -> None:
         """One more has come."""
-        self._packets.append(packet)
+        self._messages.append(message)
 
-    def peek(self) -> Packet | None:
-        """The next packet, which stays; None if there is none."""
-        return self._packets[0] if self._packets else None
+    def peek(self) -> Message | None:
+        """The next message, which stays; None if there is none."""
+        return self._messages[0] if self._messages else None
 
-    def take(self) -> Packet:
-        """Take the next packet out.
+    def take(self) -> Message:
+        """Take the next message out.
 
         Raises:
             IndexError: there is none.
         """
-        return self._packets.popleft()
-
-    def decode(self, packet: Packet) -> Event:
-        """Decode a packet that was taken out and is not of the base protocol; each once, in their order.
-
-        Raises:
-            RemoteProtocolError: it breaks a rule: the peer is to be disconnected.
-        """
-        return self._decode(packet)
+        return self._messages.popleft()
 
 
 Receive = Callable[[Inbound], Awaitable[float]]
-"""Takes one packet or more out of what has come, and acts on it. It is called until nothing is left, and before more is
+"""Takes one message or more out of what has come, and acts on them. It is called until nothing is left, before more is
 read: while it waits, the peer is not read from, and nobody else is held up.
 
 Returns for how many seconds the peer is not to be read from. It may raise RemoteProtocolError: the peer goes."""
@@ -74,9 +66,9 @@ def one_by_one(handler: Handler) -> Receive:
     """Have a handler told of each event of the peer, one at a time, without any limits."""
 
     async def receive(inbound: Inbound) -> float:
-        packet = inbound.take()
-        if packet.code is not None:
-            await handler(inbound.decode(packet))
+        message = inbound.take()
+        if not isinstance(message, BaseMessageReceived):
+            await handler(inbound.decode(message))
         return 0.0
 
     return receive

@@ -43,6 +43,9 @@ these, the peer is not read from. The batch that passes it is still taken."""
 PARTS_TOGETHER = 4
 """Parts of a long packet that are stored together: as much as one transaction of the others holds, or half of that."""
 
+CONFIRMED_BYTES = 200
+"""What the two frames that confirm a packet take on the wire, about."""
+
 LAST_CONFIRMATIONS_S = 1.0
 """How long a peer that is to be disconnected for a fault is still told of what it sent before: a few transactions."""
 
@@ -84,14 +87,18 @@ class LivePackets:
         self.late = 0
         self.refused_bytes = 0
 
-    async def next_batch(self, inbound: Inbound) -> PacketBatch:
+    async def next_batch(self, inbound: Inbound, free: tuple[float, float]) -> PacketBatch:
         """Take packets that came together, once it is their turn to be decoded, and there is memory for them.
 
         Whoever takes the batch gives its memory back with `give_back`, less that of what goes to `take_in`.
+
+        Args:
+            free: as of `PacketBatch`.
         """
         memory = self._services.bounds.envelopes
         # While memory is short, a peer that has nothing waiting need not wait with as much as it may always have.
-        batch = PacketBatch(inbound, max_memory=RESERVED_BYTES if memory.is_short else MAX_UNCONFIRMED_BYTES)
+        max_memory = RESERVED_BYTES if memory.is_short else MAX_UNCONFIRMED_BYTES
+        batch = PacketBatch(inbound, max_memory=max_memory, free=free)
         if self._is_stopping:
             batch.memory = 0
             return batch
@@ -151,7 +158,10 @@ class LivePackets:
         received_at: float,
     ) -> None:
         try:
-            self._confirm(await self._store(packets, meter), received_at)
+            responses = await self._store(packets, meter)
+            # One transaction may hold thousands of packets.
+            await self._services.bounds.confirming.wait_while_crowded(CONFIRMED_BYTES * len(packets), self)
+            self._confirm(responses, received_at)
         except StoreError:
             pass  # the writer has logged it; without a confirmation the sender sends again
         except ConnectionLost:

@@ -35,6 +35,7 @@ class RequestQueue:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
+        self._is_answering = False
         self._requester: Requester | None = None
 
     def __len__(self) -> int:
@@ -53,6 +54,8 @@ class RequestQueue:
             self._waiting.append(payload)
             self._waiting_bytes += len(payload)
             self._arrived.set()
+            if not self._is_answering:
+                await asyncio.sleep(0)  # it is taken at once, and takes no room from those that came with it
         else:
             with contextlib.suppress(ConnectionLost):
                 await self._delivery.refuse(payload, refused, sender, requester.node_id)
@@ -77,6 +80,7 @@ class RequestQueue:
             payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
             self._memory.leave(len(payload))
+            self._is_answering = True
             try:
                 await self._delivery.answer(
                     payload,
@@ -87,6 +91,7 @@ class RequestQueue:
             except ConnectionLost:
                 return
             finally:
+                self._is_answering = False
                 self._requester.leave()
 
     def end(self) -> None:

@@ -150,7 +150,8 @@ class ServedPeer:
         Raises:
             RemoteProtocolError: a packet breaks a rule, or the peer goes on over its limits.
         """
-        batch = await self._live.next_batch(inbound)
+        loop, meter = asyncio.get_running_loop(), self._known_meter
+        batch = await self._live.next_batch(inbound, meter.free(loop.time()))
         try:
             await self._act_on(batch.decode(inbound), batch)
         finally:
@@ -158,7 +159,7 @@ class ServedPeer:
         if batch.fault is not None:
             await self._live.confirmed_soon()
             raise batch.fault
-        return self._known_meter.on_packets(batch.sizes, asyncio.get_running_loop().time())
+        return meter.on_packets(batch.sizes, loop.time())
 
     async def _act_on(self, events: Sequence[Event], batch: PacketBatch) -> None:
         """Act on what packets say, in their order; packets of envelopes that come together go on together."""

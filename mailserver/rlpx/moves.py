@@ -15,6 +15,8 @@ from mailserver.rlpx.p2p import MessageId
 class SessionState(Enum):
     """Where a session stands."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python: members are looked up for each frame
+
     HANDSHAKE = auto()
     HELLO = auto()
     OPEN = auto()
@@ -23,6 +25,8 @@ class SessionState(Enum):
 
 class Move(Enum):
     """What may happen."""
+
+    __hash__ = object.__hash__
 
     KEYS_AGREED = auto()
     """Auth and ack have been exchanged."""

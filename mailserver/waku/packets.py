@@ -214,11 +214,10 @@ _NO_ERRORS_HEAD, _NO_ERRORS_TAIL = b"\xe4\x01\xe2\xa0", b"\xc0"
 """What stands around the hash where all envelopes were taken: lists of 36 and 34 bytes, and an empty one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageResponse:
+class MessageResponse(NamedTuple):
     """Which envelopes of a Messages packet were refused; none if `errors` is empty.
 
-    `batch_hash` is Keccak-256 of that packet's payload.
+    `batch_hash` is Keccak-256 of that packet's payload. A tuple, which costs less to make: each packet has one.
     """
 
     batch_hash: bytes

@@ -196,6 +196,20 @@ def test_peer_whose_packets_pass_the_limit_together_is_disconnected_at_once_with
     assert limiter.exceeded[RateLimit.PEER_PACKETS] == 2
 
 
+def test_free_is_what_may_come_before_a_limit_is_passed() -> None:
+    meter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(peer=MAX_RECEIVED_PACKET_BYTES)).meter(PHONES, ALICE)
+    burst = int(RATE_BURST_S)
+
+    assert meter.free(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
+    meter.on_packets([100] * (burst + 3), 0.0)
+    assert meter.free(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
+    assert meter.free(4.0)[0] == 1
+
+
+def test_who_has_no_limits_may_send_any_number() -> None:
+    assert rate_limiter().meter(PHONES, ALICE).free(0.0) == (math.inf, math.inf)
+
+
 # Tolerance
 
 

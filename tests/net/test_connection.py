@@ -25,7 +25,7 @@ from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.events import Closed
+from mailserver.rlpx.events import BaseMessageReceived, Closed
 from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.rlpx.session_config import Refuse
@@ -93,14 +93,15 @@ class Running:
         self.task = asyncio.create_task(connection.pump(self._receive))
 
     async def _receive(self, inbound: Inbound) -> float:
-        """Take one packet."""
-        packet = inbound.take()
-        if packet.code is not None:
-            event = inbound.decode(packet)
+        """Take one message."""
+        message = inbound.take()
+        size = message.size if isinstance(message, BaseMessageReceived) else len(message.payload)
+        if not isinstance(message, BaseMessageReceived):
+            event = inbound.decode(message)
             self.events.append(event)
             if self._act is not None:
                 await self._act(event)
-        return 0.0 if self._throttle is None else self._throttle(packet.size, asyncio.get_running_loop().time())
+        return 0.0 if self._throttle is None else self._throttle(size, asyncio.get_running_loop().time())
 
     async def ended(self) -> Closed:
         """Wait until the connection has ended; return how."""

@@ -2,10 +2,14 @@
 
 import math
 
+import pytest
+
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import TURN_BYTES, Load
-from mailserver.net.inbound import Inbound, Packet
+from mailserver.net.inbound import Inbound, LongMessage, Message
+from mailserver.net.sessions import WAKU
 from mailserver.peers.packet_batch import PacketBatch
+from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import Event, PacketIgnored
 
@@ -14,35 +18,41 @@ WRONG = b"\xff"
 EMPTY = b"\xc0"
 
 
-def decoded(packet: Packet) -> Event:
+def decoded(message: MessageReceived | LongMessage) -> Event:
     """A decoder that takes anything but WRONG."""
-    if packet.payload == WRONG:
+    if message.payload == WRONG:
         raise FAULT
-    return PacketIgnored(packet.code or 0)
+    return PacketIgnored(message.code)
 
 
-def request(size: int) -> Packet:
+def packet(code: int, payload: bytes = b"") -> MessageReceived:
+    return MessageReceived(WAKU, code, payload)
+
+
+def request(size: int) -> MessageReceived:
     """A packet whose work is its length."""
-    return Packet(PacketCode.P2P_REQUEST, bytes(size), size)
+    return packet(PacketCode.P2P_REQUEST, bytes(size))
 
 
-def messages() -> Packet:
+def messages() -> MessageReceived:
     """A packet that takes memory."""
-    return Packet(PacketCode.MESSAGES, EMPTY, len(EMPTY))
+    return packet(PacketCode.MESSAGES, EMPTY)
 
 
-PING = Packet(None, b"", 1)
+PING = BaseMessageReceived(1)
 
 
-def inbound_of(*packets: Packet) -> Inbound:
+def inbound_of(*messages: Message) -> Inbound:
     inbound = Inbound(decoded)
-    for packet in packets:
-        inbound.add(packet)
+    for message in messages:
+        inbound.add(message)
     return inbound
 
 
-def batch_of(inbound: Inbound, max_memory: float = math.inf) -> PacketBatch:
-    return PacketBatch(inbound, max_memory=max_memory)
+def batch_of(
+    inbound: Inbound, max_memory: float = math.inf, free: tuple[float, float] = (math.inf, math.inf)
+) -> PacketBatch:
+    return PacketBatch(inbound, max_memory=max_memory, free=free)
 
 
 def test_batch_costs_what_its_packets_cost_together() -> None:
@@ -59,7 +69,7 @@ def test_batch_costs_what_its_packets_cost_together() -> None:
 
 
 def test_packet_counts_as_long_as_its_work_by_the_rate_limits() -> None:
-    update = Packet(PacketCode.STATUS_UPDATE, bytes(10), 10)
+    update = packet(PacketCode.STATUS_UPDATE, bytes(10))
 
     batch = batch_of(inbound_of(update))
 
@@ -86,8 +96,35 @@ def test_batch_takes_no_more_memory_than_there_is_and_one_packet_at_least() -> N
     assert [len(batch_of(inbound, most).loads) for most in (3 * each, 2 * each - 1, 1)] == [3, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("free", "counts"),
+    [
+        ((2.5, math.inf), [3, 3]),  # the third passes the limit
+        ((2.0, math.inf), [3, 3]),
+        ((-1.0, math.inf), [1, 1, 1, 1, 1, 1]),
+        ((math.inf, 199.0), [2, 2, 2]),
+        ((math.inf, 200.0), [3, 3]),
+        ((1.0, 350.0), [2, 2, 2]),
+    ],
+)
+def test_message_that_passes_a_rate_limit_is_the_last(free: tuple[float, float], counts: list[int]) -> None:
+    inbound = inbound_of(*(request(100) for _ in range(6)))
+
+    taken = []
+    while len(inbound):
+        taken.append(len(batch_of(inbound, free=free).sizes))
+
+    assert taken == counts
+
+
+def test_pings_pass_a_rate_limit_as_packets_do() -> None:
+    inbound = inbound_of(PING, request(1), PING, PING)
+
+    assert len(batch_of(inbound, free=(2.0, math.inf)).sizes) == 3
+
+
 def test_long_packet_goes_alone_and_costs_nothing_before_it_is_read() -> None:
-    long = Packet(PacketCode.MESSAGES, bytearray(10), 10)
+    long = LongMessage(PacketCode.MESSAGES, bytearray(10))
     inbound = inbound_of(messages(), PING, long, messages())
 
     batches = [batch_of(inbound) for _ in range(3)]
@@ -97,7 +134,7 @@ def test_long_packet_goes_alone_and_costs_nothing_before_it_is_read() -> None:
 
 
 def test_events_end_before_the_packet_that_breaks_a_rule() -> None:
-    inbound = inbound_of(Packet(98, b"", 0), PING, Packet(99, b"", 0), Packet(1, WRONG, 1), Packet(97, b"", 0))
+    inbound = inbound_of(packet(98), PING, packet(99), packet(1, WRONG), packet(97))
     batch = batch_of(inbound)
 
     events = batch.decode(inbound)
@@ -107,7 +144,7 @@ def test_events_end_before_the_packet_that_breaks_a_rule() -> None:
 
 
 def test_batch_without_a_fault_has_an_event_for_each_packet() -> None:
-    inbound = inbound_of(Packet(98, b"", 0), PING, Packet(99, b"", 0))
+    inbound = inbound_of(packet(98), PING, packet(99))
     batch = batch_of(inbound)
 
     assert batch.decode(inbound) == [PacketIgnored(98), PacketIgnored(99)]
