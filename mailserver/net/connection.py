@@ -15,8 +15,9 @@ from functools import lru_cache
 from mailserver.codec.keys import NodeId
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
-from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
-from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Turns, TurnShare
+from mailserver.limits.frame_bounds import FrameBounds
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom
+from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, TurnShare
 from mailserver.net.inbound import Handler, Inbound, LongMessage, Receive, one_by_one
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
@@ -82,29 +83,28 @@ class Connection:
         status: StatusOptions,
         *,
         remote_id: NodeId | None = None,
-        memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        bounds: FrameBounds | None = None,
     ) -> None:
         """Take over a connected pipe; `run` does the rest.
 
         Args:
             status: what we announce.
             remote_id: whom we dialled; None if we were dialled.
-            memory: that all connections share; None for some of its own.
-            turns: that all connections take; None for some of its own.
+            bounds: that all connections share; None for some of its own.
         Raises:
             DecodeError: `remote_id` is no point of the curve.
         """
+        bounds = bounds or FrameBounds()
         self._loop = asyncio.get_running_loop()
         self._pipe = pipe
         self._status = status
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
-        self._opening = TurnShare(turns or Turns(), FREE_FRAMES)
+        self._opening = TurnShare(bounds.turns, FREE_FRAMES)
         self._counted_frames = 0
         self._room = FrameRoom(
-            memory or ReceiveMemory(),
+            bounds.memory,
             max_message_bytes=config.max_message_bytes,
             on_granted=pipe.wake,
             on_late=self._on_late_frame,

@@ -14,6 +14,7 @@ import pytest
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.limits.turns import Turns
 from mailserver.net import connection as connection_module
@@ -147,7 +148,8 @@ class Wires:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
         config = session_config(KEY, "server/1", refuse=refuse, is_named=is_named)
-        running = self.run(Connection(pipe, config, status, memory=memory, turns=turns), act, throttle)
+        bounds = FrameBounds(turns or Turns(), memory or ReceiveMemory())
+        running = self.run(Connection(pipe, config, status, bounds=bounds), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
 
