@@ -14,8 +14,8 @@ from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.net.sessions import WAKU, random_entropy, random_key, session_config
 from mailserver.rlpx.events import Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import FrameDecoder
-from mailserver.rlpx.handshake import Secrets
-from mailserver.rlpx.session import Session, SessionState
+from mailserver.rlpx.moves import SessionState
+from mailserver.rlpx.session import Session
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
 
@@ -48,9 +48,7 @@ class _TrustingDecoder(FrameDecoder):
 class _TrustingSession(Session):
     """A session whose peer is known to send what it should; what came is compared with what was sent afterwards."""
 
-    def _start_frames(self, secrets: Secrets) -> None:
-        super()._start_frames(secrets)
-        self._decoder = _TrustingDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
+    frame_decoder = _TrustingDecoder
 
 
 class Wire(asyncio.Protocol):

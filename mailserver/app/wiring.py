@@ -20,7 +20,7 @@ from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import Admission
-from mailserver.limits.frame_memory import ReceiveMemory
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
@@ -114,7 +114,7 @@ class Server:
             clock=time.time,
             metrics=metrics,
         )
-        self._memory = ReceiveMemory()
+        self._frame_bounds = FrameBounds()
         self.listener = Listener(
             key,
             CLIENT_ID,
@@ -123,7 +123,7 @@ class Server:
             is_named=self.peers.is_named,
             admission=self.admission,
             serve=self.serve,
-            memory=self._memory,
+            bounds=self._frame_bounds,
         )
 
     async def serve(self, connection: Connection) -> None:
@@ -171,7 +171,7 @@ class Server:
             is_named=self.peers.is_named,
         )
         try:
-            return await dial(enode, config, self.node.status(), memory=self._memory)
+            return await dial(enode, config, self.node.status(), bounds=self._frame_bounds)
         except DecodeError as error:
             raise ConnectionLost(None, str(error)) from error
 

@@ -46,6 +46,10 @@ class TokenBucket:
         lacking = min(cost, self._capacity) - self._level - (now - self._at) * self._rate
         return 0.0 if lacking <= 0.0 else self._time_for(lacking)
 
+    def level(self, now: float) -> float:
+        """How many tokens there are; below 0 if it is in debt."""
+        return min(self._level + (now - self._at) * self._rate, self._capacity)
+
     def is_full(self, now: float) -> bool:
         """Whether it is no different from a new one."""
         return self.wait(self._capacity, now) == 0.0

@@ -4,11 +4,10 @@ Each peer's own bounds are in `peers.served_peer`. These are for many peers: eac
 together too much.
 """
 
-import asyncio
-from collections import deque
 from typing import NamedTuple
 
 from mailserver.limits.turns import Turns
+from mailserver.limits.waiting_line import WaitingLine
 from mailserver.waku.envelope import LEAST_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
 
@@ -35,6 +34,8 @@ TURN_BYTES = 16 * 1024
 STRUCTURE_FACTOR = 16
 """To decode a byte of a packet other than of envelopes takes up to so many times as long: 10,000 topics, 25 ms."""
 
+_IN_ORDER = "everybody"  # one name for all who wait for memory: they come in the order in which they asked
+
 
 class Load(NamedTuple):
     """What a packet costs us before we have looked at more than the headers in it.
@@ -49,9 +50,10 @@ class Load(NamedTuple):
     @classmethod
     def of(cls, code: int, payload: bytes) -> "Load":
         """The load of a packet that has just come."""
-        if code in (PacketCode.MESSAGES, PacketCode.P2P_MESSAGE):
-            load = cls.of_envelopes(count_envelopes(payload), len(payload))
-            return load if code == PacketCode.MESSAGES else load._replace(memory=0)
+        if code == PacketCode.MESSAGES:
+            return cls.of_envelopes(count_envelopes(payload), len(payload))
+        if code == PacketCode.P2P_MESSAGE:
+            return cls.of_envelopes(count_envelopes(payload), len(payload))._replace(memory=0)
         # Requests have limits of their own, and are decoded when it is their turn.
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
 
@@ -67,8 +69,13 @@ class SharedMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: WaitingLine[int] = WaitingLine(self._on_gone)
         self.used_bytes = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits for memory."""
+        return bool(self._waiting)
 
     def enter_at_once(self, size: int, *, holds: bool) -> bool:
         """Take memory if there is any; return whether it was taken. `leave` gives it back.
@@ -76,7 +83,7 @@ class SharedMemory:
         Args:
             holds: whether this peer has any already; who has none takes up to RESERVED_BYTES whatever others have.
         """
-        has_room = not self._waiting and self._has_room(size)
+        has_room = self._has_room(size) and not self._waiting
         if has_room or (not holds and size <= RESERVED_BYTES):
             self.used_bytes += size
             return True
@@ -84,38 +91,25 @@ class SharedMemory:
 
     async def enter(self, size: int, *, holds: bool) -> None:
         """Wait until there is memory, and take it, as `enter_at_once`."""
-        if self.enter_at_once(size, holds=holds):
-            return
-        entry = size, asyncio.get_running_loop().create_future()
-        self._waiting.append(entry)
-        try:
-            await entry[1]
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            elif not entry[1].cancelled():  # it was let in at the same moment
-                self.used_bytes -= size
-            self._let_in()
-            raise
+        if not self.enter_at_once(size, holds=holds):
+            await self._waiting.wait(_IN_ORDER, size)
 
     def leave(self, size: int) -> None:
         """Give memory back."""
         self.used_bytes -= size
-        self._let_in()
+        while (next_size := self._waiting.next_cost()) is not None and self._has_room(next_size):
+            self.used_bytes += next_size
+            self._waiting.hand_on(next_size)
+
+    def _on_gone(self, size: int | None) -> None:
+        self.leave(size or 0)  # also if it had none: it may have kept others waiting
 
     def _has_room(self, size: int) -> bool:
         return self.used_bytes + size <= self._max_bytes or not self.used_bytes
 
-    def _let_in(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            size, entered = self._waiting.popleft()
-            if not entered.done():  # whoever waited may be gone, and not know it yet
-                self.used_bytes += size
-                entered.set_result(None)
-
 
 class IntakeBounds:
-    """The memory for each kind of what waits, and the turns."""
+    """The memory for each kind of what waits, and the turns: at decoding, and at confirming what is stored."""
 
     def __init__(
         self, *, max_envelope_bytes: int = MAX_INTAKE_BYTES, max_request_bytes: int = MAX_REQUESTS_BYTES
@@ -123,3 +117,4 @@ class IntakeBounds:
         self.envelopes = SharedMemory(max_envelope_bytes)
         self.requests = SharedMemory(max_request_bytes)
         self.turns = Turns()
+        self.confirming = Turns()

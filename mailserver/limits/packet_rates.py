@@ -7,6 +7,7 @@ sends; the caller does, as it is told. Times are monotonic seconds, arguments. A
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -40,6 +41,9 @@ DEFAULT_BYTE_LIMITS = RateLimits(ip=10 * 1024 * 1024, peer=2 * 1024 * 1024, topi
 DEFAULT_TOLERANCE_S = 120.0
 """A well-connected peer tells us all that it has when we come back: 50,000 envelopes, a packet each, take 90 s. To cut
 it off would help nobody: it begins anew when it reconnects. A flooder gets no more out of it than its limit allows."""
+
+
+_ROUNDING = 1e-6  # tokens: levels and times are floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +119,16 @@ class RateLimiter:
         """Begin to measure a connection of this peer."""
         return Meter(self, address, node_id)
 
+    @property
+    def limits_topics(self) -> bool:
+        """Whether there are limits of topics at all. By default there are none."""
+        return self._packets.topic is not None or self._bytes.topic is not None
+
     def take_topic(self, topic: Topic, size: int, now: float) -> bool:
         """Count an envelope of so many bytes against its topic's limits, unless that is too much now: then False.
 
         All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
         """
-        if self._packets.topic is None and self._bytes.topic is None:  # by default: this is done for each envelope
-            return True
         is_within = take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
         self.exceeded[RateLimit.TOPIC] += not is_within
         return is_within
@@ -161,11 +168,25 @@ class Meter:
             self._follow_settings()
         return self._is_allowed
 
-    def on_packet(self, size: int, now: float) -> float:
-        """Count a packet of so many bytes; return for how many seconds not to read from this peer, nearly always 0.0.
+    def free(self, now: float) -> tuple[float, float]:
+        """How many packets, and how many bytes, may come together before one of them passes a limit."""
+        if self._settings is not self._limiter.settings:
+            self._follow_settings()
+        packets = size = math.inf
+        for rule in self._rules:
+            level = rule.buckets.of(rule.key, now).level(now)
+            if rule.by_bytes:
+                size = min(size, level)
+            else:
+                packets = min(packets, level)
+        return packets, size
+
+    def on_packets(self, sizes: Sequence[int], now: float) -> float:
+        """Count packets of so many bytes that came together; return for how many seconds not to read from this peer,
+        nearly always 0.0.
 
         Then the limits are kept whatever it sends: its bytes wait in its own TCP window. A pause has no bound but
-        the debt: one packet of each connection that shares the limit.
+        the debt: what each connection that shares the limit has sent together.
 
         Raises:
             RemoteProtocolError: it has been at its limit for longer than is tolerated, and that is its own doing.
@@ -173,24 +194,25 @@ class Meter:
         if self._settings is not self._limiter.settings:
             self._follow_settings()
         pause, slowest = 0.0, None
+        total = sum(sizes)
         for rule in self._rules:
-            wait = rule.buckets.of(rule.key, now).take(size if rule.by_bytes else 1, now)
+            wait = rule.buckets.of(rule.key, now).take(total if rule.by_bytes else len(sizes), now)
             if wait > pause:
                 pause, slowest = wait, rule
         if slowest is None:
             self._slowed_since = math.inf
         else:
-            self._slow(slowest, size, now)
+            self._slow(slowest, _exceeding(sizes, pause * slowest.rate, by_bytes=slowest.by_bytes), now)
         return pause
 
-    def _slow(self, rule: _Rule, size: int, now: float) -> None:
-        """Note that it is at this limit, and judge it when it has been for as long as is tolerated."""
-        self._limiter.exceeded[rule.limit] += 1
+    def _slow(self, rule: _Rule, sizes: Sequence[int], now: float) -> None:
+        """Note packets beyond this limit, and judge the peer when it has been there for as long as is tolerated."""
+        self._limiter.exceeded[rule.limit] += len(sizes)
         if self._slowed_since == math.inf:
             self._slowed_since = now
             self._slowed_packets = self._slowed_bytes = 0
-        self._slowed_packets += 1
-        self._slowed_bytes += size
+        self._slowed_packets += len(sizes)
+        self._slowed_bytes += sum(sizes)
         seconds = now - self._slowed_since
         if seconds < self._settings.tolerance_s:
             return
@@ -206,6 +228,15 @@ class Meter:
         allowed = self._settings.allowed
         self._is_allowed = allowed.has_address(self._address) or allowed.has_peer(self._node_id)
         self._rules = [] if self._is_allowed else self._limiter.rules(self._address, self._node_id)
+
+
+def _exceeding(sizes: Sequence[int], debt: float, *, by_bytes: bool) -> Sequence[int]:
+    """Those of some packets that are beyond a limit, which they have passed by so much: the last ones."""
+    count = 0
+    while count < len(sizes) and debt > _ROUNDING:
+        count += 1
+        debt -= sizes[-count] if by_bytes else 1
+    return sizes[len(sizes) - count :]
 
 
 def _packet_rates(settings: RateLimitSettings) -> _Rates:

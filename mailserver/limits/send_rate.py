@@ -75,6 +75,8 @@ class SendRate:
 
     def count(self, size: int) -> None:
         """Count a packet of so many bytes that goes at once."""
+        if self._packets is None and self._bytes is None:  # as nearly always: this is done for each confirmation
+            return
         now = asyncio.get_running_loop().time()
         for bucket, cost in ((self._packets, 1), (self._bytes, size)):
             if bucket is not None and bucket.wait(0, now) < MAX_DEBT_S:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Hashable
 
-from mailserver.limits.fair_queue import FairQueue
+from mailserver.limits.waiting_line import WaitingLine
 
 FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
@@ -40,9 +40,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._waiting: WaitingLine[bool] = WaitingLine(self._on_gone)
         self._burst_began: float | None = None
-        self._later: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._later: WaitingLine[bool] = WaitingLine(lambda _: None)
 
     async def wait_while_crowded(self, size: int, who: Hashable) -> None:
         """Wait until what others do at the same time leaves the event loop free: most often not at all.
@@ -54,17 +54,14 @@ class Turns:
         if self._burst_began is None:
             self._burst_began = now
             loop.call_soon(self._on_next_loop_turn)
-        if len(self._later) or now - self._burst_began >= BURST_S:
-            later: asyncio.Future[None] = loop.create_future()
-            self._later.add(who, later, max(LITTLE_BYTES, size))
-            await later
+        if now - self._burst_began >= BURST_S or self._later:
+            await self._later.wait(who, max(LITTLE_BYTES, size))
 
     def _on_next_loop_turn(self) -> None:
-        for _ in range(min(LATER_AT_ONCE, len(self._later))):
-            later = self._later.take()
-            if not later.done():  # whoever waited may be gone
-                later.set_result(None)
-        if len(self._later):
+        for _ in range(LATER_AT_ONCE):
+            if not self._later.hand_on(True):
+                break
+        if self._later:
             asyncio.get_running_loop().call_soon(self._on_next_loop_turn)
         else:
             self._burst_began = None
@@ -75,25 +72,20 @@ class Turns:
         Args:
             who: whoever has had much waits until the others have had as much. None: somebody new.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(turn if who is None else who, turn, work)
-        if not self._is_taken:
-            self._give()
+        if self._is_taken:
+            await self._waiting.wait(object() if who is None else who, work)
+        self._is_taken = True
         try:
-            await turn
             await asyncio.sleep(0)
         finally:
-            if turn.done() and not turn.cancelled():  # else it was never given
-                self._give()
+            self._give()
+
+    def _on_gone(self, turn: bool | None) -> None:
+        if turn:
+            self._give()
 
     def _give(self) -> None:
-        self._is_taken = False
-        while len(self._waiting):
-            turn = self._waiting.take()
-            if not turn.done():  # whoever waited may be gone
-                self._is_taken = True
-                turn.set_result(None)
-                break
+        self._is_taken = self._waiting.hand_on(True)
 
 
 class TurnShare:

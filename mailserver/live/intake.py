@@ -14,8 +14,9 @@ from mailserver.store.interface import NewEnvelope, Store
 from mailserver.waku.acceptance import Acceptance, Verdict
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import EnvelopeError, MessageResponse
+from mailserver.waku.peer import MessagesReceived
 
-_JUDGED_TOGETHER = 256  # takes 2 ms; a packet may hold many more
+_JUDGED_TOGETHER = 256  # envelopes: they take 2 ms, and a packet may hold many more
 
 TIMELY_S = 300
 """An envelope of a peer that was created so long ago at most agrees with our clock: most are sent for some seconds."""
@@ -82,39 +83,40 @@ class Intake:
 
     async def take(
         self,
-        envelopes: Sequence[Envelope],
-        batch_hash: bytes,
+        packets: Sequence[MessagesReceived],
         *,
         peer: int,
         subnet: bytes = b"",
         is_limited: bool = True,
-    ) -> MessageResponse:
-        """Take what is acceptable of a Messages packet; return its confirmation once all of that is on disk.
+    ) -> list[MessageResponse]:
+        """Take what is acceptable of some Messages packets; return their confirmations once all of that is on disk.
 
         Args:
-            peer: the number of the connection that it came by.
+            peer: the number of the connection that they came by.
             subnet: where that comes from (`limits.admission.groups_of`).
             is_limited: whether the limits of topics hold for this peer.
         Raises:
-            StoreError: it is not on disk, or not all: the packet must not be confirmed.
+            StoreError: it is not on disk, or not all: no packet must be confirmed.
         """
-        to_store: list[NewEnvelope] = []
-        sightings: list[Sighting] = []
-        errors: list[EnvelopeError] = []
-        self._metrics.received.inc(len(envelopes))
-        for at in range(0, len(envelopes), _JUDGED_TOGETHER):
-            if at:
-                await self._turns.wait()  # one long packet in each round of the loop, however many there are
-            batch = _Batch(self._clock(), peer, subnet, is_limited)
-            for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
+        responses: list[MessageResponse] = []
+        batch = _Batch(self._clock(), peer, subnet, is_limited and self._limiter.limits_topics)
+        left = _JUDGED_TOGETHER
+        for packet in packets:
+            errors: list[EnvelopeError] = []
+            for envelope in packet.envelopes:
+                if not left:
+                    await self._turns.wait()  # one long packet in each round of the loop, however many there are
+                    left = _JUDGED_TOGETHER
+                    batch.now = self._clock()
+                left -= 1
                 verdict = self._judge(envelope, batch)
                 if verdict is not Verdict.ACCEPTED and verdict.code is not None:
                     errors.append(EnvelopeError(envelope.hash(), verdict.code, verdict.value))
-            self._count(batch)
-            to_store += batch.to_store
-            sightings += batch.sightings
-        await self._put(to_store, sightings, source=peer)
-        return MessageResponse(batch_hash, tuple(errors))
+            responses.append(MessageResponse(packet.batch_hash, tuple(errors)))
+        self._metrics.received.inc(sum(len(packet.envelopes) for packet in packets))
+        self._count(batch)
+        await self._put(batch.to_store, batch.sightings, source=peer)
+        return responses
 
     async def take_own(self, envelope: Envelope) -> None:
         """Take an envelope that was made here; return once it is on disk.

@@ -1,22 +1,24 @@
 """One connection: pumps a Session and a WakuPeer over a socket; owns timeouts, draining and backpressure.
 
-The handler of its events is awaited before the next bytes are read: a handler that waits slows its peer, and
-nobody else. Answers that the peer does not read fill the write buffer; then nothing more is read from it either,
-and after WRITE_TIMEOUT_S it is dropped.
+What one read has brought is handed over together, and acted on before the next bytes are read: a receiver that waits
+slows its peer, and nobody else. Answers that the peer does not read fill the write buffer. Then nothing more is read
+from it either, and after WRITE_TIMEOUT_S it is dropped.
 """
 
 import asyncio
 import contextlib
 import logging
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 
 from mailserver.codec.keys import NodeId
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
-from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom, ReceiveMemory
-from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, Turns, TurnShare
+from mailserver.limits.frame_bounds import FrameBounds
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom
+from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, TurnShare
+from mailserver.net.inbound import Handler, Inbound, LongMessage, Receive, one_by_one
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
 from mailserver.rlpx.events import (
@@ -27,8 +29,10 @@ from mailserver.rlpx.events import (
     MessageTooLong,
     Opened,
 )
+from mailserver.rlpx.events import Event as SessionEvent
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
-from mailserver.rlpx.session import Session, SessionState
+from mailserver.rlpx.moves import SessionState
+from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
@@ -51,17 +55,12 @@ LINGER_S = 1.0
 HELD_POLL_S = 0.1
 """How often to ask again whether a peer is wanted while that is undecided."""
 
+FRAMES_TOGETHER = 4 * FRAMES_AT_ONCE
+BYTES_TOGETHER = 16 * 1024
+"""About so many frames, or bytes of their messages, are handed over together. Between each few of them, others have had
+their turn. What is handed over together costs little more than one packet, and takes a millisecond or two."""
+
 _NO_OPTIONS = StatusOptions()
-
-Handler = Callable[[Event], Awaitable[None]]
-
-Before = Callable[[int, bytes], Awaitable[None]]
-"""Told of each packet, by its code and payload, before it is decoded; decoded it is once that returns."""
-
-Throttle = Callable[[int, float], float]
-"""Told of each packet's length in bytes and the monotonic time, says for how many seconds not to read on.
-
-It may raise RemoteProtocolError: the peer goes on over its limit."""
 
 
 @lru_cache(maxsize=4)
@@ -84,29 +83,28 @@ class Connection:
         status: StatusOptions,
         *,
         remote_id: NodeId | None = None,
-        memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        bounds: FrameBounds | None = None,
     ) -> None:
         """Take over a connected pipe; `run` does the rest.
 
         Args:
             status: what we announce.
             remote_id: whom we dialled; None if we were dialled.
-            memory: that all connections share; None for some of its own.
-            turns: that all connections take; None for some of its own.
+            bounds: that all connections share; None for some of its own.
         Raises:
             DecodeError: `remote_id` is no point of the curve.
         """
+        bounds = bounds or FrameBounds()
         self._loop = asyncio.get_running_loop()
         self._pipe = pipe
         self._status = status
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
-        self._opening = TurnShare(turns or Turns(), FREE_FRAMES)
+        self._opening = TurnShare(bounds.turns, FREE_FRAMES)
         self._counted_frames = 0
         self._room = FrameRoom(
-            memory or ReceiveMemory(),
+            bounds.memory,
             max_message_bytes=config.max_message_bytes,
             on_granted=pipe.wake,
             on_late=self._on_late_frame,
@@ -115,8 +113,6 @@ class Connection:
         self._closed: Closed | None = None
         self._ready = asyncio.Event()
         self._flushing = False
-        self._throttle: Throttle | None = None
-        self._before: Before | None = None
         self.is_inbound = remote_id is None
         self.opened_at: float | None = None
         self.heard_at = self._loop.time()
@@ -182,27 +178,17 @@ class Connection:
         """How much was sent to it, or waits in the socket's buffer."""
         return self._pipe.sent_bytes
 
-    async def run(self, handler: Handler, throttle: Throttle | None = None, before: Before | None = None) -> None:
-        """Pump until the connection ends, then close the socket.
+    async def run(self, handler: Handler) -> None:
+        """Pump until the connection ends, then close the socket; the handler is awaited for each event of the peer."""
+        await self.pump(one_by_one(handler))
 
-        Args:
-            handler: awaited for each event of the peer.
-            throttle: asked for each packet and each message of the base protocol; None: no limit.
-            before: awaited before each packet is decoded; None: it is at once.
-        """
-        self._throttle = throttle
-        self._before = before
+    async def pump(self, receive: Receive) -> None:
+        """Pump until the connection ends, then close the socket; `receive` is awaited for what each read brings."""
         try:
             self._flush()
             self._arm_timer()
             while self._closed is None:
-                await self._read()
-                while self._session.is_held:
-                    self._flush()  # our part of the key exchange: the peer waits for it, too
-                    if not await self._pipe.rest(HELD_POLL_S):
-                        self._session.receive_eof()
-                    self._session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
-                await self._dispatch(handler)
+                await self._dispatch(await self._read(), receive)
                 await self._make_room()
                 if self._pipe.is_full:
                     self._session.pause_reading()  # its silence is ours: we do not read
@@ -221,7 +207,7 @@ class Connection:
                 if timer is not None:
                     timer.cancel()
             # What refers to this connection goes, or it would stay until cycles are looked for: after thousands of it.
-            self._timer = self._stuck_timer = self._throttle = self._before = None
+            self._timer = self._stuck_timer = None
             self._room.end()
             self._session.receive_eof()
             self._take_events()
@@ -263,9 +249,19 @@ class Connection:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        if not self.is_open:
+        self.send_all(((code, payload),))
+
+    def send_all(self, packets: Iterable[tuple[PacketCode, bytes | SharedPayload]]) -> None:
+        """Queue packets: each a code and a payload.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        session = self._session
+        if session.state is not SessionState.OPEN:
             raise self._lost()
-        self._session.send(WAKU, code, payload)
+        for code, payload in packets:
+            session.send(WAKU, code, payload)
         if not self._flushing:  # what is sent in one turn of the loop goes out together
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -300,8 +296,23 @@ class Connection:
         self._pipe.abort()
         self._pipe.wake()
 
-    async def _read(self) -> None:
-        """Understand some of the frames that have come; wait for more if there are none."""
+    async def _read(self) -> list[SessionEvent]:
+        """Wait for bytes if there are none; return what some of the frames in them say."""
+        session = self._session
+        await self._open_frames()
+        while session.is_held:
+            self._flush()  # our part of the key exchange: the peer waits for it, too
+            if not await self._pipe.rest(HELD_POLL_S):
+                session.receive_eof()
+            session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
+        events = session.events()
+        while session.has_more and _may_grow(events):
+            await self._open_frames()
+            events += session.events()
+        return events
+
+    async def _open_frames(self) -> None:
+        """Open some of the frames that have come; wait for more if there are none."""
         session = self._session
         data = b"" if session.has_more else await self._pipe.read()
         if data:
@@ -330,86 +341,80 @@ class Connection:
         self.refused_bytes = self._room.long_bytes_due
         self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
-    async def _dispatch(self, handler: Handler) -> None:
+    async def _dispatch(self, events: Iterable[SessionEvent], receive: Receive) -> None:
         """Act on what the session has understood of the bytes read."""
-        for event in self._session.events():
+        inbound = Inbound(self._decode)
+        for event in events:
+            if isinstance(
+                event, MessageReceived | BaseMessageReceived
+            ):  # pings cost as much as packets that say nothing
+                inbound.add(event)
+                continue
+            await self._hand_over(inbound, receive)
+            if self._closed is not None:  # by the peer, or by us because of what was handed over
+                break
             match event:
-                case MessageReceived(code=code, payload=payload):
-                    await self._on_packet(code, payload, handler)
                 case LongMessageReceived():
-                    await self._on_long_packet(event, handler)
+                    await self._on_long_message(event, inbound)
                 case MessageTooLong(size=size):
                     self.refused_bytes = size
-                case BaseMessageReceived(size=size):  # pings cost us as much as packets that say nothing
-                    await self._pause(size)
                 case Opened(client_id=client_id):
-                    self.client_id = client_id
-                    self.opened_at = self._loop.time()
-                    self._peer.opened(self.opened_at)
-                    self._rearm_timer()
-                    if self.is_open:  # it may have said goodbye in the same breath
-                        self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
+                    self._on_opened(client_id)
                 case Closed():
                     self._closed = event
-            if self._closed is not None:  # by the peer, or by us because of this packet
-                break
+        await self._hand_over(inbound, receive)
         self._take_events()
         self._flush()
 
-    async def _on_packet(self, code: int, payload: bytes, handler: Handler) -> None:
-        if self._before is not None:
+    def _on_opened(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.opened_at = self._loop.time()
+        self._peer.opened(self.opened_at)
+        self._rearm_timer()
+        if self.is_open:  # it may have said goodbye in the same breath
+            self._session.send(WAKU, PacketCode.STATUS, _encoded(self._status))
+
+    async def _hand_over(self, inbound: Inbound, receive: Receive) -> None:
+        """Have packets acted on. Nothing is read meanwhile, nor while the peer is over its limit: TCP slows it down."""
+        while len(inbound) and self._closed is None:
             self._flush()  # it may take a while
             self._pause_reading()
-            await self._before(code, payload)
+            try:
+                seconds = await receive(inbound)
+            except RemoteProtocolError as error:
+                self.disconnect(error.reason, error.cause)
+                return
             self._resume_reading()
-        try:
-            event = self._peer.receive_packet(code, payload)
-        except RemoteProtocolError as error:
-            self._session.disconnect(error.reason, error.cause)
-            self._take_events()
-            return
+            if seconds > 0 and self._closed is None:
+                self._flush()  # a Pong, say: whoever is slowed must not take us for dead
+                self._session.pause_reading()
+                await self._pipe.rest(seconds)
+                self._session.resume_reading(self._loop.time())
+
+    def _decode(self, message: MessageReceived | LongMessage) -> Event:
+        """Say what a message means.
+
+        Raises:
+            RemoteProtocolError: it breaks a rule.
+        """
+        if isinstance(message, LongMessage):
+            return self._peer.receive_long_packet(message.code, message.payload)
+        event = self._peer.receive_packet(message.code, message.payload)
         if isinstance(event, StatusReceived):
             self._ready.set()
-        self._flush()  # what the handler awaits may take a while
-        self._session.pause_reading()
-        await handler(event)
-        self._session.resume_reading(self._loop.time())
-        await self._pause(len(payload))
+        return event
 
-    async def _on_long_packet(self, message: LongMessageReceived, handler: Handler) -> None:
-        """Inflate a long packet in a thread, and have it acted on; nothing is read meanwhile."""
+    async def _on_long_message(self, message: LongMessageReceived, inbound: Inbound) -> None:
+        """Inflate a long packet in a thread; nothing is read meanwhile."""
         self._flush()
         self._pause_reading()
         try:
-            if message.is_compressed:
-                payload = await _inflated(message.data)
-            else:
-                payload = bytearray(message.data)
-            event = self._peer.receive_long_packet(message.code, payload)
+            payload = await _inflated(message.data) if message.is_compressed else bytearray(message.data)
         except DecodeError as error:
             self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
             return
-        except RemoteProtocolError as error:
-            self.disconnect(error.reason, error.cause)
-            return
-        await handler(event)
         self._resume_reading()
-        await self._pause(len(payload))
-
-    async def _pause(self, size: int) -> None:
-        """Count a message of so many bytes; read nothing while the peer is over its limit: TCP then slows it down."""
-        if self._throttle is None:
-            return
-        try:
-            seconds = self._throttle(size, self._loop.time())
-        except RemoteProtocolError as error:
-            self.disconnect(error.reason, error.cause)
-            return
-        if seconds > 0 and self._closed is None:
-            self._flush()  # a Pong, say: whoever is slowed must not take us for dead
-            self._session.pause_reading()
-            await self._pipe.rest(seconds)
-            self._session.resume_reading(self._loop.time())
+        inbound.add(LongMessage(message.code, payload))
 
     def _pause_reading(self) -> None:
         """Read nothing for a reason of ours, which must not count against the peer."""
@@ -483,6 +488,16 @@ async def run_guarded(serve: Serve, connection: Connection) -> None:
     except Exception:
         log.exception("internal error peer=%s", connection)
         connection.abort("internal error")
+
+
+def _may_grow(events: Sequence[SessionEvent]) -> bool:
+    """Whether more may be handed over together with this: not with pings, say, which are answered at once."""
+    size = 0
+    for event in events:
+        if not isinstance(event, MessageReceived):
+            return False
+        size += len(event.payload)
+    return len(events) < FRAMES_TOGETHER and size < BYTES_TOGETHER
 
 
 async def _inflated(data: memoryview) -> bytearray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
-from mailserver.limits.frame_memory import ReceiveMemory
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.net.connection import Connection, Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session_config import SessionConfig
@@ -39,12 +39,12 @@ _NO_PROBLEM = frozenset({DisconnectReason.ALREADY_CONNECTED, DisconnectReason.CL
 
 
 async def dial(
-    enode: Enode, config: SessionConfig, status: StatusOptions, *, memory: ReceiveMemory | None = None
+    enode: Enode, config: SessionConfig, status: StatusOptions, *, bounds: FrameBounds | None = None
 ) -> Connection:
     """Connect to a node; the handshake begins when the connection is run.
 
     Args:
-        memory: for large frames, that all connections share; None for some of its own.
+        bounds: that all connections share; None for some of its own.
     Raises:
         ConnectionLost: nobody answers there within DIAL_TIMEOUT_S.
         DecodeError: the node id is no point of the curve.
@@ -59,7 +59,7 @@ async def dial(
     except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: not a host name") from error
     try:
-        return Connection(pipe, config, status, remote_id=enode.node_id, memory=memory)
+        return Connection(pipe, config, status, remote_id=enode.node_id, bounds=bounds)
     except DecodeError:
         pipe.abort()
         raise

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.limits.admission import Admission
-from mailserver.limits.frame_memory import ReceiveMemory
-from mailserver.limits.turns import Turns
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.net.connection import Connection, Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
@@ -47,8 +46,7 @@ class Listener:
         is_named: Callable[[NodeId], bool] | None = None,
         admission: Admission,
         serve: Serve,
-        memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        bounds: FrameBounds | None = None,
     ) -> None:
         """Describe our side.
 
@@ -57,8 +55,7 @@ class Listener:
             refuse: says why a peer that has shown who it is, is not wanted.
             is_named: whether the operator has named a peer, so that its packets may be long.
             admission: decides by address, before that.
-            memory: for large frames, of all connections; None for some of its own.
-            turns: of all connections; None for some of its own.
+            bounds: that all connections share, those that we dial too; None for some of its own.
         """
         self._key = key
         self._client_id = client_id
@@ -67,8 +64,7 @@ class Listener:
         self._is_named = is_named
         self._admission = admission
         self._serve = serve
-        self._memory = memory or ReceiveMemory()
-        self._turns = turns or Turns()
+        self._bounds = bounds or FrameBounds()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._stopping = False
@@ -113,7 +109,7 @@ class Listener:
         config = session_config(
             self._key, self._client_id, listen_port=self._port, refuse=self._refuse, is_named=self._is_named
         )
-        connection = Connection(pipe, config, self._status(), memory=self._memory, turns=self._turns)
+        connection = Connection(pipe, config, self._status(), bounds=self._bounds)
         self._pending[connection] = None
         task = loop.create_task(self._run(connection), name=f"peer {pipe.address}")
         self._tasks.add(task)

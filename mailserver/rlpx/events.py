@@ -1,7 +1,7 @@
 """What a session tells its caller: the events of `rlpx.session`."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
@@ -17,9 +17,8 @@ class Opened:
     shared: tuple[SharedCapability, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
-    """A message of a shared capability; `payload` is inflated."""
+class MessageReceived(NamedTuple):
+    """A message of a shared capability; `payload` is inflated. A tuple, as it is made for each packet."""
 
     capability: Capability
     code: int

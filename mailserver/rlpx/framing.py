@@ -5,7 +5,6 @@ cipher stream and MAC state. A decoder whose MAC once differed is out of step fo
 """
 
 import hmac
-from dataclasses import dataclass
 from typing import TypeVar
 
 from mailserver.codec import aes
@@ -22,9 +21,10 @@ MAX_FRAME_BODY_BYTES = 0xFF_FFFF
 BLOCK_BYTES = 16
 """The body of a frame comes in whole blocks."""
 
-_Buffer = TypeVar("_Buffer", bytes, memoryview)
+_Buffer = TypeVar("_Buffer", bytes, memoryview, bytes | memoryview)
 _HEADER_DATA = b"\xc2\x80\x80"  # header-data = [capability-id 0, context-id 0]; both are unused
 _HEADER_REST = _HEADER_DATA + bytes(BLOCK_BYTES - 3 - len(_HEADER_DATA))
+_PADDINGS = tuple(bytes(size) for size in range(BLOCK_BYTES))
 
 
 def padded(size: int) -> int:
@@ -32,44 +32,49 @@ def padded(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-@dataclass(slots=True, eq=False)
 class ComingFrame:
-    """A frame whose header has been read, and whose body has not all come. `body_bytes` is its frame-size.
+    """A frame whose header has been read, and whose body has not all come.
 
+    `body_bytes` is its frame-size, `wire_bytes` what comes after the header: the padded body and its MAC.
     `message_bytes` is how long its first bytes say that the message is once inflated, None before they have come. They
     are not authenticated before all of the frame is there.
     """
 
-    body_bytes: int
-    message_bytes: int | None = None
+    __slots__ = ("body_bytes", "message_bytes", "wire_bytes")
 
-    @property
-    def wire_bytes(self) -> int:
-        """What comes after the header: the padded body and its MAC."""
-        return padded(self.body_bytes) + MAC_BYTES
+    def __init__(self, body_bytes: int) -> None:
+        self.body_bytes = body_bytes
+        self.wire_bytes = padded(body_bytes) + MAC_BYTES
+        self.message_bytes: int | None = None
 
 
 class _Mac:
-    """One direction's running MAC."""
+    """One direction's running MAC. `_digest` is that of the state between two frames: each digest costs as much as
+    a block that is absorbed, so none is taken twice."""
+
+    __slots__ = ("_digest", "_encrypt", "_keccak")
 
     def __init__(self, mac_secret: bytes, seed: bytes) -> None:
         self._keccak = running_keccak(seed)
         self._encrypt = aes.block_cipher(mac_secret)
+        self._digest = self._keccak.digest()[:MAC_BYTES]
 
     def of_header(self, header_ciphertext: bytes) -> bytes:
         # header-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ header-ciphertext
-        return self._step(header_ciphertext)
+        return self._absorb(self._digest, header_ciphertext)
 
     def add_part(self, body_ciphertext: bytes) -> None:
         self._keccak.update(body_ciphertext)
 
     def of_parts(self) -> bytes:
         # frame-mac-seed = aes(mac-secret, keccak256.digest(mac)[:16]) ^ keccak256.digest(mac)[:16]
-        return self._step(self._keccak.digest()[:MAC_BYTES])
+        digest = self._keccak.digest()[:MAC_BYTES]
+        self._digest = mac = self._absorb(digest, digest)
+        return mac
 
-    def _step(self, value: bytes) -> bytes:
-        encrypted = self._encrypt(self._keccak.digest()[:MAC_BYTES])
-        seed = int.from_bytes(encrypted, "big") ^ int.from_bytes(value, "big")
+    def _absorb(self, digest: bytes, value: bytes) -> bytes:
+        """Absorb aes(mac-secret, digest) ^ value; return the first half of the digest afterwards, which is the MAC."""
+        seed = int.from_bytes(self._encrypt(digest), "big") ^ int.from_bytes(value, "big")
         self._keccak.update(seed.to_bytes(MAC_BYTES, "big"))
         return self._keccak.digest()[:MAC_BYTES]
 
@@ -77,21 +82,28 @@ class _Mac:
 class FrameEncoder:
     """Seals frame bodies, in the order in which they are sent."""
 
+    __slots__ = ("_encrypt", "_mac")
+
     def __init__(self, aes_secret: bytes, mac_secret: bytes, egress_seed: bytes) -> None:
         self._encrypt = aes.ctr_stream(aes_secret)
         self._mac = _Mac(mac_secret, egress_seed)
 
     def encode(self, body: bytes) -> bytes:
         """Return the whole frame for `body` (message id and data; at most MAX_FRAME_BODY_BYTES)."""
-        header = self._encrypt(len(body).to_bytes(3, "big") + _HEADER_REST)
-        header_mac = self._mac.of_header(header)
-        ciphertext = self._encrypt(body + bytes(padded(len(body)) - len(body)))
-        self._mac.add_part(ciphertext)
-        return b"".join((header, header_mac, ciphertext, self._mac.of_parts()))
+        size = len(body)
+        # Header and body follow each other in one stream of the cipher.
+        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _HEADER_REST, body, _PADDINGS[-size % BLOCK_BYTES])))
+        header, ciphertext = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
+        mac = self._mac
+        header_mac = mac.of_header(header)
+        mac.add_part(ciphertext)
+        return b"".join((header, header_mac, ciphertext, mac.of_parts()))
 
 
 class FrameDecoder:
     """Opens frames, in the order in which they arrive: header, body, header, body."""
+
+    __slots__ = ("_decrypt", "_mac")
 
     def __init__(self, aes_secret: bytes, mac_secret: bytes, ingress_seed: bytes) -> None:
         self._decrypt = aes.ctr_stream(aes_secret)

@@ -2,10 +2,7 @@
 
 It carries the handshake, frames, Hello, compression, pings and Disconnect, and hands on the messages of the
 capabilities that both sides share, knowing nothing about them. The peer's faults never raise: they end the
-session with the right Disconnect and a `Closed` event.
-
-    HANDSHAKE --auth, ack--> HELLO --both Hellos--> OPEN
-        \\___________________________\\________________\\--> CLOSED
+session with the right Disconnect and a `Closed` event. `rlpx.moves` says what may happen in which state.
 
 Spec: rlpx.md; EIP-706 for compression.
 """
@@ -13,13 +10,13 @@ Spec: rlpx.md; EIP-706 for compression.
 import contextlib
 import math
 from collections.abc import Callable
-from enum import Enum, auto
+from typing import ClassVar
 
 from mailserver.codec import snappy
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DecodeError, DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
-from mailserver.rlpx.capabilities import RESERVED_MESSAGE_IDS, Capability, SharedCapability, locate, share
+from mailserver.rlpx.capabilities import Capability, SharedCapability, locate, share
 from mailserver.rlpx.events import (
     BaseMessageReceived,
     Closed,
@@ -29,29 +26,19 @@ from mailserver.rlpx.events import (
     MessageTooLong,
     Opened,
 )
+from mailserver.rlpx.frame_reader import PART_BYTES, FrameReader
 from mailserver.rlpx.framing import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    MAC_BYTES,
     MAX_FRAME_BODY_BYTES,
     ComingFrame,
     FrameDecoder,
     FrameEncoder,
     encode_message_id,
-    padded,
     split_message,
 )
-from mailserver.rlpx.handshake import (
-    PLAIN_AUTH_BYTES,
-    SIZE_PREFIX_BYTES,
-    Entropy,
-    Initiator,
-    Recipient,
-    Secrets,
-    is_plain_auth,
-    packet_length,
-)
+from mailserver.rlpx.handshake import Entropy
+from mailserver.rlpx.key_exchange import KeyExchange
 from mailserver.rlpx.liveness import Due, Liveness
+from mailserver.rlpx.moves import MOVES, Move, SessionState, move_of
 from mailserver.rlpx.session_config import SessionConfig, Undecided
 from mailserver.rlpx.shared_payload import SharedPayload
 
@@ -61,25 +48,15 @@ HANDSHAKE_TIMEOUT_S = 5.0
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
 """No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
 
-PART_BYTES = 32 * 1024
-"""A frame that is longer is decrypted as it comes: all at once, the longest would take a tenth of a second."""
-
 _MESSAGE_ID_BYTES = 2  # up to 0xff, in RLP
 _SNAPPY_VERSION = 5
-_PLAIN_AUTH_PREFIX = 0x04
-
-
-class SessionState(Enum):
-    """Where a session stands."""
-
-    HANDSHAKE = auto()
-    HELLO = auto()
-    OPEN = auto()
-    CLOSED = auto()
 
 
 class Session:
     """One RLPx session, either side, without I/O. Times are monotonic seconds."""
+
+    frame_decoder: ClassVar[type[FrameDecoder]] = FrameDecoder
+    """Opens what comes; whoever trusts its peer may have less checked."""
 
     def __init__(
         self,
@@ -97,10 +74,8 @@ class Session:
             DecodeError: `remote_id` is no point of the curve.
         """
         self._config = config
-        self._entropy = entropy
         self._state = SessionState.HANDSHAKE
-        self._buffer = bytearray()
-        self._out: list[bytes] = []
+        self._received = bytearray()
         self._events: list[Event] = []
         self._deadline = now + HANDSHAKE_TIMEOUT_S
         self._liveness: Liveness | None = None  # once it is open
@@ -110,16 +85,15 @@ class Session:
         self._has_more = False
         self.opened_frames = 0
         self._encoder: FrameEncoder
-        self._decoder: FrameDecoder
-        self._frame: ComingFrame | None = None
-        self._body = bytearray()  # of that frame, as far as it has been decrypted
+        self._reader: FrameReader | None = None  # once there are keys
+        self._max_message_bytes = min(config.max_message_bytes, MAX_SNAPPY_BYTES)
+        self._max_long_bytes = self._max_message_bytes  # of this peer
+        self._max_body_bytes = _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
         self._compressed = False
         self._shared: tuple[SharedCapability, ...] = ()
         self._remote_id = remote_id
-        self._initiator = None if remote_id is None else Initiator(config.key, remote_id, entropy())
-        self._may_be_plain = remote_id is None
-        if self._initiator is not None:
-            self._out.append(self._initiator.auth)
+        self._key_exchange: KeyExchange | None = KeyExchange(config.key, remote_id, entropy, self._received)
+        self._out = self._key_exchange.data_to_send()
 
     @property
     def state(self) -> SessionState:
@@ -139,7 +113,7 @@ class Session:
     @property
     def frame(self) -> ComingFrame | None:
         """The frame that is coming, if its header has been read; another object for each."""
-        return self._frame
+        return None if self._reader is None else self._reader.frame
 
     @property
     def is_held(self) -> bool:
@@ -159,7 +133,7 @@ class Session:
         """
         if self._state is SessionState.CLOSED:
             return
-        self._buffer += data
+        self._received += data
         if data and self._liveness is not None:
             self._liveness.heard(now)
         self._advance_all(now, max_frames)
@@ -177,6 +151,8 @@ class Session:
 
     def _advance_all(self, now: float, max_frames: float) -> None:
         most = self.opened_frames + max_frames
+        if self._state is SessionState.OPEN:
+            self._set_limits()  # the operator may have named the peer since
         try:
             while self.opened_frames < most and self._advance(now):
                 pass
@@ -188,9 +164,11 @@ class Session:
 
     def receive_eof(self) -> None:
         """The peer closed its side, or the transport broke."""
-        if self._state is not SessionState.CLOSED:
+        if Move.END in MOVES[self._state]:
             cause = f"connection closed in state {self._state.name}"
-            if self._initiator is not None:  # it cannot say so: there are no keys to say it with
+            if (
+                self._key_exchange is not None and self._key_exchange.is_initiator
+            ):  # it cannot say so: there are no keys to say it with
                 cause = (
                     "connection closed without an answer: another node id is there than the enode says, most likely, "
                     "or this address is not let in"
@@ -250,7 +228,7 @@ class Session:
         Raises:
             LocalProtocolError: the session is not open, or the capability is not shared or has no such code.
         """
-        if self._state is not SessionState.OPEN:
+        if Move.SEND not in MOVES[self._state]:
             raise LocalProtocolError(f"send in state {self._state.name}")
         for entry in self._shared:
             if entry.capability == capability and 0 <= code < entry.length:
@@ -260,7 +238,7 @@ class Session:
 
     def disconnect(self, reason: DisconnectReason, cause: str) -> None:
         """End the session and say why. A second call does nothing."""
-        if self._state is SessionState.CLOSED:
+        if Move.END not in MOVES[self._state]:
             return
         if self._state is not SessionState.HANDSHAKE:  # before, there is no key to say it with
             self._send_frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(reason))
@@ -277,85 +255,42 @@ class Session:
         return out
 
     def _advance(self, now: float) -> bool:
-        """Take the next whole packet or frame from the buffer; False if more bytes are needed, or none."""
+        """Take the next whole packet or frame from what has come; False if more bytes are needed, or none."""
         if self._state is SessionState.CLOSED or self._is_held:
             return False
-        if self._state is SessionState.HANDSHAKE:
+        if self._reader is None:
             return self._advance_handshake()
-        if self._frame is None:
-            if len(self._buffer) < HEADER_BYTES:
-                return False
-            header = self._take(HEADER_BYTES)
-            self._frame = ComingFrame(self._decoder.decode_header(header, max_body_bytes=self._max_body_bytes()))
-        frame = self._frame
-        if frame.wire_bytes > PART_BYTES:
-            if not self._decode_more(frame):
-                return False
-            body, self._body = memoryview(self._body)[: frame.body_bytes], bytearray()
-        elif len(self._buffer) < frame.wire_bytes:
+        body = self._reader.read(self._max_body_bytes)
+        if body is None:
             return False
-        else:
-            body = memoryview(self._decoder.decode_body(self._take(frame.wire_bytes), frame.body_bytes))
-        self._frame = None
         self.opened_frames += 1
-        self._on_message(body, now)
+        self._on_frame(body, now)
         return True
 
-    def _decode_more(self, frame: ComingFrame) -> bool:
-        """Decrypt what has come of a large frame; return whether that is all."""
-        size = padded(frame.body_bytes)
-        self._body += self._decoder.decode_part(
-            self._take(min(len(self._buffer) // BLOCK_BYTES * BLOCK_BYTES, size - len(self._body)))
-        )
-        if frame.message_bytes is None and self._body:
-            _, data = split_message(memoryview(self._body)[:BLOCK_BYTES])
-            frame.message_bytes = snappy.announced_bytes(data) if self._compressed else frame.body_bytes
-        if len(self._body) < size or len(self._buffer) < MAC_BYTES:
-            return False
-        self._decoder.check_body(self._take(MAC_BYTES))
-        return True
-
-    def _max_body_bytes(self) -> int:
-        if self._state is not SessionState.OPEN:
-            return _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
-        longest = _MESSAGE_ID_BYTES + snappy.max_compressed_bytes(self._max_message_bytes())
-        return min(longest, MAX_FRAME_BODY_BYTES)
-
-    def _max_message_bytes(self, *, is_one_part: bool = False) -> int:
-        """The most that a message may inflate to. One part holds no long message, whatever that announces."""
+    def _set_limits(self) -> None:
+        """Note how long a message and a frame body of this peer may be now."""
         config = self._config
         assert self._remote_id is not None
-        if not is_one_part and config.may_be_long is not None and config.may_be_long(self._remote_id):
-            return min(config.max_long_message_bytes, MAX_SNAPPY_BYTES)
-        return min(config.max_message_bytes, MAX_SNAPPY_BYTES)
+        longest = self._max_message_bytes
+        if config.may_be_long is not None and config.may_be_long(self._remote_id):
+            longest = min(config.max_long_message_bytes, MAX_SNAPPY_BYTES)
+        self._max_long_bytes = longest
+        self._max_body_bytes = min(_MESSAGE_ID_BYTES + snappy.max_compressed_bytes(longest), MAX_FRAME_BODY_BYTES)
 
     def _advance_handshake(self) -> bool:
-        if len(self._buffer) < SIZE_PREFIX_BYTES:
+        assert self._key_exchange is not None, "there are no frames before it is over"
+        secrets = self._key_exchange.advance()
+        if secrets is None:
             return False
-        start = bytes(self._buffer[:PLAIN_AUTH_BYTES])
-        if self._may_be_plain and len(start) == PLAIN_AUTH_BYTES:
-            self._may_be_plain = False  # looked at once: it costs a key agreement
-            if start[0] == _PLAIN_AUTH_PREFIX and is_plain_auth(self._config.key, start):
-                raise DecodeError("auth has the form from before EIP-8")
-        length = packet_length(start)
-        if len(self._buffer) < length:
-            return False
-        packet = self._take(length)
-        if self._initiator is not None:
-            secrets = self._initiator.receive_ack(packet)
-            self._initiator = None
-        else:
-            ack, secrets = Recipient(self._config.key, self._entropy()).receive_auth(packet)
-            self._out.append(ack)
-        self._start_frames(secrets)
-        return True
-
-    def _start_frames(self, secrets: Secrets) -> None:
+        self._out += self._key_exchange.data_to_send()
+        self._key_exchange = None
         self._remote_id = secrets.remote_id
         self._encoder = FrameEncoder(secrets.aes, secrets.mac, secrets.egress_seed)
-        self._decoder = FrameDecoder(secrets.aes, secrets.mac, secrets.ingress_seed)
-        self._state = SessionState.HELLO
+        decoder = self.frame_decoder(secrets.aes, secrets.mac, secrets.ingress_seed)
+        self._reader = FrameReader(decoder, self._received)
+        self._state = MOVES[self._state][Move.KEYS_AGREED]
         self._greet_if_wanted(secrets.remote_id)
+        return True
 
     def _greet_if_wanted(self, remote_id: NodeId) -> None:
         config = self._config
@@ -380,43 +315,42 @@ class Session:
             raise RemoteProtocolError(refused, "not wanted here")
         return refused
 
-    def _on_message(self, body: memoryview, now: float) -> None:
+    def _on_frame(self, body: bytes | memoryview, now: float) -> None:
         message_id, data = split_message(body)
-        if self._state is SessionState.HELLO:
-            self._on_first_message(message_id, bytes(data), now)
-            return
-        if message_id == p2p.MessageId.DISCONNECT:
-            payload = bytes(data)
-            with contextlib.suppress(DecodeError):  # it is not compressed if it was said before our Hello was heard
-                payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
-            self._on_disconnect(payload)
-            return
-        if message_id < RESERVED_MESSAGE_IDS:
+        move = move_of(message_id)
+        if move not in MOVES[self._state]:
+            what = "second Hello" if move is Move.HELLO else f"message id {message_id} before Hello"
+            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, what)
+        if move is Move.MESSAGE:
+            self._on_message(message_id, data, is_one_part=len(body) <= PART_BYTES)
+        elif move is Move.HELLO:
+            self._on_hello(p2p.Hello.decode(bytes(data)), now)
+        elif move is Move.DISCONNECT:
+            self._on_disconnect(bytes(data))
+        else:
             payload = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
-            self._on_p2p_message(message_id)
+            if move is Move.PING:
+                self._send_frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD)
             self._events.append(BaseMessageReceived(len(payload)))
-            return
+
+    def _on_message(self, message_id: int, data: bytes | memoryview, *, is_one_part: bool) -> None:
+        """A message of a capability. One part of a frame holds no long message, whatever that announces."""
         located = locate(self._shared, message_id)
         if located is None:
             raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} is nobody's")
-        most = self._max_message_bytes(is_one_part=len(body) <= PART_BYTES)
-        if most > self._config.max_message_bytes:
+        usual = self._max_message_bytes
+        most = usual if is_one_part else self._max_long_bytes
+        if most > usual:
+            assert isinstance(data, memoryview), "it came in parts"
             size = snappy.announced_bytes(data) if self._compressed else len(data)
             if size > most:
                 self._events.append(MessageTooLong(size))
-            elif size > self._config.max_message_bytes:
+            elif size > usual:
                 self._events.append(LongMessageReceived(*located, data, self._compressed))
                 return
         self._events.append(MessageReceived(*located, self._inflate(data, most)))
 
-    def _on_first_message(self, message_id: int, data: bytes, now: float) -> None:
-        """Hello, or a Disconnect in its place; neither is compressed."""
-        if message_id == p2p.MessageId.DISCONNECT:
-            self._on_disconnect(data)
-            return
-        if message_id != p2p.MessageId.HELLO:
-            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} before Hello")
-        hello = p2p.Hello.decode(data)
+    def _on_hello(self, hello: p2p.Hello, now: float) -> None:
         self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
@@ -426,22 +360,23 @@ class Session:
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
-        self._state = SessionState.OPEN
+        assert self._reader is not None, "a frame has come"
+        self._reader.is_compressed = self._compressed
+        self._state = MOVES[self._state][Move.HELLO]
+        self._set_limits()
         self._liveness = Liveness(now, is_reading=self._is_reading)
         self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
 
-    def _on_p2p_message(self, message_id: int) -> None:
-        if message_id == p2p.MessageId.PING:
-            self._send_frame(p2p.MessageId.PONG, p2p.EMPTY_PAYLOAD)
-        elif message_id == p2p.MessageId.HELLO:
-            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, "second Hello")
-
-    def _on_disconnect(self, payload: bytes) -> None:
-        reason = p2p.decode_disconnect(payload)
+    def _on_disconnect(self, data: bytes) -> None:
+        """The peer says goodbye: compressed, unless it said so before it had heard our Hello."""
+        if self._state is SessionState.OPEN:
+            with contextlib.suppress(DecodeError):
+                data = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)
+        reason = p2p.decode_disconnect(data)
         name = "unknown reason" if reason is None else reason.name
         self._close(reason, by_peer=True, cause=f"peer disconnected: {name}")
 
-    def _inflate(self, data: memoryview, max_bytes: int) -> bytes:
+    def _inflate(self, data: bytes | memoryview, max_bytes: int) -> bytes:
         if self._compressed:
             return snappy.decompress(bytes(data), max_bytes=max_bytes)
         if len(data) > max_bytes:
@@ -457,12 +392,7 @@ class Session:
 
     def _close(self, reason: DisconnectReason | None, *, by_peer: bool, cause: str) -> None:
         self._state = SessionState.CLOSED
-        self._frame = None
-        self._body = bytearray()
-        self._buffer.clear()
+        if self._reader is not None:
+            self._reader.clear()
+        self._received.clear()
         self._events.append(Closed(reason, by_peer, cause))
-
-    def _take(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return taken

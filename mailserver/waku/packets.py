@@ -210,12 +210,14 @@ class EnvelopeError(NamedTuple):
 
 MESSAGE_RESPONSE_VERSION = 1
 
+_NO_ERRORS_HEAD, _NO_ERRORS_TAIL = b"\xe4\x01\xe2\xa0", b"\xc0"
+"""What stands around the hash where all envelopes were taken: lists of 36 and 34 bytes, and an empty one."""
 
-@dataclass(frozen=True, slots=True)
-class MessageResponse:
+
+class MessageResponse(NamedTuple):
     """Which envelopes of a Messages packet were refused; none if `errors` is empty.
 
-    `batch_hash` is Keccak-256 of that packet's payload.
+    `batch_hash` is Keccak-256 of that packet's payload. A tuple, which costs less to make: each packet has one.
     """
 
     batch_hash: bytes
@@ -223,6 +225,8 @@ class MessageResponse:
 
     def encode(self) -> bytes:
         """Encode `[1, [batch-hash, [[envelope-hash, code, description], ...]]]`."""
+        if not self.errors and len(self.batch_hash) == HASH_BYTES:  # as nearly always: at a tenth of the cost
+            return b"".join((_NO_ERRORS_HEAD, self.batch_hash, _NO_ERRORS_TAIL))
         errors = [[error.hash, rlp.encode_uint(error.code), error.description.encode()] for error in self.errors]
         return rlp.encode([rlp.encode_uint(MESSAGE_RESPONSE_VERSION), [self.batch_hash, errors]])
 

@@ -135,7 +135,7 @@ async def test_envelope_is_hashed_twice_and_its_packet_once(tmp_path: Path, work
         work.begin()
 
         event = take_of(payload)
-        response = await intake.take(event.envelopes, event.batch_hash, peer=1)
+        (response,) = await intake.take([event], peer=1)
 
     assert response.errors == ()
     assert work.hashes == 2 * PER_PACKET + 1  # its hash and its proof of work
@@ -151,7 +151,7 @@ async def test_envelope_costs_as_much_to_store_however_many_there_are(tmp_path: 
         event = take_of(payload)
         work.begin()
 
-        await intake.take(event.envelopes, event.batch_hash, peer=1)
+        await intake.take([event], peer=1)
 
         assert work.statements <= 8  # all of the one transaction
         assert work.steps / PER_PACKET < 100
@@ -161,11 +161,11 @@ async def test_packet_takes_three_times_its_length_in_memory_until_it_is_stored(
     first, payload = new_packets(2)
     async with open_store(tmp_path / "store") as store:
         intake = intake_of(store)
-        await intake.take(take_of(first).envelopes, b"", peer=1)  # fills caches
+        await intake.take([take_of(first)], peer=1)  # fills caches
 
         tracemalloc.start()
         event = take_of(payload)
-        await intake.take(event.envelopes, event.batch_hash, peer=1)
+        await intake.take([event], peer=1)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
 

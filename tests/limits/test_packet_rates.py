@@ -45,7 +45,7 @@ def flood(meter: Meter, seconds: float, now: float = 0.0, size: int = 100) -> fl
     """Send packet after packet, each as soon as it is read; return when the first one is read after the time."""
     until = now + seconds
     while now < until:
-        now += meter.on_packet(size, now) + 0.0001
+        now += meter.on_packets([size], now) + 0.0001
     return now
 
 
@@ -56,43 +56,43 @@ def test_peer_is_slowed_beyond_its_burst_of_packets() -> None:
     meter = rate_limiter(RateLimits(peer=2)).meter(PHONES, ALICE)
     burst = int(2 * RATE_BURST_S)
 
-    assert [meter.on_packet(100, 5.0) for _ in range(burst)] == [0.0] * burst
-    assert meter.on_packet(100, 5.0) == 0.5
-    assert meter.on_packet(100, 5.5) == 0.5
-    assert meter.on_packet(100, 8.0) == 0.0
+    assert [meter.on_packets([100], 5.0) for _ in range(burst)] == [0.0] * burst
+    assert meter.on_packets([100], 5.0) == 0.5
+    assert meter.on_packets([100], 5.5) == 0.5
+    assert meter.on_packets([100], 8.0) == 0.0
 
 
 def test_peer_is_slowed_beyond_its_burst_of_bytes() -> None:
     rate = 1024 * 1024
     meter = rate_limiter(sizes=RateLimits(peer=rate)).meter(PHONES, ALICE)
-    assert meter.on_packet(int(rate * RATE_BURST_S), 0.0) == 0.0
+    assert meter.on_packets([int(rate * RATE_BURST_S)], 0.0) == 0.0
 
-    assert meter.on_packet(rate // 4, 0.0) == 0.25
+    assert meter.on_packets([rate // 4], 0.0) == 0.25
 
 
 def test_one_packet_of_any_size_is_never_too_many_bytes() -> None:
     meter = rate_limiter(sizes=RateLimits(ip=1, peer=1, topic=1), tolerance_s=0.0).meter(PHONES, ALICE)
 
-    assert meter.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) == 0.0
+    assert meter.on_packets([MAX_RECEIVED_PACKET_BYTES], 0.0) == 0.0
 
 
 def test_longest_pause_counts() -> None:
     limiter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(ip=1000, peer=100_000))
     alice, bob = limiter.meter(PHONES, ALICE), limiter.meter(PHONES, BOB)
     for meter in [alice] * 10 + [bob] * 10:
-        assert meter.on_packet(0, 0.0) == 0.0
+        assert meter.on_packets([0], 0.0) == 0.0
 
-    assert alice.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) == 1.0  # packets of a peer; of the address it were 0.5
-    assert alice.on_packet(5000, 0.0) == 5.0  # bytes of the address
+    assert alice.on_packets([MAX_RECEIVED_PACKET_BYTES], 0.0) == 1.0  # packets of a peer; of the address it were 0.5
+    assert alice.on_packets([5000], 0.0) == 5.0  # bytes of the address
 
 
 def test_peers_of_one_address_share_its_limit_and_those_of_another_do_not() -> None:
     limiter = rate_limiter(RateLimits(ip=1))
     for number in range(int(RATE_BURST_S)):
-        assert limiter.meter(PHONES, node_id(number)).on_packet(1, 0.0) == 0.0
+        assert limiter.meter(PHONES, node_id(number)).on_packets([1], 0.0) == 0.0
 
-    assert limiter.meter(f"::ffff:{PHONES}", ALICE).on_packet(1, 0.0) == 1.0
-    assert limiter.meter(ELSEWHERE, ALICE).on_packet(1, 0.0) == 0.0
+    assert limiter.meter(f"::ffff:{PHONES}", ALICE).on_packets([1], 0.0) == 1.0
+    assert limiter.meter(ELSEWHERE, ALICE).on_packets([1], 0.0) == 0.0
 
 
 @pytest.mark.parametrize("address", [PHONES, ELSEWHERE])
@@ -100,8 +100,8 @@ def test_peer_that_reconnects_is_where_it_was(address: str) -> None:
     limiter = rate_limiter(RateLimits(peer=1))
     flood(limiter.meter(PHONES, ALICE), 20.0)
 
-    assert limiter.meter(address, ALICE).on_packet(1, 20.0) > 0
-    assert limiter.meter(PHONES, BOB).on_packet(1, 20.0) == 0
+    assert limiter.meter(address, ALICE).on_packets([1], 20.0) > 0
+    assert limiter.meter(PHONES, BOB).on_packets([1], 20.0) == 0
 
 
 @pytest.mark.parametrize("limits", [RateLimits(ip=1), RateLimits(peer=1)])
@@ -115,7 +115,9 @@ def test_peers_that_are_remembered_are_bounded(
     for meter in meters:
         flood(meter, 20.0, size=MAX_RECEIVED_PACKET_BYTES)
 
-    assert [meter.on_packet(MAX_RECEIVED_PACKET_BYTES, 20.0) > 0 for meter in reversed(meters)] == [True] * 3 + [False]
+    assert [meter.on_packets([MAX_RECEIVED_PACKET_BYTES], 20.0) > 0 for meter in reversed(meters)] == [True] * 3 + [
+        False
+    ]
 
 
 def test_topics_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,7 @@ def test_topics_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_without_limits_nobody_is_slowed() -> None:
     meter = rate_limiter(tolerance_s=0.0).meter(PHONES, ALICE)
 
-    assert {meter.on_packet(MAX_RECEIVED_PACKET_BYTES, 0.0) for _ in range(10_000)} == {0.0}
+    assert {meter.on_packets([MAX_RECEIVED_PACKET_BYTES], 0.0) for _ in range(10_000)} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_who_is_allowed_is_never_slowed(allowed: Allowed) -> None:
     meter, other = limiter.meter(PHONES, ALICE), limiter.meter(ELSEWHERE, BOB)
 
     assert meter.is_allowed
-    assert {meter.on_packet(10_000, 0.0) for _ in range(1000)} == {0.0}
+    assert {meter.on_packets([10_000], 0.0) for _ in range(1000)} == {0.0}
     assert not other.is_allowed
 
 
@@ -162,8 +164,50 @@ def test_whatever_a_peer_sends_no_more_is_read_than_its_limit(steps: list[tuple[
         # What came before this packet is within the limits: with it, it is beyond them by one packet at most.
         assert read_before <= burst + rate * now + 1
         assert number <= 4 * RATE_BURST_S + 4 * now + 0.001
-        now += meter.on_packet(size, now)
+        now += meter.on_packets([size], now)
         read_before += size
+
+
+@pytest.mark.parametrize("limits", [(RateLimits(peer=2), NO_RATE_LIMITS), (NO_RATE_LIMITS, RateLimits(ip=700))])
+@given(st.lists(st.lists(st.integers(0, 200_000), max_size=8), max_size=20))
+def test_packets_that_come_together_count_as_much_as_one_by_one(
+    limits: tuple[RateLimits, RateLimits], batches: list[list[int]]
+) -> None:
+    together, apart = rate_limiter(*limits), rate_limiter(*limits)
+    meters = together.meter(PHONES, ALICE), apart.meter(PHONES, ALICE)
+
+    for second, sizes in enumerate(batches):
+        pause = meters[0].on_packets(sizes, second)
+        pauses = [meters[1].on_packets([size], second) for size in sizes]
+
+        assert together.exceeded == apart.exceeded
+        if pauses:
+            assert pause == pytest.approx(pauses[-1])
+
+
+def test_peer_whose_packets_pass_the_limit_together_is_disconnected_at_once_without_tolerance() -> None:
+    limiter = rate_limiter(RateLimits(peer=1), tolerance_s=0.0)
+    meter = limiter.meter(PHONES, ALICE)
+    assert meter.on_packets([1] * (int(RATE_BURST_S) - 1), 0.0) == 0.0
+
+    with pytest.raises(RemoteProtocolError):
+        meter.on_packets([1] * 3, 0.0)
+
+    assert limiter.exceeded[RateLimit.PEER_PACKETS] == 2
+
+
+def test_free_is_what_may_come_before_a_limit_is_passed() -> None:
+    meter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(peer=MAX_RECEIVED_PACKET_BYTES)).meter(PHONES, ALICE)
+    burst = int(RATE_BURST_S)
+
+    assert meter.free(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
+    meter.on_packets([100] * (burst + 3), 0.0)
+    assert meter.free(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
+    assert meter.free(4.0)[0] == 1
+
+
+def test_who_has_no_limits_may_send_any_number() -> None:
+    assert rate_limiter().meter(PHONES, ALICE).free(0.0) == (math.inf, math.inf)
 
 
 # Tolerance
@@ -172,10 +216,10 @@ def test_whatever_a_peer_sends_no_more_is_read_than_its_limit(steps: list[tuple[
 def test_without_tolerance_a_peer_beyond_its_limit_is_disconnected_at_once() -> None:
     meter = rate_limiter(RateLimits(peer=1), tolerance_s=0.0).meter(PHONES, ALICE)
     for _ in range(int(RATE_BURST_S)):
-        meter.on_packet(1, 0.0)
+        meter.on_packets([1], 0.0)
 
     with pytest.raises(RemoteProtocolError) as caught:
-        meter.on_packet(1, 0.0)
+        meter.on_packets([1], 0.0)
 
     assert caught.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
 
@@ -203,7 +247,7 @@ def test_packet_that_needs_no_pause_ends_the_time_at_the_limit() -> None:
     for _ in range(10):
         now = flood(meter, 4.0, now)
         now += 0.9
-        assert meter.on_packet(1, now) == 0.0
+        assert meter.on_packets([1], now) == 0.0
 
 
 @dataclass
@@ -232,14 +276,14 @@ class Neighbours:
             if number < 0:
                 quiet_at = max(now, quiet_at)
                 for size in (600, 100, 40):
-                    quiet_at += quiet.on_packet(size, quiet_at)
+                    quiet_at += quiet.on_packets([size], quiet_at)
             elif now < seconds:
                 heapq.heappush(due, (now + 0.0005 + self.flood(meters, number, now), number))
 
     def flood(self, meters: list[Meter], number: int, now: float) -> float:
         """One packet of a flooder; for how long it then cannot send."""
         try:
-            return meters[number].on_packet(self.packet_bytes, now)
+            return meters[number].on_packets([self.packet_bytes], now)
         except RemoteProtocolError:
             self.disconnected += 1
             meters[number] = self.limiter.meter(PHONES, node_id(1000 + self.disconnected))
@@ -270,8 +314,8 @@ def send_at_the_limit(shares: Iterable[float]) -> None:
     meter, neighbour = limiter.meter(PHONES, ALICE), limiter.meter(PHONES, BOB)
     for second, share in enumerate(shares):
         with contextlib.suppress(RemoteProtocolError):
-            neighbour.on_packet(2 * rate, second)
-        meter.on_packet(int(share * FAIR_SHARE * rate), second)
+            neighbour.on_packets([2 * rate], second)
+        meter.on_packets([int(share * FAIR_SHARE * rate)], second)
 
 
 def test_peer_is_judged_by_what_it_takes_while_it_is_slowed() -> None:
@@ -292,14 +336,14 @@ def test_peer_that_was_not_to_blame_for_long_is_judged_by_what_it_takes_now() ->
 def test_other_limits_hold_for_connected_peers_at_once() -> None:
     limiter = rate_limiter()
     meter = limiter.meter(PHONES, ALICE)
-    meter.on_packet(1, 0.0)
+    meter.on_packets([1], 0.0)
 
     limiter.change(RateLimitSettings(RateLimits(peer=1), NO_RATE_LIMITS, 0.0))
     with pytest.raises(RemoteProtocolError):
         flood(meter, 1.0)
 
     limiter.change(RateLimitSettings(NO_RATE_LIMITS, NO_RATE_LIMITS))
-    assert meter.on_packet(1, 0.0) == 0.0
+    assert meter.on_packets([1], 0.0) == 0.0
 
 
 def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
@@ -309,10 +353,10 @@ def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
     strict = limiter.settings
 
     limiter.change(replace(strict, allowed=Allowed(node_ids=frozenset({ALICE}))))
-    assert (meter.is_allowed, meter.on_packet(1, 15.0)) == (True, 0.0)
+    assert (meter.is_allowed, meter.on_packets([1], 15.0)) == (True, 0.0)
 
     limiter.change(strict)
-    assert (meter.is_allowed, meter.on_packet(1, 15.0) > 0) == (False, True)
+    assert (meter.is_allowed, meter.on_packets([1], 15.0) > 0) == (False, True)
 
 
 def test_debts_stay_where_the_limit_does() -> None:
@@ -322,11 +366,11 @@ def test_debts_stay_where_the_limit_does() -> None:
     limiter.take_topic(NEWS, MAX_RECEIVED_PACKET_BYTES, 15.0)
 
     limiter.change(replace(limiter.settings, tolerance_s=20.0))
-    assert meter.on_packet(1, 15.0) > 0
+    assert meter.on_packets([1], 15.0) > 0
     assert not limiter.take_topic(NEWS, 1, 15.0)
 
     limiter.change(replace(limiter.settings, bytes=RateLimits(topic=2)))
-    assert meter.on_packet(1, 15.0) > 0
+    assert meter.on_packets([1], 15.0) > 0
     assert limiter.take_topic(NEWS, 1, 15.0)
 
 
@@ -372,7 +416,7 @@ def test_topics_without_a_limit_take_anything() -> None:
 def test_defaults_do_not_slow_a_month_of_requests_as_fast_as_they_go() -> None:
     meter = RateLimiter(RateLimitSettings()).meter(PHONES, ALICE)
 
-    assert {meter.on_packet(1500, request * 0.001) for request in range(4500)} == {0.0}
+    assert {meter.on_packets([1500], request * 0.001) for request in range(4500)} == {0.0}
 
 
 def test_defaults_do_not_slow_a_node_that_relays_much() -> None:
@@ -381,7 +425,7 @@ def test_defaults_do_not_slow_a_node_that_relays_much() -> None:
 
     for bundle in range(12_000):
         now = bundle * 0.3
-        assert [meter.on_packet(size, now) for size in (150_000, 100, 40)] == [0.0] * 3
+        assert [meter.on_packets([size], now) for size in (150_000, 100, 40)] == [0.0] * 3
 
 
 @pytest.mark.parametrize(("packets", "size"), [(50_000, 1000), (200, 1024 * 1024)])
@@ -390,7 +434,7 @@ def test_defaults_do_not_end_a_peer_that_sends_all_it_has_when_we_come_back(pack
     meter, now = RateLimiter(RateLimitSettings()).meter(PHONES, ALICE), 0.0
 
     for _ in range(packets):
-        now += meter.on_packet(size, now) + 0.0001
+        now += meter.on_packets([size], now) + 0.0001
 
     assert now > 60.0
 
@@ -407,7 +451,7 @@ def test_what_was_over_a_limit_is_counted_by_limit() -> None:
     assert limiter.exceeded == dict.fromkeys(RateLimit, 0)
 
     for _ in range(int(RATE_BURST_S) + 3):
-        limiter.meter(PHONES, ALICE).on_packet(1, 0.0)
+        limiter.meter(PHONES, ALICE).on_packets([1], 0.0)
         limiter.take_topic(Topic(b"news"), 1, 0.0)
 
     assert limiter.exceeded == dict.fromkeys(RateLimit, 0) | {RateLimit.PEER_PACKETS: 3, RateLimit.TOPIC: 3}

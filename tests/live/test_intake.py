@@ -29,6 +29,7 @@ from mailserver.waku.packets import (
     MessageResponse,
     RateLimits,
 )
+from mailserver.waku.peer import MessagesReceived
 from tests.mailservers import NEWS, NO_LIMITS, NOW, SPORT, Clock, in_order, make_envelope, make_envelopes
 from tests.store.samples import EVERY_BYTE
 from tests.waiting import DEADLINE_S, turns
@@ -41,6 +42,15 @@ EVERYTHING = Query(0, MAX_U32, FULL_INTEREST)
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     async with open_store(tmp_path / "mailserver.db") as store:
         yield store
+
+
+async def take(
+    intake: Intake, envelopes: Sequence[Envelope], *, peer: int, subnet: bytes = b"", is_limited: bool = True
+) -> MessageResponse:
+    """Take a packet in, alone."""
+    packet = MessagesReceived([*envelopes], HASH)
+    (response,) = await intake.take([packet], peer=peer, subnet=subnet, is_limited=is_limited)
+    return response
 
 
 def intake_of(
@@ -79,7 +89,7 @@ def refused(envelope: Envelope, verdict: Verdict) -> EnvelopeError:
 async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: SqliteStore) -> None:
     envelopes = make_envelopes(5)
 
-    response = await intake_of(store).take(envelopes, HASH, peer=1)
+    response = await take(intake_of(store), envelopes, peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw for envelope in in_order(envelopes)]
@@ -88,7 +98,7 @@ async def test_acceptable_envelopes_are_stored_as_received_and_confirmed(store: 
 async def test_time_of_reception_is_our_clock_and_of_creation_the_senders_claim(store: SqliteStore) -> None:
     envelope = make_envelope(1, created=NOW - 7)
 
-    await intake_of(store).take([envelope], HASH, peer=1)
+    await take(intake_of(store), [envelope], peer=1)
 
     assert (await store.find(Query(NOW - 7, NOW - 7, FULL_INTEREST), 1)).left == 1
 
@@ -100,11 +110,11 @@ async def test_envelope_that_comes_again_after_the_clock_was_stepped_is_stored_o
     clock, ahead = Clock(NOW), 0 if step > 0 else -step
     envelope = make_envelope(1, created=NOW - ahead, ttl=ahead + 50)  # acceptable before and after
     intake = intake_of(store, clock=clock)
-    await intake.take([envelope], HASH, peer=1)
+    await take(intake, [envelope], peer=1)
 
     clock.now += step
     newer = [make_envelope(number, created=int(clock.now)) for number in range(2, 5)]  # what is seen ages by these
-    response = await intake.take([*newer, envelope], HASH, peer=2)
+    response = await take(intake, [*newer, envelope], peer=2)
 
     assert response == MessageResponse(HASH)
     assert sorted(await all_in(store)) == sorted(one.raw for one in [envelope, *newer])
@@ -116,22 +126,22 @@ async def test_new_envelopes_of_peers_from_within_five_minutes_are_timely(store:
     timely = [make_envelope(1, created=NOW - TIMELY_S, ttl=1000), make_envelope(2, created=NOW + MAX_AHEAD_S)]
     others = [make_envelope(3, created=NOW - TIMELY_S - 1, ttl=1000), make_envelope(4, created=NOW - 100, ttl=50)]
 
-    await intake.take([*timely, *others], HASH, peer=1)
-    await intake.take(timely, HASH, peer=2)  # known
+    await take(intake, [*timely, *others], peer=1)
+    await take(intake, timely, peer=2)  # known
     await intake.take_own(make_envelope(5))
 
     assert count_of(metrics.timely) == 2
 
 
 async def test_empty_packet_is_confirmed(store: SqliteStore) -> None:
-    assert await intake_of(store).take([], HASH, peer=1) == MessageResponse(HASH)
+    assert await take(intake_of(store), [], peer=1) == MessageResponse(HASH)
 
 
 async def test_duplicates_are_confirmed_and_stored_once(store: SqliteStore) -> None:
     intake, envelope = intake_of(store), make_envelope(1)
 
-    first = await intake.take([envelope, envelope], HASH, peer=1)
-    second = await intake.take([envelope], HASH, peer=1)
+    first = await take(intake, [envelope, envelope], peer=1)
+    second = await take(intake, [envelope], peer=1)
 
     assert first == second == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw]
@@ -146,7 +156,7 @@ async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: 
     huge = make_envelope(13, data_bytes=MAX_PACKET_BYTES)
     intake = intake_of(store, interest=Interest(topics=frozenset({NEWS})))
 
-    response = await intake.take([future, good[0], old, forged, unwanted, good[1], huge], HASH, peer=1)
+    response = await take(intake, [future, good[0], old, forged, unwanted, good[1], huge], peer=1)
 
     assert response == MessageResponse(
         HASH,
@@ -167,7 +177,7 @@ async def test_bad_envelopes_are_reported_in_order_and_the_others_stored(store: 
 async def test_low_proof_of_work_is_reported(store: SqliteStore) -> None:
     envelope = make_envelope(1)
 
-    response = await intake_of(store, min_pow=1000.0).take([envelope], HASH, peer=1)
+    response = await take(intake_of(store, min_pow=1000.0), [envelope], peer=1)
 
     assert response.errors == (refused(envelope, Verdict.LOW_POW),)
     assert await all_in(store) == []
@@ -177,7 +187,7 @@ async def test_low_proof_of_work_is_reported(store: SqliteStore) -> None:
 async def test_late_envelope_is_dropped_without_a_word(store: SqliteStore, late: int) -> None:
     envelope = make_envelope(1, created=NOW - 50 - late, ttl=50)
 
-    response = await intake_of(store).take([envelope], HASH, peer=1)
+    response = await take(intake_of(store), [envelope], peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == []
@@ -185,7 +195,7 @@ async def test_late_envelope_is_dropped_without_a_word(store: SqliteStore, late:
 
 async def test_long_packet_leaves_others_their_turn(store: SqliteStore) -> None:
     late = make_envelope(1, created=NOW - 60, ttl=50)
-    taking = asyncio.create_task(intake_of(store).take([late] * 4096, HASH, peer=1))
+    taking = asyncio.create_task(take(intake_of(store), [late] * 4096, peer=1))
 
     await turns(3)
 
@@ -197,7 +207,7 @@ async def test_many_long_packets_are_judged_one_piece_in_each_round_of_the_loop(
     late = make_envelope(1, created=NOW - 60, ttl=50)
     metrics = Metrics()
     intake = intake_of(store, metrics=metrics)
-    taking = [asyncio.create_task(intake.take([late] * 1024, HASH, peer=number)) for number in range(10)]
+    taking = [asyncio.create_task(take(intake, [late] * 1024, peer=number)) for number in range(10)]
     await turns(1)
     judged = [count_of(metrics.rejected[Verdict.EXPIRED])]  # the first piece of each
     while not all(task.done() for task in taking):
@@ -212,7 +222,7 @@ async def test_every_envelope_of_a_long_packet_is_judged_and_stored(store: Sqlit
     envelopes = [make_envelope(number, data_bytes=10) for number in range(2500)]
     future = make_envelope(1, created=NOW + MAX_AHEAD_S + 1)
 
-    response = await intake_of(store).take([*envelopes, future], HASH, peer=1)
+    response = await take(intake_of(store), [*envelopes, future], peer=1)
 
     assert [error.hash for error in response.errors] == [future.hash()]
     assert len(await all_in(store)) == 2500
@@ -223,7 +233,7 @@ async def test_nothing_is_confirmed_that_could_not_be_stored(tmp_path: Path) -> 
         intake = intake_of(store)
 
     with pytest.raises(StoreError):
-        await intake.take([make_envelope(1)], HASH, peer=1)
+        await take(intake, [make_envelope(1)], peer=1)
 
 
 async def test_clock_is_read_anew_for_each_packet(store: SqliteStore) -> None:
@@ -232,9 +242,9 @@ async def test_clock_is_read_anew_for_each_packet(store: SqliteStore) -> None:
     envelope = make_envelope(1)
 
     clock.now = NOW - 60
-    early = await intake.take([envelope], HASH, peer=1)
+    early = await take(intake, [envelope], peer=1)
     clock.now = NOW
-    in_time = await intake.take([envelope], HASH, peer=1)
+    in_time = await take(intake, [envelope], peer=1)
 
     assert [error.code for error in early.errors] == [EnvelopeErrorCode.TIME_SYNC]
     assert in_time.errors == ()
@@ -275,8 +285,8 @@ async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: Sql
     reader = feed.reader()
     intake, envelopes = intake_of(store, feed=feed), make_envelopes(3)
 
-    await intake.take(envelopes, HASH, peer=7)
-    await intake.take([envelopes[1], envelopes[1]], HASH, peer=9)
+    await take(intake, envelopes, peer=7)
+    await take(intake, [envelopes[1], envelopes[1]], peer=9)
     published = reader.read_nowait()
 
     assert raws(published) == [envelope.raw for envelope in envelopes]
@@ -290,7 +300,7 @@ async def test_what_is_refused_or_late_goes_nowhere(store: SqliteStore) -> None:
     reader = feed.reader()
     late, future = make_envelope(1, created=NOW - 60, ttl=50), make_envelope(2, created=NOW + MAX_AHEAD_S + 1)
 
-    await intake_of(store, feed=feed).take([late, future], HASH, peer=1)
+    await take(intake_of(store, feed=feed), [late, future], peer=1)
 
     assert reader.read_nowait() == []
 
@@ -300,7 +310,7 @@ async def test_envelope_from_the_future_counts_the_lower_work_that_its_receivers
     reader = feed.reader()
     present, ahead = make_envelope(1, created=NOW - 3), make_envelope(2, created=NOW + 4)
 
-    await intake_of(store, feed=feed, clock=Clock(NOW + 0.9)).take([present, ahead], HASH, peer=1)
+    await take(intake_of(store, feed=feed, clock=Clock(NOW + 0.9)), [present, ahead], peer=1)
 
     assert [live.pow for live in reader.read_nowait()] == [present.pow(), ahead.pow(4)]
 
@@ -312,7 +322,7 @@ async def test_relay_does_not_wait_for_the_disk(store: SqliteStore, tmp_path: Pa
 
     with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        taking = asyncio.create_task(intake_of(store, feed=feed).take([envelope], HASH, peer=1))
+        taking = asyncio.create_task(take(intake_of(store, feed=feed), [envelope], peer=1))
         published = await asyncio.wait_for(reader.read(), DEADLINE_S)
         stored = taking.done()
 
@@ -325,10 +335,10 @@ async def test_duplicate_is_confirmed_and_not_put_again(store: SqliteStore, monk
     counted, intake = PutsCounted(store, monkeypatch), intake_of(store)
     envelope, another = make_envelope(1), make_envelope(2)
 
-    await intake.take([envelope], HASH, peer=1)
+    await take(intake, [envelope], peer=1)
     for peer in (1, 2, 3):
-        assert await intake.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
-    await intake.take([envelope, another], HASH, peer=2)
+        assert await take(intake, [envelope], peer=peer) == MessageResponse(HASH)
+    await take(intake, [envelope, another], peer=2)
 
     assert counted.puts == [envelope.raw, another.raw]
 
@@ -340,7 +350,7 @@ async def test_duplicate_of_what_waits_for_the_disk_is_confirmed_only_when_that_
 
     with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        taking = [asyncio.create_task(intake.take([envelope], HASH, peer=peer)) for peer in (1, 2)]
+        taking = [asyncio.create_task(take(intake, [envelope], peer=peer)) for peer in (1, 2)]
         await turns(50)
         assert not any(task.done() for task in taking)
 
@@ -358,9 +368,9 @@ async def test_what_could_not_be_stored_is_stored_when_sent_again_but_not_relaye
     with disk_full(tmp_path):
         for peer in (1, 2):
             with pytest.raises(StoreError):
-                await intake.take(envelopes, HASH, peer=peer)
+                await take(intake, envelopes, peer=peer)
     assert await all_in(store) == []
-    response = await intake.take(envelopes, HASH, peer=1)
+    response = await take(intake, envelopes, peer=1)
 
     assert response == MessageResponse(HASH)
     assert await all_in(store) == [envelope.raw for envelope in envelopes]
@@ -376,7 +386,7 @@ async def test_envelope_in_the_second_of_its_expiry_is_taken_and_known_again(
     envelope = make_envelope(1, created=NOW - 50, ttl=50)
 
     for peer in (1, 2):
-        assert await intake.take([envelope], HASH, peer=peer) == MessageResponse(HASH)
+        assert await take(intake, [envelope], peer=peer) == MessageResponse(HASH)
 
     assert counted.puts == raws(reader.read_nowait()) == [envelope.raw]
 
@@ -403,7 +413,7 @@ async def test_own_envelope_that_comes_back_is_known(store: SqliteStore) -> None
     intake, envelope = intake_of(store, feed=feed), make_envelope(1)
 
     await intake.take_own(envelope)
-    await intake.take([envelope], HASH, peer=5)
+    await take(intake, [envelope], peer=5)
     await intake.take_own(envelope)
 
     (live,) = reader.read_nowait()
@@ -481,7 +491,7 @@ async def test_envelope_over_its_topics_limit_is_refused_and_neither_stored_nor_
     intake = intake_of(store, feed=feed, limits=TWO_A_SECOND)
     news, sport = make_envelopes(BURST + 5), make_envelope(1000, topic=SPORT)
 
-    response = await intake.take([*news, sport], HASH, peer=1)
+    response = await take(intake, [*news, sport], peer=1)
 
     assert response.errors == tuple(refused(envelope, Verdict.TOPIC_LIMIT) for envelope in news[BURST:])
     assert {error.code for error in response.errors} == {EnvelopeErrorCode.INVALID}
@@ -495,7 +505,7 @@ async def test_limit_of_bytes_of_a_topic_is_kept_too(store: SqliteStore, time: T
     intake = intake_of(store, limits=RateLimitSettings(NO_RATE_LIMITS, RateLimits(topic=1000)))
 
     envelopes = [make_envelope(number, data_bytes=MAX_PACKET_BYTES // 2) for number in range(5)]
-    response = await intake.take(envelopes, HASH, peer=1)
+    response = await take(intake, envelopes, peer=1)
 
     fit = MAX_RECEIVED_PACKET_BYTES // size  # a bucket is never too small for one packet
     assert response.errors == tuple(refused(envelope, Verdict.TOPIC_LIMIT) for envelope in envelopes[fit:])
@@ -505,8 +515,8 @@ async def test_envelope_counts_once_however_many_peers_send_it(store: SqliteStor
     intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(BURST)
 
-    responses = [await intake.take(envelopes, HASH, peer=peer) for peer in range(5)]
-    over = await intake.take([make_envelope(1000)], HASH, peer=1)
+    responses = [await take(intake, envelopes, peer=peer) for peer in range(5)]
+    over = await take(intake, [make_envelope(1000)], peer=1)
 
     assert responses == [MessageResponse(HASH)] * 5
     assert [error.description for error in over.errors] == [Verdict.TOPIC_LIMIT.value]
@@ -514,13 +524,13 @@ async def test_envelope_counts_once_however_many_peers_send_it(store: SqliteStor
 
 async def test_envelope_that_was_refused_is_taken_when_its_topic_has_room_again(store: SqliteStore, time: Time) -> None:
     intake = intake_of(store, limits=TWO_A_SECOND)
-    await intake.take(make_envelopes(BURST), HASH, peer=1)
+    await take(intake, make_envelopes(BURST), peer=1)
     envelope = make_envelope(1000)
 
     time.now += 0.49
-    assert (await intake.take([envelope], HASH, peer=1)).errors == (refused(envelope, Verdict.TOPIC_LIMIT),)
+    assert (await take(intake, [envelope], peer=1)).errors == (refused(envelope, Verdict.TOPIC_LIMIT),)
     time.now += 0.02
-    assert await intake.take([envelope], HASH, peer=1) == MessageResponse(HASH)
+    assert await take(intake, [envelope], peer=1) == MessageResponse(HASH)
 
     assert envelope.raw in await all_in(store)
 
@@ -529,9 +539,9 @@ async def test_allowed_peers_and_we_ourselves_use_up_nothing_of_a_topic(store: S
     intake = intake_of(store, limits=TWO_A_SECOND)
     envelopes = make_envelopes(2 * BURST)
 
-    allowed = await intake.take(envelopes, HASH, peer=1, is_limited=False)
+    allowed = await take(intake, envelopes, peer=1, is_limited=False)
     await intake.take_own(make_envelope(1000))
-    limited = await intake.take([make_envelope(number) for number in range(2000, 2000 + BURST)], HASH, peer=2)
+    limited = await take(intake, [make_envelope(number) for number in range(2000, 2000 + BURST)], peer=2)
 
     assert allowed == limited == MessageResponse(HASH)
 
@@ -542,9 +552,9 @@ async def test_refused_for_another_reason_an_envelope_uses_up_nothing_of_its_top
     intake = intake_of(store, limits=TWO_A_SECOND)
     future = [make_envelope(number, created=NOW + MAX_AHEAD_S + 1) for number in range(BURST)]
 
-    await intake.take(future, HASH, peer=1)
+    await take(intake, future, peer=1)
 
-    assert await intake.take(make_envelopes(BURST), HASH, peer=1) == MessageResponse(HASH)
+    assert await take(intake, make_envelopes(BURST), peer=1) == MessageResponse(HASH)
 
 
 # Metrics
@@ -556,8 +566,8 @@ async def test_what_becomes_of_envelopes_is_counted(store: SqliteStore) -> None:
     good, unwanted = make_envelopes(3), make_envelope(12, topic=SPORT)
     future = make_envelope(10, created=NOW + MAX_AHEAD_S + 1)
 
-    await intake.take([*good, future, unwanted], HASH, peer=1)
-    await intake.take(good, HASH, peer=2)
+    await take(intake, [*good, future, unwanted], peer=1)
+    await take(intake, good, peer=2)
 
     assert count_of(metrics.received) == 8
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
@@ -570,7 +580,7 @@ async def test_envelopes_over_a_topics_limit_are_counted_as_rejected(store: Sqli
     metrics = Metrics()
     intake = intake_of(store, limits=RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS), metrics=metrics)
 
-    await intake.take(make_envelopes(int(RATE_BURST_S) + 2), HASH, peer=1)
+    await take(intake, make_envelopes(int(RATE_BURST_S) + 2), peer=1)
 
     assert count_of(metrics.rejected[Verdict.TOPIC_LIMIT]) == 2
 
@@ -583,7 +593,7 @@ async def test_envelopes_that_are_not_stored_are_counted(store: SqliteStore, tmp
     connection.close()
 
     with pytest.raises(StoreError):
-        await intake_of(store, metrics=metrics).take(make_envelopes(3), HASH, peer=1)
+        await take(intake_of(store, metrics=metrics), make_envelopes(3), peer=1)
 
     assert (count_of(metrics.not_stored), count_of(metrics.stored)) == (3, 0)
 
@@ -595,8 +605,8 @@ async def test_each_envelope_is_counted_once_by_what_became_of_it(store: SqliteS
 
     many = [make_envelope(number) for number in range(300)]  # more than are judged together
 
-    await intake.take([*many, late], HASH, peer=1)
-    await intake.take([*many, make_envelope(300)], HASH, peer=2)
+    await take(intake, [*many, late], peer=1)
+    await take(intake, [*many, make_envelope(300)], peer=2)
     await intake.take_own(make_envelope(301))
 
     assert count_of(metrics.received) == 602  # of peers
@@ -610,8 +620,8 @@ async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: Sq
     metrics = Metrics()
     intake, envelopes = intake_of(store, metrics=metrics), make_envelopes(3)
     with disk_full(tmp_path), pytest.raises(StoreError):
-        await intake.take(envelopes, HASH, peer=1)
-    await intake.take(envelopes, HASH, peer=1)
+        await take(intake, envelopes, peer=1)
+    await take(intake, envelopes, peer=1)
 
     assert count_of(metrics.not_stored) == 3
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)

@@ -14,17 +14,19 @@ import pytest
 from mailserver.codec import rlp, snappy
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.limits.turns import Turns
 from mailserver.net import connection as connection_module
-from mailserver.net.connection import Connection, Throttle
+from mailserver.net.connection import Connection
+from mailserver.net.inbound import Inbound
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
 from mailserver.net.sessions import random_entropy, random_key, session_config
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.events import Closed
+from mailserver.rlpx.events import BaseMessageReceived, Closed
 from mailserver.rlpx.handshake import MAX_PADDING_BYTES, MIN_PADDING_BYTES
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.rlpx.session_config import Refuse
@@ -75,7 +77,10 @@ HEARD_BREACH = [DisconnectReason.PROTOCOL_BREACH]
 
 
 Act = Callable[[Event], Awaitable[None]]
-"""What a handler does."""
+"""What is done about an event."""
+
+Throttle = Callable[[int, float], float]
+"""Told of a message's length and the time, says for how long to read nothing; it may raise RemoteProtocolError."""
 
 
 class Running:
@@ -85,12 +90,19 @@ class Running:
         self.connection = connection
         self.events: list[Event] = []
         self._act = act
-        self.task = asyncio.create_task(connection.run(self._on_event, throttle))
+        self._throttle = throttle
+        self.task = asyncio.create_task(connection.pump(self._receive))
 
-    async def _on_event(self, event: Event) -> None:
-        self.events.append(event)
-        if self._act is not None:
-            await self._act(event)
+    async def _receive(self, inbound: Inbound) -> float:
+        """Take one message."""
+        message = inbound.take()
+        size = message.size if isinstance(message, BaseMessageReceived) else len(message.payload)
+        if not isinstance(message, BaseMessageReceived):
+            event = inbound.decode(message)
+            self.events.append(event)
+            if self._act is not None:
+                await self._act(event)
+        return 0.0 if self._throttle is None else self._throttle(size, asyncio.get_running_loop().time())
 
     async def ended(self) -> Closed:
         """Wait until the connection has ended; return how."""
@@ -136,7 +148,8 @@ class Wires:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
         config = session_config(KEY, "server/1", refuse=refuse, is_named=is_named)
-        running = self.run(Connection(pipe, config, status, memory=memory, turns=turns), act, throttle)
+        bounds = FrameBounds(turns or Turns(), memory or ReceiveMemory())
+        running = self.run(Connection(pipe, config, status, bounds=bounds), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
 

@@ -5,13 +5,15 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
+from mailserver.limits.frame_bounds import FrameBounds
+from mailserver.limits.turns import HANDSHAKE_FRAMES, Turns
 from mailserver.net import connection as connection_module
 from mailserver.net import dialer as dialer_module
 from mailserver.net.connection import Connection
@@ -70,6 +72,25 @@ async def test_node_is_dialled_and_knows_who_dialled(server: socket.socket) -> N
     assert settings == connection.settings
     assert connection.client_id == "raw/1"
     assert str(connection) == f"{KEY.public_key.hex()[:8]}@127.0.0.1:{server.getsockname()[1]}"
+    await raw.close()
+    await asyncio.wait_for(running, DEADLINE_S)
+
+
+async def test_dialled_connection_takes_turns_with_all_others(server: socket.socket) -> None:
+    works: list[int] = []
+
+    class Counted(Turns):
+        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+            works.append(work)
+
+    connection = await dial(enode_of(server), CONFIG, STATUS, bounds=FrameBounds(Counted()))
+    running = asyncio.create_task(connection.run(_ignore))
+    end, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), DEADLINE_S)
+
+    raw = await (await RawPeer.accept(end)).greet()
+    await asyncio.wait_for(connection.ready(), DEADLINE_S)
+
+    assert works[0] == HANDSHAKE_FRAMES
     await raw.close()
     await asyncio.wait_for(running, DEADLINE_S)
 

@@ -7,7 +7,7 @@ import logging
 import random
 import sqlite3
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,16 +23,19 @@ from mailserver.limits.admission import Allowed
 from mailserver.limits.intake_bounds import IntakeBounds, Load
 from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimits
+from mailserver.limits.turns import FRAMES_AT_ONCE
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.request import RequestId, decode_request
 from mailserver.metrics.labels import Direction
 from mailserver.metrics.registry import count_of
 from mailserver.net import connection as connection_module
-from mailserver.peers import served_peer as peer_module
-from mailserver.peers.served_peer import CONCURRENCY_RETRY_S, MAX_UNCONFIRMED_ENVELOPES, MAX_WAITING_REQUESTS
+from mailserver.peers import live_packets as live_module
+from mailserver.peers.live_packets import MAX_UNCONFIRMED_ENVELOPES
+from mailserver.peers.request_queue import CONCURRENCY_RETRY_S, MAX_WAITING_REQUESTS
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.bloom import EMPTY_BLOOM
@@ -244,6 +247,70 @@ async def test_each_packet_has_a_confirmation_of_its_own(mailserver: Mailserver)
     assert sorted(pairs) == sorted(confirmation(payload) for payload in payloads)
 
 
+async def test_packets_that_come_together_are_stored_together(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, stored = mailserver.store.put, []
+
+    async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+        stored.append(len(envelopes))
+        await put(envelopes, source)
+
+    monkeypatch.setattr(mailserver.store, "put", counted)
+    raw = await mailserver.dial()
+    payloads = [messages(*make_envelopes(2, first=2 * number)) for number in range(FRAMES_AT_ONCE)]
+
+    raw.write(*(raw.packet(PacketCode.MESSAGES, payload) for payload in payloads))
+    heard = await raw.hear_packets(2 * len(payloads))
+
+    assert heard == [packet for payload in payloads for packet in confirmation(payload)]
+    assert sum(stored) == 2 * len(payloads)
+    assert len(stored) < len(payloads) / 2
+
+
+@pytest.mark.parametrize("other", [PacketCode.STATUS_UPDATE, PacketCode.P2P_REQUEST, UNKNOWN_CODE])
+async def test_packets_around_one_of_another_kind_are_all_taken(mailserver: Mailserver, other: int) -> None:
+    raw = await mailserver.dial(status=NOTHING_WANTED)
+    payloads = [messages(make_envelope(number)) for number in range(4)]
+    packets = [(PacketCode.MESSAGES, payload) for payload in payloads]
+
+    raw.write(*(raw.packet(*packet) for packet in (*packets[:2], (other, EMPTY_LIST), *packets[2:])))
+    heard = await raw.hear_packets(8 + (other == PacketCode.P2P_REQUEST))
+
+    confirmations = [packet for packet in heard if packet.code != PacketCode.P2P_REQUEST_COMPLETE]
+    assert confirmations == [packet for payload in payloads for packet in confirmation(payload)]
+
+
+async def test_packets_before_one_that_does_not_decode_are_stored_and_confirmed(mailserver: Mailserver) -> None:
+    raw = await mailserver.dial()
+    payloads = [messages(make_envelope(number)) for number in range(4)]
+    undecodable = b"\x01"
+
+    raw.write(*(raw.packet(PacketCode.MESSAGES, each) for each in (*payloads[:2], undecodable, *payloads[2:])))
+    heard = await raw.hear_packets(4)
+    with pytest.raises(Hangup) as hangup:
+        await raw.hear_packet()
+
+    assert heard == [packet for payload in payloads[:2] for packet in confirmation(payload)]
+    assert hangup.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
+    assert len(await everything(mailserver)) == 2
+    assert mailserver.services.bounds.envelopes.used_bytes == 0
+
+
+async def test_peer_that_broke_a_rule_goes_soon_also_while_nothing_can_be_stored(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "LAST_CONFIRMATIONS_S", 0.1)
+    raw = await mailserver.dial()
+
+    with write_lock(mailserver):
+        raw.write(raw.packet(PacketCode.MESSAGES, messages(make_envelope(1))), raw.packet(PacketCode.MESSAGES, b"\x01"))
+        assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
+
+    await until(lambda: mailserver.store.queued[0] == 0)
+    assert len(await everything(mailserver)) == 1
+
+
 async def test_empty_packet_and_duplicates_are_confirmed_like_any_other(mailserver: Mailserver) -> None:
     raw = await mailserver.dial()
     envelope = make_envelope(1)
@@ -389,7 +456,7 @@ async def hear_confirmations(raw: RawPeer, count: int) -> set[bytes]:
 async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_ENVELOPES", 100)
+    monkeypatch.setattr(live_module, "MAX_UNCONFIRMED_ENVELOPES", 100)
     monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 1.5)
     monkeypatch.setattr(liveness_module, "IDLE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(liveness_module, "PING_INTERVAL_S", 0.1)
@@ -413,7 +480,7 @@ async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
 async def test_packets_of_one_peer_that_wait_for_the_disk_are_bounded_in_bytes(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_module, "MAX_UNCONFIRMED_BYTES", 400_000)
+    monkeypatch.setattr(live_module, "MAX_UNCONFIRMED_BYTES", 400_000)
     raw = await mailserver.dial()
     payloads = [messages(envelope) for envelope in make_large_envelopes(40, 100_000)]
     taken: list[bytes] = []

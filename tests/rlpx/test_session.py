@@ -14,8 +14,9 @@ from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived,
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import PLAIN_AUTH_BYTES, Entropy, Initiator, Recipient
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
+from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
-from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, MAX_SNAPPY_BYTES, Session, SessionState
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, MAX_SNAPPY_BYTES, Session
 from mailserver.rlpx.session_config import SessionConfig, Undecided
 from mailserver.rlpx.shared_payload import SharedPayload
 from tests.data import load

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mailserver.errors import DisconnectReason, LocalProtocolError
 from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
-from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionState
+from mailserver.rlpx.moves import SessionState
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session
 from tests.pairs import START, TOY, TOY_CODES, AnyClosed, Pair
 from tests.properties import settings
 

@@ -13,8 +13,9 @@ from mailserver.rlpx.capabilities import Capability, SharedCapability
 from mailserver.rlpx.events import Closed, Event, MessageReceived, Opened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import Entropy
+from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
-from mailserver.rlpx.session import Session, SessionState
+from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
 from tests.data import load
 from tests.pairs import (

@@ -15,7 +15,8 @@ from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageRe
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, encode_message_id, padded, split_message
 from mailserver.rlpx.handshake import Initiator, Recipient, Secrets, packet_length
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S
-from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session, SessionState
+from mailserver.rlpx.moves import SessionState
+from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session
 from mailserver.rlpx.session_config import SessionConfig, Undecided
 from mailserver.waku.envelope import encode_envelope, encode_envelopes
 from mailserver.waku.packets import PACKET_CODE_COUNT, MessageResponse, PacketCode, StatusOptions

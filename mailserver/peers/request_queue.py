@@ -1,0 +1,104 @@
+"""The history requests of one peer: they wait here, are answered one after the other, or are refused."""
+
+import asyncio
+import contextlib
+from collections import deque
+
+from mailserver.errors import ConnectionLost, Rejection, RequestRejected
+from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
+from mailserver.limits.intake_bounds import SharedMemory
+from mailserver.limits.request_quotas import Requester
+from mailserver.limits.send_rate import SendRate
+from mailserver.mail.packing import TARGET_PACKET_BYTES
+from mailserver.peers.paced_sender import PacedSender
+
+MAX_WAITING_REQUESTS = 16
+"""Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
+
+CONCURRENCY_RETRY_S = 1
+"""When a client may come back that has too many requests under way: one takes some milliseconds."""
+
+
+class RequestQueue:
+    """The requests of one connection."""
+
+    def __init__(self, delivery: Delivery, memory: SharedMemory, send_rate: SendRate) -> None:
+        """Have no requests yet.
+
+        Args:
+            memory: that the waiting requests of all peers share.
+            send_rate: follows what the peer announces.
+        """
+        self._delivery = delivery
+        self._memory = memory
+        self._send_rate = send_rate
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self._is_answering = False
+        self._requester: Requester | None = None
+
+    def __len__(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
+
+    async def add(self, payload: bytes, requester: Requester, sender: PacedSender) -> None:
+        """Take a request, or refuse it: then wait until the peer has been told."""
+        self._requester = requester
+        refused = None
+        if len(payload) > MAX_REQUEST_BYTES:
+            refused = RequestRejected(Rejection.MALFORMED)
+        elif not self._has_room_for(payload, requester):
+            refused = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=CONCURRENCY_RETRY_S)
+        if refused is None:
+            self._waiting.append(payload)
+            self._waiting_bytes += len(payload)
+            self._arrived.set()
+            if not self._is_answering:
+                await asyncio.sleep(0)  # it is taken at once, and takes no room from those that came with it
+        else:
+            with contextlib.suppress(ConnectionLost):
+                await self._delivery.refuse(payload, refused, sender, requester.node_id)
+
+    def _has_room_for(self, request: bytes, requester: Requester) -> bool:
+        """Whether one more request may wait; then it is counted."""
+        if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.enter():
+            return False
+        if self._memory.enter_at_once(len(request), holds=bool(self._waiting)):
+            return True
+        requester.leave()
+        return False
+
+    async def answer_all(self, sender: PacedSender) -> None:
+        """Answer one request after the other, until the connection has ended."""
+        while True:
+            await self._arrived.wait()
+            if not self._waiting:
+                self._arrived.clear()
+                continue
+            assert self._requester is not None, "a request has come"
+            payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            self._memory.leave(len(payload))
+            self._is_answering = True
+            try:
+                await self._delivery.answer(
+                    payload,
+                    sender,
+                    self._requester,
+                    max_packet_bytes=min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes),
+                )
+            except ConnectionLost:
+                return
+            finally:
+                self._is_answering = False
+                self._requester.leave()
+
+    def end(self) -> None:
+        """The connection has ended: nobody waits for an answer any more."""
+        for _ in self._waiting:
+            assert self._requester is not None, "a request has come"
+            self._requester.leave()
+        self._memory.leave(self._waiting_bytes)
+        self._waiting.clear()
+        self._waiting_bytes = 0

@@ -1,0 +1,54 @@
+"""mailserver.net.inbound, by itself."""
+
+import pytest
+
+from mailserver.net.inbound import Inbound, LongMessage, Message, one_by_one
+from mailserver.net.sessions import WAKU
+from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.waku.peer import Event, PacketIgnored
+
+
+def ignored(message: MessageReceived | LongMessage) -> Event:
+    """A decoder that understands nothing."""
+    return PacketIgnored(message.code)
+
+
+def packet(code: int, payload: bytes = b"") -> MessageReceived:
+    return MessageReceived(WAKU, code, payload)
+
+
+def of(*messages: Message) -> Inbound:
+    inbound = Inbound(ignored)
+    for message in messages:
+        inbound.add(message)
+    return inbound
+
+
+def test_packets_are_taken_in_the_order_in_which_they_came() -> None:
+    first, second = packet(1, b"a"), LongMessage(2, bytearray(b"bc"))
+    inbound = of(first, second)
+
+    assert len(inbound) == 2
+    assert inbound.peek() == first
+    assert [inbound.take(), inbound.take()] == [first, second]
+    assert inbound.peek() is None
+    with pytest.raises(IndexError):
+        inbound.take()
+
+
+async def test_handler_is_told_of_one_packet_at_a_time_and_of_no_ping() -> None:
+    told: list[Event] = []
+
+    async def handler(event: Event) -> None:
+        told.append(event)
+
+    inbound = of(BaseMessageReceived(1), packet(7), packet(8))
+    receive = one_by_one(handler)
+
+    assert await receive(inbound) == 0.0
+    assert told == []
+    await receive(inbound)
+    assert told == [PacketIgnored(7)]
+    await receive(inbound)
+    assert told == [PacketIgnored(7), PacketIgnored(8)]
+    assert len(inbound) == 0

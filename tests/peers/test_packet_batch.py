@@ -1,0 +1,151 @@
+"""mailserver.peers.packet_batch, by itself."""
+
+import math
+
+import pytest
+
+from mailserver.errors import DisconnectReason, RemoteProtocolError
+from mailserver.limits.intake_bounds import TURN_BYTES, Load
+from mailserver.net.inbound import Inbound, LongMessage, Message
+from mailserver.net.sessions import WAKU
+from mailserver.peers.packet_batch import PacketBatch
+from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.waku.packets import PacketCode
+from mailserver.waku.peer import Event, PacketIgnored
+
+FAULT = RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, "wrong")
+WRONG = b"\xff"
+EMPTY = b"\xc0"
+
+
+def decoded(message: MessageReceived | LongMessage) -> Event:
+    """A decoder that takes anything but WRONG."""
+    if message.payload == WRONG:
+        raise FAULT
+    return PacketIgnored(message.code)
+
+
+def packet(code: int, payload: bytes = b"") -> MessageReceived:
+    return MessageReceived(WAKU, code, payload)
+
+
+def request(size: int) -> MessageReceived:
+    """A packet whose work is its length."""
+    return packet(PacketCode.P2P_REQUEST, bytes(size))
+
+
+def messages() -> MessageReceived:
+    """A packet that takes memory."""
+    return packet(PacketCode.MESSAGES, EMPTY)
+
+
+PING = BaseMessageReceived(1)
+
+
+def inbound_of(*messages: Message) -> Inbound:
+    inbound = Inbound(decoded)
+    for message in messages:
+        inbound.add(message)
+    return inbound
+
+
+def batch_of(
+    inbound: Inbound, max_memory: float = math.inf, free: tuple[float, float] = (math.inf, math.inf)
+) -> PacketBatch:
+    return PacketBatch(inbound, max_memory=max_memory, free=free)
+
+
+def test_batch_costs_what_its_packets_cost_together() -> None:
+    inbound = inbound_of(request(100), PING, messages(), request(200))
+    load = Load.of(PacketCode.MESSAGES, EMPTY)
+
+    batch = batch_of(inbound)
+
+    assert len(inbound) == 0
+    assert batch.work == 300 + load.work
+    assert batch.memory == load.memory
+    assert batch.loads == [Load(100, 0), load, Load(200, 0)]
+    assert batch.sizes == [100, 1, 1, 200]
+
+
+def test_packet_counts_as_long_as_its_work_by_the_rate_limits() -> None:
+    update = packet(PacketCode.STATUS_UPDATE, bytes(10))
+
+    batch = batch_of(inbound_of(update))
+
+    assert batch.sizes == [Load.of(PacketCode.STATUS_UPDATE, bytes(10)).work]
+    assert batch.sizes[0] > 10
+
+
+def test_batch_is_no_more_than_one_turns_work() -> None:
+    inbound = inbound_of(*(request(TURN_BYTES // 4) for _ in range(6)))
+
+    assert [len(batch_of(inbound).sizes) for _ in range(2)] == [4, 2]
+
+
+def test_packet_that_is_more_than_a_turns_work_goes_alone() -> None:
+    inbound = inbound_of(request(1), request(2 * TURN_BYTES), request(1))
+
+    assert [batch_of(inbound).work for _ in range(3)] == [1, 2 * TURN_BYTES, 1]
+
+
+def test_batch_takes_no_more_memory_than_there_is_and_one_packet_at_least() -> None:
+    inbound = inbound_of(*(messages() for _ in range(6)))
+    each = Load.of(PacketCode.MESSAGES, EMPTY).memory
+
+    assert [len(batch_of(inbound, most).loads) for most in (3 * each, 2 * each - 1, 1)] == [3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("free", "counts"),
+    [
+        ((2.5, math.inf), [3, 3]),  # the third passes the limit
+        ((2.0, math.inf), [3, 3]),
+        ((-1.0, math.inf), [1, 1, 1, 1, 1, 1]),
+        ((math.inf, 199.0), [2, 2, 2]),
+        ((math.inf, 200.0), [3, 3]),
+        ((1.0, 350.0), [2, 2, 2]),
+    ],
+)
+def test_message_that_passes_a_rate_limit_is_the_last(free: tuple[float, float], counts: list[int]) -> None:
+    inbound = inbound_of(*(request(100) for _ in range(6)))
+
+    taken = []
+    while len(inbound):
+        taken.append(len(batch_of(inbound, free=free).sizes))
+
+    assert taken == counts
+
+
+def test_pings_pass_a_rate_limit_as_packets_do() -> None:
+    inbound = inbound_of(PING, request(1), PING, PING)
+
+    assert len(batch_of(inbound, free=(2.0, math.inf)).sizes) == 3
+
+
+def test_long_packet_goes_alone_and_costs_nothing_before_it_is_read() -> None:
+    long = LongMessage(PacketCode.MESSAGES, bytearray(10))
+    inbound = inbound_of(messages(), PING, long, messages())
+
+    batches = [batch_of(inbound) for _ in range(3)]
+
+    assert [batch.sizes for batch in batches] == [[1, 1], [10], [1]]
+    assert batches[1].loads == [Load(0, 0)]
+
+
+def test_events_end_before_the_packet_that_breaks_a_rule() -> None:
+    inbound = inbound_of(packet(98), PING, packet(99), packet(1, WRONG), packet(97))
+    batch = batch_of(inbound)
+
+    events = batch.decode(inbound)
+
+    assert events == [PacketIgnored(98), PacketIgnored(99)]
+    assert batch.fault is FAULT
+
+
+def test_batch_without_a_fault_has_an_event_for_each_packet() -> None:
+    inbound = inbound_of(packet(98), PING, packet(99))
+    batch = batch_of(inbound)
+
+    assert batch.decode(inbound) == [PacketIgnored(98), PacketIgnored(99)]
+    assert batch.fault is None
