@@ -5,7 +5,7 @@ transaction: the rows and all that is counted of them go together. It lies withi
 """
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
@@ -26,16 +26,16 @@ _MAX_SEQ = 2**63 - 1
 
 _MAKE_DOOMED = """
     CREATE TEMP TABLE IF NOT EXISTS doomed (
-        seq INTEGER PRIMARY KEY, received INTEGER, day INTEGER, topic BLOB, bytes INTEGER
+        seq INTEGER PRIMARY KEY, received INTEGER, created INTEGER, day INTEGER, topic BLOB, bytes INTEGER
     )
 """
 _FORGET = "DELETE FROM temp.doomed"
 _CANDIDATES = "SELECT day, first_seq FROM reception_days WHERE day <= ? ORDER BY day"
 _DOOM = f"""
     INSERT INTO temp.doomed
-    SELECT seq, received, day, topic, size
+    SELECT seq, received, created, day, topic, size
     FROM (
-        SELECT seq, received, created / 86400 AS day, topic, length(raw) AS size,
+        SELECT seq, received, created, created / 86400 AS day, topic, length(raw) AS size,
             sum(length(raw)) OVER (ORDER BY received, seq ROWS UNBOUNDED PRECEDING) AS total
         FROM envelopes INDEXED BY envelopes_by_reception
         WHERE received >= ? AND received < ? AND seq <= ?
@@ -61,6 +61,7 @@ _DELETE = (
     )
     """,
 )
+_NOTE_REMOVED = "UPDATE removed SET until = max(until, (SELECT max(created) FROM temp.doomed)) RETURNING until"
 _COUNT_DAY = "UPDATE reception_days SET envelopes = envelopes - ?, bytes = bytes - ? WHERE day = ?"
 _DROP_DAY = "DELETE FROM reception_days WHERE day = ? AND envelopes = 0"
 _ADVANCE = f"""
@@ -76,11 +77,18 @@ _ADVANCE = f"""
 """
 
 
-def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, int] | None) -> Deleted:
+def delete_batch(
+    connection: sqlite3.Connection,
+    surplus: Surplus,
+    archived: Mapping[int, int] | None,
+    *,
+    removing: Callable[[int], None],
+) -> Deleted:
     """Delete a batch of the oldest by reception; of nothing, if there is nothing that may go.
 
     Args:
         archived: of each day of reception, the highest `seq` that may go; what it does not name stays. None: all may.
+        removing: told, before anybody can see that rows are gone, up to which `created` some were ever removed.
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)
@@ -101,6 +109,8 @@ def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Map
             execute(_COUNT_DAY, (envelopes, size, day))
             execute(_DROP_DAY, (day,))
             execute(_ADVANCE, (first_seq, start, end, start, end, day))
+            ((until,),) = execute(_NOTE_REMOVED).fetchall()
+            removing(until)
             return Deleted(envelopes, size)
     return Deleted(0, 0)
 

@@ -43,12 +43,15 @@ _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER 
 class SqliteStore:
     """A store that is open for writing. Made by `open_store`."""
 
-    def __init__(self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
+    def __init__(
+        self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures, *, removed_until: int
+    ) -> None:
         self._path = path
         self._writer = writer
         self._failures = failures
         self._readers = readers
         self._finder = Finder(PaidReader(readers))
+        self._removed_until = removed_until
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk. What is there already is left as it is.
@@ -148,7 +151,18 @@ class SqliteStore:
         Raises:
             StoreError: nothing was deleted.
         """
-        return await self._writer.between_commits(lambda connection: delete_batch(connection, surplus, archived))
+        return await self._writer.between_commits(
+            lambda connection: delete_batch(connection, surplus, archived, removing=self._remove_until)
+        )
+
+    @property
+    def removed_until(self) -> int:
+        """Of what was created later, in Unix seconds, all that was ever stored is here."""
+        return self._removed_until
+
+    def _remove_until(self, created: int) -> None:
+        """Called in the writer's thread, before the commit."""
+        self._removed_until = created
 
     async def give_back_pages(self) -> int:
         """Shorten the file by a few free pages, if there are more than are soon used again; return by how many.
@@ -240,7 +254,7 @@ async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
             writer = StoreWriter(worker, path, presence, failures)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield SqliteStore(path, writer, readers, failures)
+                yield SqliteStore(path, writer, readers, failures, removed_until=await worker.run(_removed_until))
             finally:
                 writer.close()
                 await writing
@@ -268,6 +282,11 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:  # no log at the moment; a store file that is gone is seen otherwise
         return 0
+
+
+def _removed_until(connection: sqlite3.Connection) -> int:
+    ((until,),) = connection.execute("SELECT until FROM removed")
+    return int(until)
 
 
 def _touch(connection: sqlite3.Connection) -> None:
