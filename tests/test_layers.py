@@ -20,7 +20,7 @@ ORDER = (
     ("files", "limits", "metrics"),
     ("handoff",),
     ("archive", "net", "store"),
-    ("store/sqlite",),
+    ("archive/reading", "store/sqlite"),
     ("store/sqlite/repair",),
     ("client", "live"),
     ("history", "upkeep"),
@@ -41,9 +41,11 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "mail"): (),
     ("mail", "rlpx"): (),
     ("api", "catchup"): (),
+    ("archive/reading", "net"): (),
     ("store/sqlite", "archive"): (),
     ("store/sqlite", "net"): (),
     ("store/sqlite/repair", "archive"): (),
+    ("store/sqlite/repair", "archive/reading"): (),
     ("store/sqlite/repair", "net"): (),
 }
 EXPORT_SEES = (

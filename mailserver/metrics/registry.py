@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mailserver import __version__
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.metrics.counters import Count, PlainCounter, PlainHistogram
-from mailserver.metrics.labels import Direction, Outcome, RequestKind
+from mailserver.metrics.labels import ArchiveRead, Direction, Outcome, RequestKind
 from mailserver.waku.acceptance import Verdict
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each that counts, for when it began: nobody asks for that
@@ -110,6 +110,30 @@ class Metrics:
         self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of envelopes in answers.", *kinds)
         self.batch_size = histogram(
             "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
+        )
+
+        # History that the archive answers.
+        self.archived = counter("mailserver_archived_envelopes_total", "Envelopes in answers that the archive had.")
+        self.archive_row_groups = _by(
+            counter(
+                "mailserver_archive_row_groups_total", "Row groups of the archive that were read, for what.", "what"
+            ),
+            ArchiveRead,
+        )
+        self.archive_read_seconds = counter(
+            "mailserver_archive_read_seconds_total", "How long the archive was read, all threads together."
+        )
+        self.archive_failures = counter(
+            "mailserver_archive_failures_total", "Searches and reads of the archive that have failed."
+        )
+        self.archive_cache_hits = counter(
+            "mailserver_archive_cache_hits_total", "What was wanted of the archive and was still in memory."
+        )
+        self.archive_cache_misses = counter(
+            "mailserver_archive_cache_misses_total", "What was wanted of the archive and had to be read."
+        )
+        self.archive_cache_bytes = Gauge(
+            "mailserver_archive_cache_bytes", "What is kept in memory of the archive.", registry=registry
         )
 
         # Peers.
