@@ -35,6 +35,9 @@ MIN_RETENTION_BYTES = 1024 * 1024
 MAX_DAYS = 36_500.0
 """Highest `retention_days` and `sync_days`, a hundred years: times are computed from them."""
 
+MAX_ARCHIVE_READS = 64
+"""Highest `archive_reads`: each is a thread, and may decode a row group of 18 MiB."""
+
 MAX_RATE = 0xFFFF_FFFF
 """Highest rate limit: peers read 4 bytes (10/WAKU-USAGE "Rate limiting")."""
 
@@ -165,6 +168,13 @@ class Config:
     )
     archive_before_prune: bool = _setting(
         True, "with an archive, never delete what no verified run of the compaction has archived", reloadable=True
+    )
+    answer_from_archive: bool = _setting(
+        True, "with an archive in a local folder, answer requests from it for what the store has no more; takes pyarrow"
+    )
+    archive_reads: int = _setting(2, "how many threads read the archive for requests at most")
+    archive_cache_bytes: int = _setting(
+        64 * 1024 * 1024, "how much of what was read of the archive is kept in memory, in bytes; 0: nothing"
     )
     rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: not at all)")
     rpc_token_file: str = _setting(
@@ -380,7 +390,13 @@ _FROM_ZERO = (
     "connections_per_second",
     "connections_per_second_per_address",
 )
-_COUNTS = ("retention_envelopes", "max_peers_per_address", "max_peers_per_subnet", "max_handshake_failures")
+_COUNTS = (
+    "retention_envelopes",
+    "archive_cache_bytes",
+    "max_peers_per_address",
+    "max_peers_per_subnet",
+    "max_handshake_failures",
+)
 _CHOICES = {
     "completion_format": tuple(form.value for form in CompletionFormat),
     "rpc_dialect": tuple(dialect.value for dialect in Dialect),
@@ -421,6 +437,8 @@ def _check(config: Config) -> None:
         raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
+    if not 1 <= config.archive_reads <= MAX_ARCHIVE_READS:
+        raise ConfigError(f"archive_reads: {config.archive_reads} is not from 1 to {MAX_ARCHIVE_READS}")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:
         raise ConfigError(f"max_request_limit: {config.max_request_limit} is not from 1 to {MAX_LIMIT}")
     for name in _LIMITS:

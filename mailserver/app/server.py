@@ -39,7 +39,7 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.interface import Store
+from mailserver.store.interface import HistorySource, Store
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
@@ -64,11 +64,12 @@ class Server:
         config: Config,
         key: PrivateKey,
         store: Store,
+        source: HistorySource,
         acceptance: Acceptance,
         catchup: Catchup,
         metrics: Metrics,
     ) -> None:
-        """Wire the services. `acceptance` is that by which `catchup` judges, too."""
+        """Wire the services. `source` answers history requests; `acceptance` is that by which `catchup` judges, too."""
         self._config = config
         self._store = store
         self._too_long_said: dict[NodeId, float] = {}  # no more than peers that were named
@@ -102,7 +103,7 @@ class Server:
         self._services = Services(
             intake=intake,
             completions=completions,
-            delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
+            delivery=Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             bounds=IntakeBounds(),
             sealing=Turns(),

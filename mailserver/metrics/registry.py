@@ -98,7 +98,7 @@ class Metrics:
             self.search_work.labels(kind.value)
         self.pages_ended_early = counter(
             "mailserver_pages_ended_early_total",
-            "Answers to bloom filters that ended early, with a cursor: too much work.",
+            "Answers that ended early, with a cursor: too much work.",
         )
         self.delivery_duration = histogram(
             "mailserver_delivery_duration_seconds", "From a history request to its completion.", *kinds
@@ -113,27 +113,27 @@ class Metrics:
         )
 
         # History that the archive answers.
-        self.archived = counter("mailserver_archived_envelopes_total", "Envelopes in answers that the archive had.")
+        self.delivered_archived = counter(
+            "mailserver_delivered_archived_envelopes_total", "Envelopes in answers that came from the archive."
+        )
         self.archive_row_groups = _by(
-            counter(
-                "mailserver_archive_row_groups_total", "Row groups of the archive that were read, for what.", "what"
-            ),
+            counter("mailserver_history_row_groups_total", "Row groups of the archive that were read, by use.", "what"),
             ArchiveRead,
         )
         self.archive_read_seconds = counter(
-            "mailserver_archive_read_seconds_total", "How long the archive was read, all threads together."
+            "mailserver_history_read_seconds_total", "How long the archive was read, all threads together."
         )
-        self.archive_failures = counter(
-            "mailserver_archive_failures_total", "Searches and reads of the archive that have failed."
+        self.archive_read_failures = counter(
+            "mailserver_history_read_failures_total", "Requests that the archive could not answer."
         )
-        self.archive_cache_hits = counter(
-            "mailserver_archive_cache_hits_total", "What was wanted of the archive and was still in memory."
+        lookups = counter(
+            "mailserver_history_cache_lookups_total",
+            "What was wanted of the archive; hit: in memory.",
+            "cache",
         )
-        self.archive_cache_misses = counter(
-            "mailserver_archive_cache_misses_total", "What was wanted of the archive and had to be read."
-        )
+        self.archive_cache_hits, self.archive_cache_misses = lookups.labels("hit"), lookups.labels("miss")
         self.archive_cache_bytes = Gauge(
-            "mailserver_archive_cache_bytes", "What is kept in memory of the archive.", registry=registry
+            "mailserver_history_cache_bytes", "What is kept in memory of the archive.", registry=registry
         )
 
         # Peers.

@@ -76,6 +76,7 @@ class Health:
         clock: Callable[[], float],
         ahead: Callable[[], float] = lambda: 0.0,
         archive_problem: Callable[[], str] = lambda: "",
+        reading_problem: Callable[[], str] = lambda: "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what to judge by.
@@ -84,6 +85,7 @@ class Health:
             expects_compaction: one is set up, whether or not it has ever run.
             ahead: how far our clock is ahead of the time that has passed for sure.
             archive_problem: why nothing is deleted for the archive's sake; one line, "" if that is not so.
+            reading_problem: why requests could not be answered from the archive of late, in the same way.
         """
         self._metrics = metrics
         self._peer_count = peer_count
@@ -91,6 +93,7 @@ class Health:
         self._clock = clock
         self._ahead = ahead
         self._archive_problem = archive_problem
+        self._reading_problem = reading_problem
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
@@ -184,6 +187,8 @@ class Health:
             return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.damage}")]
         if sight.upkeep_problem:
             return [Problem(Check.ARCHIVE, f"the archive: {sight.upkeep_problem}")]
+        if reading := self._reading_problem():
+            return [Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {reading}")]
         problem = self._archive_problem()
         return [Problem(Check.ARCHIVE, f"what is too old stays in the store: {problem}")] if problem else []
 

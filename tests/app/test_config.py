@@ -9,6 +9,7 @@ from typing import Any, get_origin
 import pytest
 
 from mailserver.app.config import (
+    MAX_ARCHIVE_READS,
     MAX_DAYS,
     MAX_LIMIT,
     MAX_RATE,
@@ -82,6 +83,9 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
     "archive_max_age_hours": ("12.5", "12.5", 12.5),
     "archive_before_prune": ("false", "false", False),
+    "answer_from_archive": ("false", "false", False),
+    "archive_reads": ("3", "3", 3),
+    "archive_cache_bytes": ("1000", "1000", 1000),
     "rpc": ("127.0.0.1:8545", '"127.0.0.1:8545"', "127.0.0.1:8545"),
     "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),
     "rpc_dialect": ("deployed", '"deployed"', "deployed"),
@@ -128,6 +132,7 @@ def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> N
     assert config.retention_envelopes == config.retention_bytes == 0
     assert config.archive == ""
     assert config.archive_before_prune
+    assert config.answer_from_archive
 
 
 def test_default_is_to_take_all_topics_from_all_and_dial_nobody() -> None:
@@ -455,6 +460,9 @@ def test_value_of_the_wrong_kind_is_refused_with_file_and_key(name: str, toml: s
         ("max_peers", -1),
         ("max_request_limit", 0),
         ("max_request_limit", MAX_LIMIT + 1),
+        ("archive_reads", 0),
+        ("archive_reads", MAX_ARCHIVE_READS + 1),
+        ("archive_cache_bytes", -1),
         ("retention_days", -0.5),
         ("retention_days", float("nan")),
         ("retention_days", float("inf")),
@@ -500,6 +508,9 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("max_peers", 1),
         ("max_request_limit", 1),
         ("max_request_limit", MAX_LIMIT),
+        ("archive_reads", 1),
+        ("archive_reads", MAX_ARCHIVE_READS),
+        ("archive_cache_bytes", 0),
         ("retention_days", 0.0),
         ("retention_days", 0.001),
         ("retention_days", MAX_DAYS),

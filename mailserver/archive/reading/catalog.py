@@ -13,17 +13,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Any, TypeVar
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.layout import TOPIC_PREFIX
+from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
 from mailserver.archive.reading.row_groups import DataFile, FileGone
-from mailserver.handoff.json_records import Record, count_of, field_of, read_record
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
-VERSION = 1
 SETTINGS_FILE = "_archive.json"
 RECORDS = "_records"
 SNAPSHOTS = "_snapshots"
@@ -34,11 +32,11 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 _SETTLED_NS = 2 * 10**9
 """A folder's time of change tells two changes apart only if so much lies between them."""
 
-_TOPIC = "topic"
-_PREFIX = "topic_prefix"
-_DIGITS = frozenset("0123456789abcdef")
+ATTEMPTS = 10
+"""How often the records are listed anew because a run publishes meanwhile."""
 
-T = TypeVar("T")
+_TOPIC = "topic"
+_DIGITS = frozenset("0123456789abcdef")
 
 Signature = tuple[int, int, int]
 """Of a file that is only ever replaced: its number, when it was written, how long it is."""
@@ -95,7 +93,7 @@ class Catalog:
         """The periods that have envelopes, the last created first.
 
         Raises:
-            ArchiveFault: the archive is gone, or cannot be read.
+            ArchiveError: the archive is gone, or cannot be read.
         """
         with self._lock:
             try:
@@ -109,24 +107,16 @@ class Catalog:
 
         Raises:
             FileGone: it has another record by now.
-            ArchiveFault: the record cannot be read.
+            ArchiveError: the record cannot be read.
         """
         path = self._archive / RECORDS / f"{period.name}.json"
-
-        def decode(record: Record) -> tuple[PlacedFile, ...]:
-            if field_of(record, "run", str) != period.run:
-                raise FileGone(f"{path} is another by now")
-            has_snapshot = bool(record.get("snapshot"))
-            files: Any = record.get("files")
-            try:
-                return tuple(self._placed(period, file, has_snapshot=has_snapshot) for file in files)
-            except (TypeError, IndexError, KeyError) as error:
-                raise ValueError(repr(error)) from error
-
-        files = _read(path, decode)
-        if files is None:
-            raise FileGone(f"{path} is missing")
-        return files
+        try:
+            record = _read_record(path)
+        except OSError as error:
+            raise ArchiveFault(f"cannot read {path}: {error.strerror or error}") from error
+        if record is None or record.run != period.run:
+            raise FileGone(f"{path} is another by now")
+        return tuple(self._placed(record, file) for file in record.files)
 
     def _periods(self) -> tuple[Period, ...]:
         folder = self._archive / RECORDS
@@ -137,12 +127,16 @@ class Catalog:
             return self._nothing()
         if self._settled is not None and self._settled[0] == before:
             return self._settled[1]
-        if _read(self._archive / SETTINGS_FILE, lambda record: record) is None:
+        settings = _read_text(self._archive / SETTINGS_FILE)
+        if settings is None:
             return self._nothing()
-        while True:  # a run may publish meanwhile: then a period could be missed that goes from one record to another
+        decode_settings(settings, str(self._archive / SETTINGS_FILE))
+        for _ in range(ATTEMPTS):
             found = self._all_records(folder)
             if _names(folder) == found.keys():
                 break
+        else:  # a period could be missed that goes from one record to another
+            raise ArchiveFault(f"{folder} changes all the time")
         self._records = found
         replaced = {pair for _, read in found.values() for pair in read.replaces}
         periods = [read.period for _, read in found.values() if read.key not in replaced and read.period is not None]
@@ -171,63 +165,63 @@ class Catalog:
                     signature = _signature(entry.stat())
                     known = self._records.get(entry.name)
                     if known is None or known[0] != signature:
-                        read = _read(Path(entry.path), partial(_decode, signature))
-                        if read is None:
+                        record = _read_record(Path(entry.path))
+                        if record is None:
                             continue
-                        known = signature, read
+                        known = signature, _summary(record, signature)
                 except FileNotFoundError:  # its period has become a part of another
                     continue
                 found[entry.name] = known
         return found
 
-    def _placed(self, period: Period, file: Any, *, has_snapshot: bool) -> PlacedFile:
-        path, size, rows = str(file[0]), count_of("bytes", file[1]), count_of("rows", file[2])
-        column, _, value = path.partition("/")[0].partition("=")
+    def _placed(self, record: PeriodRecord, file: FileRecord) -> PlacedFile:
+        column, _, value = file.path.partition("/")[0].partition("=")
         digits = value.removeprefix("0x")
-        if column not in (_TOPIC, _PREFIX) or not set(digits) <= _DIGITS or ".." in path.split("/"):
-            raise ValueError(f"{shown(path)} is no file of an archive")
-        topic = Topic(bytes.fromhex(digits)) if column == _TOPIC else None
-        if topic is not None and len(topic) != TOPIC_BYTES:
-            raise ValueError(f"{shown(path)} is no file of an archive")
-        directory = f"date={period.name}"
-        names = [self._archive / directory / path]
-        if has_snapshot:
-            second = self._archive / SNAPSHOTS / directory / f"run={period.run}" / path
+        is_topic = column == _TOPIC
+        if column not in (_TOPIC, TOPIC_PREFIX) or not set(digits) <= _DIGITS or ".." in file.path.split("/"):
+            raise ArchiveFault(f"the record of {record.period} has {shown(file.path)}, which is no file of an archive")
+        if is_topic and len(digits) != 2 * TOPIC_BYTES:
+            raise ArchiveFault(f"the record of {record.period} has {shown(file.path)}, which is of no topic")
+        topic = Topic(bytes.fromhex(digits)) if is_topic else None
+        directory = f"date={record.period}"
+        names = [self._archive / directory / file.path]
+        if record.snapshot:
+            second = self._archive / SNAPSHOTS / directory / f"run={record.run}" / file.path
             names.insert(0, second.with_suffix(""))
-        return PlacedFile(DataFile(tuple(names), size, rows, topic), digits)
+        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, topic), digits)
 
 
-def _read(path: Path, decode: Callable[[Record], T]) -> T | None:
-    return read_record(
-        path,
-        decode,
-        version=VERSION,
-        what="record of the archive",
-        error=ArchiveFault,
-        max_bytes=MAX_RECORD_BYTES,
-    )
+def _read_record(path: Path) -> PeriodRecord | None:
+    """A period's record; None if there is none any more.
+
+    Raises:
+        ArchiveError: it is damaged, or a later version made it.
+        OSError: it cannot be read.
+    """
+    text = _read_text(path)
+    return None if text is None else decode_record(text, str(path))
 
 
-def _decode(signature: Signature, record: Record) -> _Read:
-    name, run = field_of(record, "period", str), field_of(record, "run", str)
+def _read_text(path: Path) -> str | None:
     try:
-        days: Any = field_of(record, "days", dict).values()
-        spans = [(_time(day["created_min"]), _time(day["created_max"])) for day in days if day["rows"]]
-        replaces: Any = record["replaces"]
-        pairs = frozenset((str(other), str(run)) for other, run in replaces)
-    except (KeyError, TypeError) as error:
-        raise ValueError(repr(error)) from error
-    if "/" in name or "/" in run:
-        raise ValueError(f"period {shown(name)} of run {shown(run)}")
-    created = min((first for first, _ in spans), default=0), max((last for _, last in spans), default=0)
-    period = Period(name, run, created, signature) if spans and record.get("files") else None
-    return _Read(period, (name, run), pairs)
+        with path.open("rb") as file:
+            data = file.read(MAX_RECORD_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > MAX_RECORD_BYTES:
+        raise ArchiveFault(f"{path} has more than {MAX_RECORD_BYTES} bytes")
+    return data.decode(errors="replace")
 
 
-def _time(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError(f"a time is {shown(value)}")
-    return value
+def _summary(record: PeriodRecord, signature: Signature) -> _Read:
+    if "/" in record.period or "/" in record.run:
+        raise ArchiveFault(f"the record of {shown(record.period)} is of run {shown(record.run)}")
+    held = [day for day in record.days.values() if day.fingerprint.rows]
+    period = None
+    if held and record.files:
+        created = min(day.created_min for day in held), max(day.created_max for day in held)
+        period = Period(record.period, record.run, created, signature)
+    return _Read(period, (record.period, record.run), frozenset(record.replaces))
 
 
 def _signature(status: os.stat_result) -> Signature:

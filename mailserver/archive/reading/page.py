@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveError
 from mailserver.archive.reading.reader import Archive, PaidReader
 from mailserver.archive.reading.row_groups import FileGone, RowGroup
 from mailserver.archive.reading.scan import Match, Matches
@@ -37,7 +37,7 @@ class ArchivePage:
         reader: PaidReader,
         *,
         again: SearchAgain,
-        failed: Callable[[ArchiveFault], StoreError],
+        failed: Callable[[ArchiveError], StoreError],
     ) -> None:
         """Take what was found.
 
@@ -67,7 +67,7 @@ class ArchivePage:
         if window is None or not window.first <= self._at < window.first + len(window.raws):
             try:
                 window = await self._read_ahead()
-            except ArchiveFault as error:
+            except ArchiveError as error:
                 raise self._failed(error) from error
             self._archive.keep(self._key, window, sum(map(len, window.raws)))
         raws: list[bytes] = []

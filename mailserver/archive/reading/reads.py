@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.row_groups import RowGroup
 from mailserver.limits.fair_seats import FairSeats
 from mailserver.metrics.registry import Metrics

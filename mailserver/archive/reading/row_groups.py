@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveFault
 from mailserver.codec.keccak import keccak256
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mailserver.archive.holdings import ArchiveFault
+from mailserver.archive.errors import ArchiveError, ArchiveFault
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog
 from mailserver.archive.reading.page import ArchivePage
@@ -73,7 +73,7 @@ class ArchiveSource:
         """
         try:
             return await self._search(PaidReader(self._archive, payer), query, most, above, goes_on)
-        except ArchiveFault as error:
+        except ArchiveError as error:
             raise self._failed(error) from error
 
     def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
@@ -106,10 +106,10 @@ class ArchiveSource:
                 if not attempts:
                     raise
 
-    def _failed(self, error: ArchiveFault) -> StoreError:
+    def _failed(self, error: ArchiveError) -> StoreError:
         cause = str(error)
         if cause != self.problem:
             log.error("archive cannot be read error=%r", cause)
         self._problem, self._failed_at = cause, self._clock()
-        self._archive.metrics.archive_failures.inc()
+        self._archive.metrics.archive_read_failures.inc()
         return StoreError(f"cannot read the archive: {cause}")

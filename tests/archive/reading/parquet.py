@@ -11,15 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mailserver.archive.days import day_name
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record, encode_settings
 from mailserver.store.interface import NewEnvelope
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.archive import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
-from spark_export.config import PartitionBy
-from spark_export.days import day_name
-from spark_export.fingerprint import Fingerprint
-from spark_export.layout import Layout
-from spark_export.manifest import DayRecord, FileRecord, PeriodRecord, encode_record, encode_settings
 
 TTL = 50
 BY_PREFIX = Layout(PartitionBy.TOPIC_PREFIX, 1)

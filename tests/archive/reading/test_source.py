@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.archive.layout import Layout
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Place, Query, always
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
-from spark_export.layout import Layout
 from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, write_period
 from tests.properties import settings
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, UNSHRUNK, answer, place
