@@ -188,7 +188,7 @@ class Catalog:
         if record.snapshot:
             second = self._archive / SNAPSHOTS / directory / f"run={record.run}" / file.path
             names.insert(0, second.with_suffix(""))
-        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, topic), digits)
+        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits)
 
 
 def _read_record(path: Path) -> PeriodRecord | None:

@@ -1,13 +1,14 @@
 """What a search of the archive reads, for one request: from memory, or in turns with other requests."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PlacedFile
-from mailserver.archive.reading.reads import FOOTER, RECORD_FILE, STEP, ArchiveReads, keys_work, raws_work
+from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads, footer_work, keys_work, raws_work
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, read_footer, read_keys, read_raws
 from mailserver.archive.reading.scan import Match, Wanted, matches
 from mailserver.metrics.labels import ArchiveRead
@@ -17,10 +18,11 @@ from mailserver.waku.bloom import Matcher
 from mailserver.waku.envelope import Topic
 
 FOOTERS_AT_ONCE = 64
-"""How many footers are read in one step: some 5 ms."""
+VERIFIED_AT_ONCE = 16 * 1024 * 1024
+"""How many files are used for the first time in one step, or how many bytes: some 10 ms, unless one file has more."""
 
 _FILE_BYTES = 500
-_ROW_GROUP_BYTES = 500
+_ROW_GROUP_BYTES = 400
 """What one of these takes in memory, about."""
 
 T = TypeVar("T")
@@ -77,11 +79,11 @@ class PaidReader:
                 unknown.append(file)
             else:
                 groups += known
-        for at in range(0, len(unknown), FOOTERS_AT_ONCE):
-            some = unknown[at : at + FOOTERS_AT_ONCE]
-            footers = await self._run(STEP + FOOTER * len(some), lambda of=some: [read_footer(one.file) for one in of])  # type: ignore[misc]
-            for file, footer in zip(some, footers, strict=True):
-                self._archive.keep(_footer_key(file), footer, _ROW_GROUP_BYTES * len(footer))
+        for some in _steps(unknown):
+            work = STEP + sum(footer_work(file.file) for file in some)
+            for file, footer in await self._run(work, partial(_read_footers, some)):
+                size = sum(len(group.footer) for group in footer[:1]) + _ROW_GROUP_BYTES * len(footer)
+                self._archive.keep(_footer_key(file), footer, size)
                 groups += footer
         return [group for group in groups if self._may_have(group, wanted)]
 
@@ -155,6 +157,24 @@ class PaidReader:
             self._sorted, self._sorted_of = sorted(topics), topics
         at = bisect_left(self._sorted, first)
         return at < len(self._sorted) and self._sorted[at] <= last
+
+
+def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
+    """Which files are used for the first time together."""
+    some: list[PlacedFile] = []
+    size = 0
+    for file in files:
+        if some and (len(some) == FOOTERS_AT_ONCE or size + file.file.bytes > VERIFIED_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(file)
+        size += file.file.bytes
+    if some:
+        yield some
+
+
+def _read_footers(files: Sequence[PlacedFile]) -> list[tuple[PlacedFile, tuple[RowGroup, ...]]]:
+    return [(file, read_footer(file.file)) for file in files]
 
 
 def _footer_key(file: PlacedFile) -> object:

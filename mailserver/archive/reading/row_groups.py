@@ -4,16 +4,21 @@ Everything here waits for the disk and takes processor time: it runs in a thread
 lock. Each file is opened anew for each read and never mapped into memory, so what happens to a file meanwhile is an
 error of that read and nothing else.
 
-Nothing is believed. Pages have checksums, which pyarrow checks; what a footer says of a row group is compared with
-the rows as they are read; an envelope is hashed before it is handed out. Footers have no checksum: one whose
-statistics were changed without becoming contradictory may hide rows until `spark-export verify` reads the file.
+Nothing is believed. Before anything of a file is used, all of it is read, and compared with the digest in its record:
+pyarrow ends the whole process where a damaged footer has it meet what it does not expect (26.0.1: "terminate called
+after throwing an instance of 'parquet::ParquetException'"), and a footer has no checksum. From then on the footer is
+used as it was. Pages have checksums, which pyarrow checks; what a footer says of a row group is compared with the rows
+as they are read; an envelope is hashed before it is handed out. Only of files that earlier versions wrote, and nobody
+has verified since, there is no digest.
 """
 
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +27,10 @@ import pyarrow.parquet as pq
 from mailserver.archive.errors import ArchiveFault
 from mailserver.codec.keccak import keccak256
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
+
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 8  # the footer's length, and the magic
+_CHUNK_BYTES = 1024 * 1024
 
 _KEY_COLUMNS = ("created", "hash", "size")
 _HEX_TOPIC = 2 + 2 * TOPIC_BYTES
@@ -39,12 +48,14 @@ class FileGone(ArchiveFault):
 class DataFile:
     """A file as its record has it.
 
-    `names`: where it may be, the likeliest first. `topic`: of all its rows, where each topic has a directory.
+    `names`: where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: of all its rows,
+    where each topic has a directory.
     """
 
     names: tuple[Path, ...]
     bytes: int
     rows: int
+    sha256: str = ""
     topic: Topic | None = None
 
 
@@ -52,7 +63,7 @@ class DataFile:
 class RowGroup:
     """What a footer says of a row group. Ranges are inclusive; times in Unix seconds.
 
-    `raw_bytes`: of its envelopes, decoded.
+    `raw_bytes`: of its envelopes, decoded. `footer`: of the file.
     """
 
     file: DataFile
@@ -61,6 +72,7 @@ class RowGroup:
     topics: tuple[Topic, Topic]
     created: tuple[int, int]
     raw_bytes: int
+    footer: bytes = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +96,16 @@ class GroupKeys:
 
 
 def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
-    """The row groups of a file, in their order.
+    """The row groups of a file, in their order. All of the file is read.
 
     Raises:
         FileGone: it is not there.
         ArchiveFault: it cannot be read, or is not what its record says.
     """
-    with _opened(file) as parquet:
-        metadata = parquet.metadata
-        columns = {name: number for number, name in enumerate(parquet.schema.names)}
+    with _opened(file) as handle:
+        footer = _verified_footer(handle, file)
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        columns = {name: number for number, name in enumerate(metadata.schema.names)}
         wanted = {*_KEY_COLUMNS, "raw", *([] if file.topic else ["topic"])}
         if not wanted <= columns.keys():
             raise ValueError(f"it has no column {', '.join(sorted(wanted - columns.keys()))}")
@@ -108,7 +121,7 @@ def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
             if created[0] > created[1] or topics[0] > topics[1] or (groups and groups[-1].topics[1] > topics[0]):
                 raise ValueError("what its footer says is contradictory")
             raw_bytes = group.column(columns["raw"]).total_uncompressed_size
-            groups.append(RowGroup(file, number, group.num_rows, topics, created, raw_bytes))
+            groups.append(RowGroup(file, number, group.num_rows, topics, created, raw_bytes, footer))
         if sum(group.rows for group in groups) != file.rows:
             raise ValueError(f"it has {sum(group.rows for group in groups)} rows instead of {file.rows}")
     return tuple(groups)
@@ -122,8 +135,8 @@ def read_keys(group: RowGroup) -> GroupKeys:
         ArchiveFault: it cannot be read, or is not what its footer says.
     """
     names = [*_KEY_COLUMNS, *([] if group.file.topic else ["topic"])]
-    with _opened(group.file) as parquet:
-        table = parquet.read_row_group(group.number, columns=names, use_threads=False)
+    with _opened(group.file) as handle:
+        table = _read(handle, group, names)
         if table.num_rows != group.rows or any(column.null_count for column in table.columns):
             raise ValueError(f"row group {group.number} is not what its footer says")
         created = _numbers(table, "created")
@@ -146,8 +159,8 @@ def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHas
         FileGone: its file is not there.
         ArchiveFault: it cannot be read, or an envelope is another.
     """
-    with _opened(group.file) as parquet:
-        column = parquet.read_row_group(group.number, columns=["raw"], use_threads=False).column(0)
+    with _opened(group.file) as handle:
+        column = _read(handle, group, ["raw"]).column(0)
         if len(column) != group.rows:
             raise ValueError(f"row group {group.number} is not what its footer says")
         raws: list[Any] = column.take(pa.array(rows, pa.int64())).to_pylist()
@@ -158,12 +171,12 @@ def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHas
 
 
 @contextmanager
-def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
+def _opened(file: DataFile) -> Iterator[BinaryIO]:
     """Open a file, wherever it is; what is wrong with it from here on is an ArchiveFault that names it."""
     last = file.names[-1]
     for path in file.names:
         try:
-            handle = pa.OSFile(str(path))
+            handle = path.open("rb")
         except FileNotFoundError as error:
             if path == last:
                 raise FileGone(f"{path} is missing") from error
@@ -172,13 +185,42 @@ def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
             raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
         try:
             with handle:
-                if handle.size() != file.bytes:
-                    raise ValueError(f"{handle.size()} bytes instead of {file.bytes}")
-                with pq.ParquetFile(handle, page_checksum_verification=True) as parquet:
-                    yield parquet
+                size = os.fstat(handle.fileno()).st_size
+                if size != file.bytes:
+                    raise ValueError(f"it has {size} bytes instead of {file.bytes}")
+                yield handle
         except (pa.ArrowException, ValueError, OSError, OverflowError, UnicodeDecodeError) as error:
             raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
         return
+
+
+def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
+    """The end of a file, from its footer on, once all of it was found to be as recorded."""
+    handle.seek(-_TAIL_BYTES, os.SEEK_END)
+    tail = handle.read()
+    footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
+    if tail[4:] != _MAGIC or footer_bytes > file.bytes:
+        raise ValueError("it is no Parquet file")
+    handle.seek(-footer_bytes, os.SEEK_END)
+    footer = handle.read()
+    handle.seek(0)
+    digest, left, buffer = hashlib.sha256(), file.bytes - footer_bytes, memoryview(bytearray(_CHUNK_BYTES))
+    while left and file.sha256:
+        count = handle.readinto(buffer[:left])  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("it was cut off")
+        digest.update(buffer[:count])
+        left -= count
+    digest.update(footer)
+    if file.sha256 and digest.hexdigest() != file.sha256:
+        raise ValueError("it is damaged: its digest is another")
+    return footer
+
+
+def _read(handle: BinaryIO, group: RowGroup, columns: Sequence[str]) -> pa.Table:
+    metadata = pq.read_metadata(pa.BufferReader(group.footer))
+    with pq.ParquetFile(handle, metadata=metadata, page_checksum_verification=True) as parquet:
+        return parquet.read_row_group(group.number, columns=columns, use_threads=False)
 
 
 def _cause(error: Exception) -> str:

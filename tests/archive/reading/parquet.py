@@ -6,6 +6,7 @@ Row groups are as small as a test wants them. What Spark itself writes is read i
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,7 +61,9 @@ def write_period(
             some = ordered[at : at + files_of]
             _write(file, some, layout, group_rows)
             files.append(file)
-            records.append(FileRecord(f"{name}/{file.name}", file.stat().st_size, len(some)))
+            records.append(
+                FileRecord(f"{name}/{file.name}", file.stat().st_size, len(some), sha256(file.read_bytes()).hexdigest())
+            )
     record = PeriodRecord(
         period,
         run,
