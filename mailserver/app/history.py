@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mailserver.app.config import Config
-from mailserver.archive.holdings import local_folder
+from mailserver.archive.files import local_folder
 from mailserver.handoff.archived import ArchivedError
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Store

@@ -32,7 +32,7 @@ from mailserver.store.interface import (
 from mailserver.waku.envelope import EnvelopeHash
 
 
-class Archive(Protocol):
+class ArchivedHistory(Protocol):
     """Where the older envelopes are: `mailserver.archive.reading.source.ArchiveSource`."""
 
     async def find(
@@ -47,7 +47,7 @@ class Archive(Protocol):
 class MergedHistory:
     """A `store.interface.HistorySource` of a store and its archive."""
 
-    def __init__(self, store: StoredHistory, archive: Archive) -> None:
+    def __init__(self, store: StoredHistory, archive: ArchivedHistory) -> None:
         self._store = store
         self._archive = archive
 

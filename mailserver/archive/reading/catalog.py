@@ -1,7 +1,7 @@
 """Which periods the archive has, and which files are theirs, by its records alone.
 
 A run of the compaction replaces a period's files and its record while the daemon reads. What was read of a record
-stays right for a day: the files of a replaced period keep second names below `_snapshots` (`spark_export.archive`),
+stays right for a day: the files of a replaced period keep second names below `_snapshots` (`mailserver.archive.paths`),
 and those are opened first. Where the archive has no such names, a file that is gone means that its record is another
 by now: whoever meets that looks again.
 
@@ -16,18 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shown
 
+from mailserver.archive.archive import MAX_RECORD_BYTES
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
 from mailserver.archive.reading.row_groups import DataFile, FileGone
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
-
-SETTINGS_FILE = "_archive.json"
-RECORDS = "_records"
-SNAPSHOTS = "_snapshots"
-
-MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""A month with a directory for each of its topics may have a hundred thousand files."""
 
 _SETTLED_NS = 2 * 10**9
 """A folder's time of change tells two changes apart only if so much lies between them."""
@@ -109,7 +104,7 @@ class Catalog:
             FileGone: it has another record by now.
             ArchiveError: the record cannot be read.
         """
-        path = self._archive / RECORDS / f"{period.name}.json"
+        path = self._archive / record_of(period.name)
         try:
             record = _read_record(path)
         except OSError as error:
@@ -183,10 +178,9 @@ class Catalog:
         if is_topic and len(digits) != 2 * TOPIC_BYTES:
             raise ArchiveFault(f"the record of {record.period} has {shown(file.path)}, which is of no topic")
         topic = Topic(bytes.fromhex(digits)) if is_topic else None
-        directory = f"date={record.period}"
-        names = [self._archive / directory / file.path]
+        names = [self._archive / directory_of(record.period) / file.path]
         if record.snapshot:
-            second = self._archive / SNAPSHOTS / directory / f"run={record.run}" / file.path
+            second = self._archive / snapshot_of(record) / file.path
             names.insert(0, second.with_suffix(""))
         return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits)
 

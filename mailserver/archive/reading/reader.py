@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class SharedArchive:
     """One archive, as all requests share it."""
 
     catalog: Catalog
@@ -57,7 +57,7 @@ class Archive:
 class PaidReader:
     """Reads for one payer. A `mailserver.archive.reading.search.Reader`."""
 
-    def __init__(self, archive: Archive, payer: Payer) -> None:
+    def __init__(self, archive: SharedArchive, payer: Payer) -> None:
         self.work = 0
         self._archive = archive
         self._payer = payer

@@ -9,7 +9,7 @@ from mailserver.archive.errors import ArchiveError, ArchiveFault
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog
 from mailserver.archive.reading.page import ArchivePage
-from mailserver.archive.reading.reader import Archive, PaidReader
+from mailserver.archive.reading.reader import PaidReader, SharedArchive
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
@@ -49,7 +49,7 @@ class ArchiveSource:
             cache_bytes: how much of it is kept in memory.
             is_expected: whether there must be one; asked in a thread.
         """
-        self._archive = Archive(
+        self._archive = SharedArchive(
             Catalog(folder, is_expected), ArchiveReads(at_once, metrics=metrics), ByteCache(cache_bytes), metrics
         )
         self._clock = clock

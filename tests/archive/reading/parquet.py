@@ -16,10 +16,10 @@ from mailserver.archive.days import day_name
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record, encode_settings
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
 from mailserver.store.interface import NewEnvelope
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
-from spark_export.archive import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
 
 TTL = 50
 BY_PREFIX = Layout(PartitionBy.TOPIC_PREFIX, 1)
