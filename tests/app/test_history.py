@@ -2,6 +2,8 @@
 
 import importlib.util
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,16 @@ async def test_absence_of_a_library_is_said(
         with open_history(Config(archive=str(tmp_path)), store, Metrics()) as history:
             assert history.source is store
     assert said(caplog) == [f"WARNING history is not answered from the archive cause='{library} is not installed'"]
+
+
+def test_daemon_needs_no_library_of_the_archive_where_it_is_not_asked_for() -> None:
+    look = (
+        "import sys, mailserver.app.daemon, mailserver.commands.cli; print({'pyarrow', 'numpy'} & sys.modules.keys())"
+    )
+
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "set()\n"
 
 
 async def test_archive_answers_what_the_store_has_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
