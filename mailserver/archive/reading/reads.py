@@ -17,7 +17,10 @@ from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 
 READ_TIMEOUT_S = 8.0
-"""How long one read may take, its turn included: clients give up on a request after 10 to 30 s."""
+"""How long one read may take: clients give up on a request after 10 to 30 s."""
+
+TURN_TIMEOUT_S = 20.0
+"""How long a read may wait for its turn. Threads that a disk does not answer are free again when it does."""
 
 STEP = 200
 """To hand something to a thread, and its result back."""
@@ -72,22 +75,28 @@ class ArchiveReads:
         Raises:
             ArchiveFault: it could not be read, or not in time.
         """
+        try:
+            async with asyncio.timeout(TURN_TIMEOUT_S):
+                await self._seats.take(payer.group, payer.member, work)
+        except TimeoutError as error:
+            raise ArchiveFault(f"none of the threads that read it was free within {TURN_TIMEOUT_S:g} s") from error
+        payer.charge(work)
         loop = asyncio.get_running_loop()
+        began = loop.time()
+        reading = loop.run_in_executor(self._threads, read)
+        reading.add_done_callback(lambda done: self._done(done, loop.time() - began))
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                await self._seats.take(payer.group, payer.member, work)
-                payer.charge(work)
-                began = loop.time()
-                reading = loop.run_in_executor(self._threads, read)
-                reading.add_done_callback(lambda _: self._done(loop.time() - began))
                 return await asyncio.shield(reading)
         except TimeoutError as error:
-            raise ArchiveFault(f"the archive has not answered within {READ_TIMEOUT_S:g} s") from error
+            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
 
     def close(self) -> None:
         """Take no more. What has begun goes on to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, seconds: float) -> None:
+    def _done(self, reading: asyncio.Future[T], seconds: float) -> None:
+        if not reading.cancelled():
+            reading.exception()  # perhaps nobody waits for it any more
         self._metrics.archive_read_seconds.inc(seconds)
         self._seats.give_back()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mailserver.archive.layout import Layout
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
-from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Place, Query, always
+from mailserver.metrics.registry import Metrics, count_of
+from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, write_period
@@ -185,6 +185,38 @@ async def test_days_that_are_merged_into_a_month_are_answered_once(tmp_path: Pat
         merged, _ = await raws_of(source, query, 100)
 
     assert both == merged == under_way == raws(answer(kept, query))
+
+
+async def test_clients_that_do_not_read_take_no_more_memory_than_the_cache_may_have(tmp_path: Path) -> None:
+    kept = [envelope(number, created=START + number, topic=NEWS, size=2000) for number in range(50)]
+    write_period(tmp_path, kept)
+    metrics = Metrics()
+    source = ArchiveSource(tmp_path, at_once=2, cache_bytes=300_000, is_expected=lambda: True, metrics=metrics)
+    query = Query(*EVER, FULL)
+    pages = []
+    for _ in range(20):  # each reads 100 kB ahead
+        found = await source.find(query, 50, above=None, payer=OURSELVES)
+        pages.append(source.page(found.matches, query, OURSELVES))
+        await pages[-1].read(1, 5000)
+        assert count_of(metrics.archive_cache_bytes) <= 300_000
+
+    for page in pages:
+        read = await page.read(100, EVERY_BYTE)
+        assert read.split() == raws(answer(kept, query))[1:]
+    source.close()
+
+
+async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
+    by_day(tmp_path, spread(60))
+    charged: list[int] = []
+    payer = Payer("address", "peer", charged.append)
+    with reading(tmp_path) as source:
+        await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+        cold, charged[:] = sum(charged), []
+        await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+
+    assert cold > 60 + 1000 * 3 * len(TOPICS[:2])
+    assert 0 < sum(charged) < cold / 2
 
 
 # Early ends
