@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.archive.layout import Layout
+from mailserver.archive.reading import search
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.metrics.registry import Metrics, count_of
@@ -103,6 +104,23 @@ async def test_page_holds_no_more_than_it_may_and_the_newest(tmp_path: Path) -> 
         found, _ = await raws_of(source, Query(*EVER, FULL), 7)
 
     assert found == raws(answer(kept, Query(*EVER, FULL))[:7])
+
+
+async def test_envelopes_of_one_second_in_several_row_groups_are_in_the_order_of_their_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "STEP_WORK", 1)  # a row group at a time
+    kept = [
+        envelope(number, created=START, topic=TOPICS[number % 4], received=START + number % 3 * DAY)
+        for number in range(24)
+    ]
+    by_day(tmp_path, kept, group_rows=1)
+
+    with reading(tmp_path) as source:
+        for most in (1, 5, 23):
+            found, _ = await raws_of(source, Query(*EVER, FULL), most)
+
+            assert found == raws(answer(kept, Query(*EVER, FULL))[:most])
 
 
 async def test_only_row_groups_that_can_hold_the_answer_are_read(tmp_path: Path) -> None:
