@@ -10,7 +10,7 @@ from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PlacedFile
 from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads, footer_work, keys_work, raws_work
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, read_footer, read_keys, read_raws
-from mailserver.archive.reading.scan import Match, Wanted, matches
+from mailserver.archive.reading.scan import Match, Wanted, first, matches
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
@@ -88,23 +88,25 @@ class PaidReader:
         return [group for group in groups if self._may_have(group, wanted)]
 
     async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
-        """What is wanted of some row groups."""
+        """The first of what is wanted of some row groups, in order."""
         known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
 
-        def look_through() -> list[tuple[RowGroup, GroupKeys, list[Match]]]:
-            found = []
+        def look_through() -> tuple[dict[RowGroup, GroupKeys], list[Match]]:
+            read: dict[RowGroup, GroupKeys] = {}
+            best: list[Match] = []
             for group, kept in known.items():
                 keys = read_keys(group) if kept is None else kept
-                found.append((group, keys, matches(group, keys, wanted)))
-            return found
+                if kept is None:
+                    read[group] = keys
+                best = first(wanted.most, best, matches(group, keys, wanted.beside(best)))
+            return read, best
 
         work = STEP + sum(keys_work(group, is_kept=kept is not None) for group, kept in known.items())
-        found = await self._run(work, look_through)
-        for group, keys, _ in found:
-            if known[group] is None:
-                self._archive.metrics.archive_row_groups[ArchiveRead.KEYS].inc()
-                self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
-        return [match for *_, of_group in found for match in of_group]
+        read, best = await self._run(work, look_through)
+        for group, keys in read.items():
+            self._archive.metrics.archive_row_groups[ArchiveRead.KEYS].inc()
+            self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
+        return best
 
     async def raws(self, group: RowGroup, some: Sequence[Match]) -> list[bytes]:
         """Some envelopes of a row group."""

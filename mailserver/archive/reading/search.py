@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.row_groups import RowGroup
-from mailserver.archive.reading.scan import Match, Wanted
+from mailserver.archive.reading.scan import Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
@@ -34,7 +34,7 @@ class Reader(Protocol):
         """The row groups of a period that may have something of what is wanted."""
 
     async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
-        """What is wanted of some row groups."""
+        """The first of what is wanted of some row groups, in order."""
 
     def cost(self, group: RowGroup) -> int:
         """How much work it is to look through a row group."""
@@ -78,10 +78,9 @@ async def search(
                     number += 1
             continue
         taken = _take(groups, waiting, reader)
-        best = _first(most, best, await reader.matches(taken, wanted))
-        if len(best) == most:  # what is older than the last of these is not wanted any more
-            wanted = Wanted(wanted.interest, max(wanted.above, best[-1].place), wanted.below, most)
-            low = wanted.above[0]
+        best = first(most, best, await reader.matches(taken, wanted))
+        wanted = wanted.beside(best)
+        low = wanted.above[0]
     return ArchiveFound(best)
 
 
@@ -101,9 +100,3 @@ def _take(groups: list[tuple[int, int, RowGroup]], waiting: Sequence[Period], re
         taken.append(group)
         work += reader.cost(group)
     return taken
-
-
-def _first(most: int, best: list[Match], found: list[Match]) -> list[Match]:
-    """The first of both, in order, each once: what is in two periods is one envelope."""
-    places = {match.place: match for match in (*found, *best)}
-    return sorted(places.values(), key=lambda match: match.place, reverse=True)[:most]
