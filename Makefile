@@ -1,13 +1,14 @@
 # The few commands that people type; `make help` lists them. Settings are in pyproject.toml.
 #
-# .venv is made by $(PYTHON), and anew after `make clean`. What is installed in it are the lock files: `run` needs
-# requirements.lock only, `compact` requirements-export.lock on top, everything else requirements-dev.lock on top of
-# that. A stamp is written last and removed first, so an install that was interrupted is done again.
+# .venv is made by python3, and .venv-NAME by `make PYTHON=NAME`. One whose Python has another version by now is made
+# anew. What is installed in it are the lock files: `run` needs requirements.lock only, `compact` requirements-export.lock
+# on top, everything else requirements-dev.lock on top of that. A stamp is written last and removed first, so an install
+# that was interrupted is done again.
 
 PYTHON ?= python3
 ARGS ?=
 
-VENV := .venv
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
@@ -16,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test check docs faults fuzz soak bench java lock audit clean help
+.PHONY: run compact test unit check docs site demo faults fuzz soak bench java lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -24,11 +25,26 @@ run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/mailserver.db --archive DIR"
 	@$(BIN)/spark-export compact $(ARGS)
 
-# Two processes share the whole suite, see tests/conftest.py: more would get in the way of tests that judge times.
-WHOLE := -n 2 --dist loadscope --no-loadscope-reorder
+demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look around, then Ctrl-C
+	@$(BIN)/python -m docs.demo
 
-test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"
-	@$(BIN)/python -m pytest $(or $(ARGS),$(WHOLE))
+# Two processes share the tests, see tests/conftest.py: more would get in the way of tests that judge times.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+UNIT = not spark and not docker and not browser and not fuzz and not integration
+
+# With a Python named, only the unit tests: what needs daemons, Spark or containers does not depend on it.
+test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"; the unit tests on another Python: PYTHON=python3.13
+ifneq ($(ARGS),)
+	@$(BIN)/python -m pytest $(ARGS)
+else ifeq ($(origin PYTHON),command line)
+	@$(PYTEST) -m "$(UNIT)"
+else
+	@$(MAKE) --silent unit
+	@$(PYTEST) -m "not ($(UNIT))"
+endif
+
+unit: $(DEV) ## run the unit tests: two minutes
+	@$(PYTEST) -m "$(UNIT)"
 
 check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff format --check .
@@ -38,6 +54,11 @@ check: $(DEV) ## check format, lint and types
 docs: $(DEV) ## write what docs say of settings and of recorded runs
 	@$(BIN)/python -m docs.settings
 	@$(BIN)/python -m docs.evidence
+
+# A warning is an error: a link that leads nowhere, a diagram that cannot be drawn.
+site: $(DEV) ## build the docs as a site, with search, in dist/site
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . dist/site
+	@echo "dist/site/index.html"
 
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
@@ -75,16 +96,20 @@ audit: ## look up the locked versions among known vulnerabilities; asks a servic
 	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
 		-r requirements.lock -r requirements-archive.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
 
-clean: ## remove .venv and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
+clean: ## remove every .venv and every cache
+	rm -rf .venv .venv-* .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
 		printf 'make %-7s %s\n' "$$target" "$$text"; done
-	@echo 'PYTHON=... names the Python 3.11 or newer that makes .venv (default: python3).'
+	@echo 'PYTHON=... names another Python than python3, 3.11 or newer; it has a .venv of its own.'
 
-$(VENV)/.made:
+# The versions of .venv and of its Python. Where they differ, .venv is made anew.
+HAS := $(shell sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' $(VENV)/pyvenv.cfg 2>/dev/null)
+WANTED := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+
+$(VENV)/.made: $(if $(filter-out $(HAS),$(WANTED)),anew)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Python 3.11 or newer is needed, and $(PYTHON) is not: try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)

@@ -1,9 +1,10 @@
 """`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood and
-compaction of our mailserver, or by --enode the first five of any, with --beside-ours after ours in the same run.
+compaction of our mailserver. With --enode it measures the first five of any other mailserver, and with --beside-ours
+those of ours before, in the same run.
 
-Ours runs in a process of its own on loopback: for each run of ingest, relay, handshakes and idle peers a new one with
-an empty store, for each run of both at once one on a copy of a store that was filled before; for history and the flood
-one on such a store itself. This process is the client.
+Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
+handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
+store that was filled before. History and the flood use such a store itself.
 """
 
 import argparse

@@ -69,22 +69,24 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
-    _add_number(parser, "runs", "runs of each measurement, whose medians are shown; the flood is run once")
+    _add_number(parser, "runs", "runs of each measurement; medians are shown; the flood is run once")
     parser.add_argument(
         "--envelopes",
         type=_positive,
         nargs="+",
         metavar="N",
-        help=f"envelopes in the store that is asked, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: in "
-        f"one after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
+        help=f"envelopes in the store that is searched, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: "
+        f"one store after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
     )
     _add_number(parser, "density", "times as many envelopes a day in the stores that are asked")
     parser.add_argument(
         "--stranger",
         action="store_true",
-        help="have the default limits hold for ingest, history, busy and relay, which else leave out loopback",
+        help="apply the default limits to ingest, history, busy and relay, too; otherwise loopback is exempt",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there how answers grow with the store")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="plot there how the time of answers grows with the store"
+    )
     _add_number(
         parser,
         "ingest-envelopes",
@@ -108,7 +110,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--sizes",
         choices=[kind.value for kind in Sizes],
         default=Sizes.ONE.value,
-        help="of what is ingested, stored and compacted: 561 bytes, or padded messages of 256 to 8,192 (default: one)",
+        help="envelopes ingested, stored and compacted: 561 bytes, or padded messages of 256 to 8,192 (default: one)",
     )
     parser.add_argument("--connections", type=_positive, nargs="+", default=[1, 4], metavar="N")
     parser.add_argument(
@@ -120,7 +122,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="keep stores there; used again if they are what is asked for"
     )
-    parser.add_argument("--enode", type=_enode, help="measure this mailserver, with whatever it holds, instead of ours")
+    parser.add_argument("--enode", type=_enode, help="measure this mailserver instead of ours, with whatever it holds")
     parser.add_argument("--beside-ours", action="store_true", help="measure ours, too, before the --enode")
     parser.add_argument("--pid", type=_positive, help="its process, if it runs here: reports CPU and memory")
     parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")

@@ -11,7 +11,7 @@ from bench.daemon import usage
 from bench.data import Topics
 from bench.results import HistoryRun
 from bench.wire import Wire, connect
-from mailserver.client.mail_client import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
+from mailserver.client.sealing import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.mail.completion import Completion, Failure, decode_completion

@@ -41,14 +41,15 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "peak_mb",
     ),
 }
-"""Of kinds with more figures than a page has room for: those that it shows. The record has all."""
+"""The figures that the page shows, for kinds that have more than it has room for. The records have all of them."""
 
 _HEAD = """# What full runs have found
 
-Made by `make docs` from the records in `docs/evidence`, which have every figure. To record runs, on a tree without
-changes: `make faults ARGS=--record`, `make fuzz ARGS="--record --seconds 300"`, `make soak ARGS=--record`, which
-writes [soak.md](soak.md), too. A run is full if it had all parts at their default size, and of `make fuzz` all targets
-for 300 s; others are marked. Times called `own` are less what was waited for a processor; the others are by the clock.
+`make docs` makes this page from the records in `docs/evidence`, which have every figure. To record runs of a tree
+without changes, use `make faults ARGS=--record`, `make fuzz ARGS="--record --seconds 300"` and
+`make soak ARGS=--record`, which also writes [soak.md](soak.md). A run is full if it had all parts at their default
+size (`make fuzz`: all targets for 300 s); others are marked. Times called `own` leave out the time that was spent
+waiting for a processor; all others are by the clock.
 """
 
 
@@ -57,15 +58,15 @@ class Record:
     """One run.
 
     Args:
-        kind: of KINDS.
+        kind: one of KINDS.
         date: when it ended, in UTC.
-        commit: what was run, 40 hex digits; nothing was changed beside it.
-        seed: repeats its choices.
-        arguments: what was given, --seed and --record aside.
-        is_full: whether that is all of it, at full size.
+        commit: the commit that was run, 40 hex digits, without further changes.
+        seed: the seed that repeats its choices.
+        arguments: the arguments, without --seed and --record.
+        is_full: whether the run had every part, at full size.
         seconds: how long it took.
         machine: cores, Python, and the load before and after.
-        rows: figures of each scenario, by names that carry their units.
+        rows: the figures of each scenario, by names that include their units.
         broken: each promise that was not kept.
     """
 
@@ -82,23 +83,23 @@ class Record:
 
 
 def read_record(path: Path) -> Record:
-    """Read one.
+    """Read one record.
 
     Raises:
-        TypeError: it has other fields than a record.
+        TypeError: its fields are not those of a record.
     """
     fields = json.loads(path.read_text(encoding="utf-8"))
     return Record(**{**fields, "arguments": tuple(fields["arguments"]), "broken": tuple(fields["broken"])})
 
 
 def read_records(folder: Path = RECORDS) -> dict[str, Record]:
-    """All that there are, by kind."""
+    """Read all records in a folder, by kind."""
     paths = {kind: folder / f"{kind}.json" for kind in KINDS}
     return {kind: read_record(path) for kind, path in paths.items() if path.exists()}
 
 
 def page(records: Mapping[str, Record]) -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     lines = [
         _HEAD,
         "| | what | full | date (UTC) | commit | seed | load | hours | scenarios | broken |",
@@ -129,7 +130,7 @@ def _summary(kind: str, record: Record | None) -> str:
 
 
 def _tables(record: Record) -> Iterator[str]:
-    """A table for all scenarios that follow each other and have the same figures."""
+    """Yield a table for each run of scenarios that have the same figures."""
     shown = SHOWN.get(record.kind)
     for names, rows in groupby(record.rows.items(), lambda row: shown or tuple(row[1])):
         yield from ("", f"| | {' | '.join(names)} |", "| --- " * (len(names) + 1) + "|")

@@ -1,5 +1,5 @@
-"""Writes what docs/operating/settings.md and .env.example say of the settings, from `mailserver.app.config.Config` and
-`spark_export.options`: `make docs`. A test compares.
+"""Writes the settings into docs/operating/settings.md and .env.example, from `mailserver.app.config.Config` and
+`spark_export.options`: `make docs`. A test compares the files with the code.
 """
 
 import re
@@ -26,7 +26,7 @@ SET_BY_COMPOSE = {
     "SPARK_EXPORT_ARCHIVE",
     "SPARK_EXPORT_SCRATCH",
 }
-"""What docker-compose.yml sets itself, so that .env cannot."""
+"""Variables that docker-compose.yml sets itself, so that .env cannot set them."""
 
 IN_COMPOSE = {
     "MAILSERVER_ADVERTISE": "Set it: the default is good for this machine only.",
@@ -35,11 +35,11 @@ IN_COMPOSE = {
     "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",
     "SPARK_EXPORT_MAX_AGE_HOURS": "The container counts as unhealthy then.",
 }
-"""What is to be said of a setting in the containers besides its help."""
+"""What .env.example says about a setting in the containers, after its help."""
 
 
 def _default(value: Any) -> str:
-    """As it is written where settings are; "" for none."""
+    """Return a default as it is written in a settings file; "" for none."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, float):
@@ -57,13 +57,13 @@ def _row(setting: Field[Any]) -> str:
 
 
 def settings_table() -> str:
-    """Every setting, as a table of Markdown."""
+    """Return a Markdown table of every setting."""
     rows = "\n".join(map(_row, fields(Config)))
     return f"| flag | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
 def _example(variable: str, help_text: str, default: str) -> str:
-    """A setting of .env.example: what it means, and a comment that sets its default."""
+    """Return a setting as .env.example has it: what it means, and a comment that would set its default."""
     words = f"{help_text[0].upper()}{help_text[1:]}. {IN_COMPOSE.get(variable, '')}"
     lines = textwrap.wrap(words, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     return "\n".join([*lines, f"# {variable}={default}"])
@@ -83,7 +83,7 @@ def _compaction_examples() -> Iterator[str]:
     for variable, option in options.items():
         if variable not in SET_BY_COMPOSE:
             words = option.help
-            if option.default is not None:  # it stands below
+            if option.default is not None:  # the line below the words shows it
                 words = re.sub(rf' \(default: "?{re.escape(option.default)}"?\)', "", words)
             if option.metavar.startswith("{"):
                 words += f": {option.metavar.strip('{}').replace(',', ' or ')}"
@@ -93,12 +93,12 @@ def _compaction_examples() -> Iterator[str]:
 
 
 def mailserver_examples() -> str:
-    """The settings of the mailserver in .env.example."""
+    """Return the part of .env.example with the settings of the mailserver."""
     return "".join(f"\n{example}\n" for example in _mailserver_examples())
 
 
 def compaction_examples() -> str:
-    """The settings of the compaction in .env.example."""
+    """Return the part of .env.example with the settings of the compaction."""
     return "".join(f"\n{example}\n" for example in _compaction_examples())
 
 
@@ -111,14 +111,14 @@ WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
         ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),
     ),
 }
-"""What is written, by file: between two lines, what."""
+"""What `make docs` writes, by file: the line before it, the line after it, and the function that makes it."""
 
 
 def updated(path: Path) -> str:
-    """The text of a file as it should be.
+    """Return the text that a file should have.
 
     Raises:
-        ValueError: one of the lines is not there, or more than once.
+        ValueError: one of the two lines is missing, or is there more than once.
     """
     text = path.read_text(encoding="utf-8")
     for begin, end, write in WRITTEN[path]:

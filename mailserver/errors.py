@@ -1,14 +1,64 @@
-"""Every error of the mailserver, arranged by who is at fault and what the caller does about it.
+"""Errors, arranged by who is at fault and what the caller does about it.
+
+Indentation is inheritance. An error with a module in brackets is defined there, beside what raises it; all others are
+defined here. A class whose name begins with an underscore never leaves its module, and is not listed.
 
     MailserverError
-      DecodeError            bytes do not parse; layer 1, knows no peer
-      RemoteProtocolError    the peer broke a rule: close its connection with `.reason`
-      LocalProtocolError     we called out of turn: a bug, caught nowhere
-      ConnectionLost         the transport is gone, or the peer said goodbye: ordinary
-      RequestRejected        a history request is refused: tell the client `.rejection`
-      StoreError             the store could not do it; nothing was confirmed
-      ConfigError            a setting is wrong: usage, exit code 2
-      StartupError           the daemon cannot start: a file, a port, a lock; exit code 1
+      Those of the wire:
+      DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
+        TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
+      RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
+      ConnectionLost           the transport is gone, or the peer said goodbye: ordinary
+      RequestRejected          a history request is refused: tell its sender `.message`
+      EnvelopeRefused          [live.intake] an envelope of our own is not acceptable: tell who made it `.verdict`
+
+      What other nodes do when we are the client:
+      RequestFailed            [client.mail_client] the mailserver refused our request: see `.failure`
+        RequestPowTooLow         [client.mail_client] it wants more proof of work: ask again with more
+      NoAnswer                 [client.mail_client] the node is connected, but silent: try later, or another one
+      TooMuchWork              [client.sealing] no proof of work was found in time: ask for less, or wait longer
+      RequestTooDear           [catchup.source] a source wants more proof of work than we do: ask it later
+      SourceLies               [catchup.page_rules] a source answers as no honest one would: leave it alone for a while
+      PageTooLong              [catchup.page_rules] a page of a source does not end: ask for less at a time
+
+      What a caller of our JSON-RPC or control socket got wrong, or may not have:
+      RpcError                 [api.errors] the call fails: answer with `.code`
+      Invalid                  [api.params] a parameter is not what it must be: becomes an RpcError
+      FilterNotFound           [api.filters] becomes an RpcError, like the next six
+      TooManyFilters           [api.filters]
+      KeyNotFound              [api.keys]
+      TooManyKeys              [api.keys]
+      TooManyRequests          [peers.completions]
+      PeerNotConnected         [peers.connected]
+      PeerNotTrusted           [peers.connected]
+      CallFailed               [app.control] the daemon refused what a command asked of it: exit code 1
+
+      Disks, and what is on them:
+      StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
+        StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
+      ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
+      CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
+      UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so
+      ArchiveError             [archive.errors] the archive cannot be read, or a later version made it
+        ArchiveFault             [archive.errors] it does not have what its record says: delete nothing
+          FileGone                 [archive.reading.row_groups] a file is not where it was: look up the periods again
+        ArchiveBusy              [archive.errors] a run is changing it: look again soon
+        RecordDamaged            [archive.errors] a record of it cannot be read: the compaction repairs it
+        Unreadable               [archive.errors] a file of it is there, and its bytes cannot be read
+      CompactionRunning        [handoff.archived] another run has the store: do not start
+      CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
+        TooManySources           [catchup.catchup] no room for one more source: it is not asked
+      BackupError              [data_dir.backup] there is no backup: exit code 1
+
+      The operator:
+      ConfigError              a setting or an argument is wrong: exit code 2
+      StartupError             something that the program needs is not as it must be: exit code 1
+        DataDirInUse             [data_dir.folder] another daemon has the data directory
+
+      Ourselves:
+      LocalProtocolError       we called out of turn: a bug, caught nowhere
+
+The nightly job has a branch of its own, in `spark_export/errors.py`.
 
 Errors carry fields; the text is built in `__str__`. A peer learns the reason, the log learns the cause.
 """

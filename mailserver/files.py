@@ -1,7 +1,7 @@
 """Small files that processes share: written whole or not at all, and locks that the kernel drops with their holder.
 
-All are their owner's alone, whatever the umask: whoever can read a file can lock it, too. Standard library only, and
-no words for people: callers say what it was that could not be written or locked.
+All belong to their owner alone, whatever the umask, because anybody who can read a file can also lock it. Standard
+library only, and no texts for people: callers know what could not be written or locked.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _READERS_POLL_S = 0.005
-"""How often to look whether those who share a lock are done: they take some milliseconds."""
+"""How often to check whether those who share a lock are done: they take some milliseconds."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a disk, or somebody's share of it, is full is said by."""
+"""The errors that say that a disk, or a user's quota of it, is full."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
         OSError: it cannot be written; what was there is still there.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # of a crash: its mode would stay
+    temporary.unlink(missing_ok=True)  # left by a crash: its permissions would stay
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -44,7 +44,7 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # on a full disk, others want the room
+        temporary.unlink(missing_ok=True)  # leave the room to others on a full disk
         raise
     sync_folder(path.parent)
 
@@ -62,9 +62,9 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def _own(descriptor: int, folder: Path, mode: int) -> None:
-    """Give an open file its permissions, and what root makes in somebody's folder to whom the folder belongs.
+    """Give an open file its permissions; if root makes it in a user's folder, give it to that user.
 
-    Else a command that root has run would leave the daemon files that it cannot open. (SQLite does so, too.)
+    Otherwise a command that root has run would leave files that the daemon cannot open. (SQLite does the same.)
     """
     status = os.fstat(descriptor)
     if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():
@@ -74,15 +74,16 @@ def _own(descriptor: int, folder: Path, mode: int) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder, and the parents that are missing; its name is on disk at the end.
+    """Make a folder, and the parents that are missing; have its name on disk.
 
-    Whatever is synced in a folder is lost with the folder's name. That is synced with the parent, and also if the
-    folder is there: who made it may have been killed before. Where we may not read the parent, we have to trust.
+    Files in a folder are lost if the folder's name is not on disk, even when they are synced. So the parent is synced,
+    too, even if the folder exists: its maker may have been killed before that. If we may not read the parent, we have
+    to trust that somebody has synced it.
 
     Args:
-        mode: permissions of the folder itself, but for the umask.
+        mode: permissions of the folder itself, less the umask.
     Raises:
-        OSError: it cannot be made, or a file is there.
+        OSError: it cannot be made, or there is a file of that name.
     """
     if not folder.parent.exists():
         make_folder(folder.parent)
@@ -92,7 +93,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have on disk which names there are in a folder.
+    """Have the names in a folder on disk.
 
     Raises:
         OSError: it cannot be read, or synced.
@@ -103,12 +104,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def open_descriptor(path: Path, flags: int, mode: int = PRIVATE_FILE) -> Iterator[int]:
-    """Open a file as `os.open` does, not for child processes; close it at the end, which drops its lock.
+    """Open a file as `os.open` does, but not for child processes; close it at the end, which drops its lock.
 
-    A link is not followed, unless it is to a folder.
+    A link is not followed, unless `flags` ask for a folder.
 
     Args:
-        mode: with O_CREAT, permissions whatever the umask, also of a file that is there and ours.
+        mode: with O_CREAT, permissions whatever the umask, even of a file that exists and is ours.
     Raises:
         OSError: it cannot be opened, or is a link.
     """
@@ -128,7 +129,7 @@ def open_descriptor(path: Path, flags: int, mode: int = PRIVATE_FILE) -> Iterato
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file unless another holds it; say whether it is locked now.
+    """Lock an open file unless another process holds it; return whether it is ours now.
 
     Raises:
         OSError: there are no locks on this file system.
@@ -141,7 +142,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def lock_after_readers(descriptor: int, limit_s: float) -> bool:
-    """Lock an open file alone, once those who share it for a moment are done; False if another has it alone.
+    """Lock an open file for us alone, once those who share it briefly are done; False if another has it alone.
 
     Raises:
         TimeoutError: they are not done within `limit_s`.
@@ -149,7 +150,7 @@ def lock_after_readers(descriptor: int, limit_s: float) -> bool:
     """
     give_up = time.monotonic() + limit_s
     while not try_lock(descriptor):
-        if not try_lock(descriptor, shared=True):  # who reads would share it
+        if not try_lock(descriptor, shared=True):  # a reader would share it
             return False
         unlock(descriptor)
         if time.monotonic() > give_up:
@@ -159,12 +160,12 @@ def lock_after_readers(descriptor: int, limit_s: float) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Give a lock up before the file is closed."""
+    """Drop a lock before the file is closed."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def write_holder(descriptor: int) -> None:
-    """Write down who holds the lock on a file: this process. On a full disk it stays unsaid: the lock holds anyway.
+    """Write into a file that this process holds its lock. On a full disk that is left out: the lock holds anyway.
 
     Raises:
         OSError: it cannot be written for another reason.
@@ -179,7 +180,7 @@ def write_holder(descriptor: int) -> None:
 
 
 def read_holder(descriptor: int) -> str:
-    """Read which process holds the lock on a file: its id, or what else is there.
+    """Read which process holds the lock on a file: its id, or whatever the file says.
 
     Raises:
         OSError: it cannot be read.

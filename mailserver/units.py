@@ -1,7 +1,7 @@
-"""Numbers as people read them, one way everywhere: bytes in powers of 1024, small numbers without an exponent.
+"""Numbers as people read them, the same everywhere: bytes in powers of 1024, small numbers without an exponent.
 
-`monitoring/assets/page.js` does the same in the browser. What programs read (JSON, metrics, the log's key=value) stays
-a plain number of bytes or seconds.
+`monitoring/assets/page.js` does the same in the browser. Numbers for programs (JSON, metrics, the log's key=value) stay
+plain bytes or seconds.
 """
 
 from decimal import Decimal
@@ -26,7 +26,7 @@ def size_text(size: float) -> str:
 def number_text(value: float) -> str:
     """A number: a whole one as it is, others with six significant digits: `0.000002`, `1000000`, `inf`.
 
-    Beyond a million milliards, and below one over that, zeros are not worth their room: `1e+308`.
+    From PLAIN_UP_TO on, and below 1 / PLAIN_UP_TO, it has an exponent: `1e+308`.
     """
     if isinstance(value, int):
         return str(value)
@@ -42,7 +42,7 @@ def delay_text(seconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """A long time, in the largest unit that it has two of: `119 s`, `2 min`, `47 h`, `2 days`."""
+    """A long time, in the largest unit of which it has at least two: `119 s`, `2 min`, `47 h`, `2 days`."""
     for unit, length in _SPANS_S:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

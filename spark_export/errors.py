@@ -1,5 +1,5 @@
-"""What can go wrong with a run, besides the archive itself (`mailserver.archive.errors`). `str()` is one line for the
-operator.
+"""What can go wrong with a run, besides the archive itself (`mailserver.archive.errors`). `ExportError` is a
+`MailserverError`. `str()` is one line for the operator.
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published

@@ -1,7 +1,7 @@
-"""What every test leaves as it found it, which examples properties are tested with, and who runs what.
+"""For all tests: restores logging after each, chooses the examples of property tests, and shares tests among processes.
 
-`make test` has two processes run the tests. Each takes the next file when it is done with one; some folders are
-taken as one file, so that Spark and the containers start once. What takes longest begins first.
+In `make test` two processes share the tests. Each takes the next file when it has finished one. Some folders are taken
+as if they were one file, so that Spark and the containers start once. The longest begin first.
 """
 
 import logging
@@ -21,11 +21,11 @@ properties.register()
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
-"""Folders whose tests one process takes, all of them: they share what is slow to start, or may be there once. They come
-first."""
+"""Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
+They come first."""
 
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
-"""Markers of other tests that take long, in the order in which they come; what has none of them comes last."""
+"""Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
 
 
 class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
@@ -40,12 +40,12 @@ class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Say which tests belong together, where several processes share them."""
+    """Say which tests stay together when several processes share them."""
     return _FilesAndFolders(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests in order, where several processes share them."""
+    """Put tests in order when several processes share them."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_rank)
 
@@ -58,7 +58,7 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
-    """Where pictures of pages go: SCREENSHOTS, to be looked at, or a folder that goes with the test."""
+    """Where screenshots of pages go: the folder SCREENSHOTS, for a person to look at, or a temporary one."""
     folder = Path(os.environ.get("SCREENSHOTS", tmp_path / "screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -68,13 +68,13 @@ def _is_no_slow_step(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Executing %s took")
 
 
-# What asyncio says of its debug mode, on a machine that does other things, too: tests compare what is logged.
+# Tests compare what is logged, and on a busy machine the debug mode of asyncio reports slow steps.
 logging.getLogger("asyncio").addFilter(_is_no_slow_step)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A command that is run in this process sets logging up for all tests that come after it."""
+    """A command that runs in this process sets up logging, which later tests must not see."""
     root = logging.getLogger()
     loggers = [root, *map(logging.getLogger, logs.OUR_PACKAGES)]
     levels, hook = [logger.level for logger in loggers], sys.excepthook

@@ -257,7 +257,7 @@ def wired(
     bounds: IntakeBounds | None = None,
     light_node: bool = False,
 ) -> tuple[Node, Services]:
-    """A node, and what it serves its peers with, as `app.server` wires them; the key is that of `settings`."""
+    """A node, and what it serves its peers with, as `app.wiring` wires them; the key is that of `settings`."""
     feed, limiter, acceptance = Feed(), RateLimiter(rates), Acceptance(requirements)
     completions = Completions()
     metrics = Metrics()

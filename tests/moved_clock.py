@@ -1,6 +1,6 @@
-"""A wall clock that tests move, for daemons and commands as they are; timeouts stay true.
+"""A wall clock that tests move under unchanged daemons and commands. Timeouts still take real time.
 
-It works by a library of a few lines that is compiled here and loaded before all others (`moved_clock.c`).
+A small library (`moved_clock.c`) does it: it is compiled here, and loaded before all others.
 """
 
 import mmap
@@ -16,7 +16,7 @@ _SECONDS = struct.Struct("q")
 
 
 class MovedClock:
-    """A clock, and what processes need to go by it. It begins at the real time."""
+    """A clock, and what processes need to follow it. It starts at the real time."""
 
     def __init__(self, folder: Path, *, machine_sleeps: bool = False) -> None:
         """Compile the library and make the clock's file in `folder`.

@@ -1,4 +1,4 @@
-"""A copy of the code, mostly with a fault in it, for tests that must find it."""
+"""Copies the code, usually with a fault in it that a test must find."""
 
 import shutil
 from pathlib import Path
@@ -8,8 +8,8 @@ PACKAGES = ("mailserver", "spark_export", "tests", "bench", "docs")
 
 
 def copy_code(folder: Path) -> Path:
-    """Copy the code into a folder; return the copy. What is run there by `python -m`, and every process that it starts
-    so, is the copy.
+    """Copy the code into a folder; return the copy. `python -m` runs the copy when it is started there, and so does
+    every process that it starts in the same way.
     """
     root = folder / "copy"
     for package in PACKAGES:

@@ -28,12 +28,12 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="keep what is found in docs/evidence, with the commit; no change may be open",
+        help="keep the figures in docs/evidence, with the commit; nothing may be uncommitted",
     )
 
 
 class Recorder:
-    """Of one run, from before it begins."""
+    """Records one run; made before the run begins."""
 
     def __init__(self, root: Path = ROOT, folder: Path = RECORDS) -> None:
         """Begin.
@@ -46,7 +46,7 @@ class Recorder:
         self._commit = self._clean_commit()
 
     def begin(self, kind: str) -> "Recording":
-        """A part of the run begins, of this kind."""
+        """Begin a part of the run, of this kind."""
         assert kind in KINDS, kind
         return Recording(self, kind)
 

@@ -1,7 +1,7 @@
 """An event loop whose time passes only while it has nothing to do, and then at once.
 
-What takes seconds, or must take none, is tested so in milliseconds, and to the moment. Sockets within the process work
-as ever; threads do not: nothing waits for them.
+With it, a test of something that takes seconds takes milliseconds, and can judge exact times. Sockets within the
+process work as usual. Threads do not: the loop does not wait for them.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
-LEAST_STEP_S = 1e-6  # what rounding leaves of a wait must not be smaller than what time can be told apart by
+LEAST_STEP_S = 1e-6  # a wait must not become so short by rounding that the time does not change
 
 P = ParamSpec("P")
 
@@ -25,7 +25,7 @@ class _SkippingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready:
-            assert timeout is not None, "everybody waits, and for nothing that will come"
+            assert timeout is not None, "every task waits for something that will never happen"
             if timeout > 0:
                 self.skipped_s += max(timeout, LEAST_STEP_S)
         return ready
@@ -54,5 +54,5 @@ def in_simulated_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[
 
 
 async def pass_time(seconds: float) -> None:
-    """Let so much time pass, and everything happen that happens meanwhile."""
+    """Let this much time pass, and run everything that is due in it."""
     await asyncio.sleep(seconds)

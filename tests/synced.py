@@ -1,4 +1,4 @@
-"""What is synced in this process."""
+"""Records which files this process syncs."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def watch_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Files and folders that Python code syncs from now on, in order, each when it has been."""
+    """Record the files and folders that Python code syncs from now on, in order, each after its sync."""
     paths: list[Path] = []
     fsync = os.fsync
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app import daemon
-from mailserver.app.config import load_config
+from mailserver.app.config_sources import load_config
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
 from spark_export.schedule import STOP_LIMIT_S

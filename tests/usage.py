@@ -1,21 +1,21 @@
-"""How long processes and threads have waited for a processor, as the kernel counts it."""
+"""Reads from the kernel how long processes and threads have waited for a processor."""
 
 import os
 from pathlib import Path
 
 
 def waited_s(pid: int) -> float:
-    """How long the main thread of a process could have run, and waited for a processor that others had.
+    """How long the main thread of a process was ready to run, but waited for a processor.
 
-    Attackers have machines of their own; here they share two processors with whoever they attack, and with whatever
-    else runs. What was waited for a processor is the test's doing, and not the mailserver's.
+    Real attackers have machines of their own. Here they share two processors with the mailserver and with whatever else
+    runs, so time spent waiting for a processor is the test's fault, not the mailserver's.
     """
     _, waited_ns, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()
     return int(waited_ns) / 1e9
 
 
 class ThreadWaits:
-    """How long the thread that has made this has waited for a processor so far, in seconds; it keeps one file open."""
+    """Tells how long the thread that made it has waited for a processor so far, in seconds. Keeps one file open."""
 
     def __init__(self) -> None:
         self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)

@@ -1,10 +1,10 @@
-"""Waiting for something to become true: with a deadline, and never longer than it takes."""
+"""Waits until something becomes true, no longer than needed, with a deadline."""
 
 import asyncio
 from collections.abc import Callable
 
 DEADLINE_S = 15.0
-"""How long anything may take before a test gives up: far more than it does on a busy machine."""
+"""How long a test waits before it gives up: far longer than anything takes on a busy machine."""
 
 
 async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
@@ -17,6 +17,6 @@ async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -
 
 
 async def turns(count: int = 5) -> None:
-    """Let everything that is ready have its turn, so many times."""
+    """Let every task that is ready run, this many times."""
     for _ in range(count):
         await asyncio.sleep(0)

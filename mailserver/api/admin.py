@@ -1,4 +1,4 @@
-"""Who we are and who is connected, in the shape that geth's `admin` methods have."""
+"""This node and its peers, in the form of geth's `admin` methods."""
 
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Method
@@ -51,12 +51,12 @@ class AdminMethods:
         return [_shown(peer) for peer in self._node.peers()]
 
     async def _add_peer(self, params: Fields, call: Call) -> Json:
-        """Stay connected to a peer; true says that it is tried, not that it is there."""
+        """Stay connected to a peer. True means that it will be dialled, not that it is connected."""
         self._node.add_peer(params.required("enode", enode))
         return True
 
     async def _remove_peer(self, params: Fields, call: Call) -> Json:
-        """True also where there was no such peer, as in geth."""
+        """Returns true even if there was no such peer, as in geth."""
         self._node.remove_peer(params.required("enode", enode).node_id)
         return True
 

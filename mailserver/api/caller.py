@@ -1,4 +1,4 @@
-"""Who calls, as methods see it: a connection that may be notified, and what goes on for it until it ends."""
+"""The caller of a method: a connection that may receive notifications, and the tasks that run until it ends."""
 
 import asyncio
 import json
@@ -13,13 +13,13 @@ from mailserver.errors import ConnectionLost
 log = logging.getLogger(__name__)
 
 MAX_SUBSCRIPTIONS = 100
-"""Most subscriptions of one connection."""
+"""Maximum number of subscriptions of one connection."""
 
 NOTIFIED_TOGETHER_CHARS = 128 * 1024
-"""So much is sent to a connection before others have their turn: it takes some 2 ms."""
+"""How much is sent to one connection before others have their turn. It takes some 2 ms."""
 
 Send = Callable[[str], Awaitable[None]]
-"""Sends one text; waits while the other side does not read. Raises ConnectionLost."""
+"""Sends one text. Waits while the other side does not read. Raises ConnectionLost."""
 
 
 class Caller:
@@ -29,7 +29,7 @@ class Caller:
         """Begin with no subscriptions.
 
         Args:
-            send: how notifications get there; None where they cannot.
+            send: sends notifications; None if the connection cannot receive any.
         """
         self._send = send
         self._following: dict[str, asyncio.Task[None]] = {}
@@ -37,14 +37,14 @@ class Caller:
         self._notified_chars = 0  # since others had their turn
 
     async def notify(self, method: str, params: Callable[[], Json]) -> None:
-        """Send a notification, after those that wait already.
+        """Send a notification, after those that are already waiting.
 
         Args:
-            params: makes them when it is their turn: a hundred subscriptions whose connection is not read from hold a
-                message each, and not two megabytes of hex digits each.
+            params: makes the params when it is this notification's turn. So a hundred subscriptions of a connection
+                that does not read hold one message each, and not two megabytes of hex digits each.
         Raises:
-            RpcError: this connection takes none.
-            ConnectionLost: it has ended.
+            RpcError: this connection cannot receive notifications.
+            ConnectionLost: the connection has ended.
         """
         if self._send is None:
             raise _no_notifications()
@@ -52,26 +52,26 @@ class Caller:
             text = json.dumps({"jsonrpc": "2.0", "method": method, "params": params()}, allow_nan=False)
             self._notified_chars += len(text)
             await self._send(text)
-            if self._notified_chars >= NOTIFIED_TOGETHER_CHARS:  # where the caller reads fast, sending does not wait
+            if self._notified_chars >= NOTIFIED_TOGETHER_CHARS:  # sending does not wait if the caller reads fast
                 self._notified_chars = 0
                 await asyncio.sleep(0)
 
     def check_room(self) -> None:
-        """Say whether one more subscription is possible.
+        """Check that one more subscription is possible.
 
         Raises:
-            RpcError: this connection takes no notifications, or has as many subscriptions as it may.
+            RpcError: this connection cannot receive notifications, or has MAX_SUBSCRIPTIONS.
         """
         if self._send is None:
             raise _no_notifications()
         if len(self._following) >= MAX_SUBSCRIPTIONS:
-            raise RpcError(ErrorCode.TOO_MANY, f"a connection has at most {MAX_SUBSCRIPTIONS} subscriptions")
+            raise RpcError(ErrorCode.TOO_MANY, f"a connection may have at most {MAX_SUBSCRIPTIONS} subscriptions")
 
     def follow(self, subscription: str, run: Coroutine[None, None, None], at_end: Callable[[], object]) -> None:
-        """Run something until it ends, the subscription is cancelled, or the connection is gone.
+        """Run the task of a subscription until it ends, the subscription is cancelled, or the connection ends.
 
         Args:
-            at_end: called once, however it ends.
+            at_end: called once, however the task ends.
         """
         task = asyncio.get_running_loop().create_task(run, name=f"subscription {subscription[:8]}")
         self._following[subscription] = task
@@ -88,12 +88,12 @@ class Caller:
         task.add_done_callback(ended)
 
     def cancel(self, subscription: str) -> bool:
-        """End a subscription; say whether there was one. Nothing is sent for it any more."""
+        """End a subscription; return whether there was one. Nothing more is sent for it."""
         task = self._following.pop(subscription, None)
         return task is not None and task.cancel()
 
     async def end(self) -> None:
-        """The connection has ended: end all that goes on for it."""
+        """End all subscriptions, because the connection has ended."""
         tasks = list(self._following.values())
         for task in tasks:
             task.cancel()
@@ -103,12 +103,12 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One text from a caller. Its transport sets `answered` once the answer is sent: a subscription's first
-    notification must not overtake the answer that names it."""
+    """One text from a caller. Its transport sets `answered` once the answer is sent: the first notification of a
+    subscription must not overtake the answer that contains its id."""
 
     caller: Caller
     answered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def _no_notifications() -> RpcError:
-    return RpcError(ErrorCode.NO_NOTIFICATIONS, "this connection takes no notifications: use a WebSocket")
+    return RpcError(ErrorCode.NO_NOTIFICATIONS, "this connection cannot receive notifications: use a WebSocket")

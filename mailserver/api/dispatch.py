@@ -1,12 +1,12 @@
-"""JSON-RPC 2.0 over any transport: one text in, one text out, or none.
+"""JSON-RPC 2.0 over any transport: one text in, one text or none out.
 
-Spec: https://www.jsonrpc.org/specification. Where it leaves things open:
+Spec: https://www.jsonrpc.org/specification. What it leaves open is decided so:
 
 - An id is a string, a finite number or null.
-- A batch is worked off in its order, one call after the other.
-- Parameters go by position or by name.
-- Parse errors are: NaN, Infinity, fractions that no double holds, numbers longer than MAX_NUMBER_CHARS, and names that
-  stand twice in an object.
+- The calls of a batch are made in order, one after another.
+- Parameters are given by position or by name.
+- These are parse errors: NaN, Infinity, a fraction beyond the range of a double, a number longer than
+  MAX_NUMBER_CHARS, and an object with the same name twice.
 """
 
 import asyncio
@@ -24,43 +24,44 @@ from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 log = logging.getLogger(__name__)
 
 MAX_TEXT_BYTES = 2 * MAX_ENVELOPE_BYTES + 4096
-"""Longest text that a transport takes: the longest envelope's payload in hex, and what stands around it."""
+"""Longest text that a transport accepts: the payload of the longest envelope in hex, and what surrounds it."""
 
 MAX_BATCH = 100
 MAX_RESPONSE_CHARS = 4 * 1024 * 1024
-"""When a batch's answers are longer, what follows in it is not called: a hundred full filters would be half a GB. One
-alone takes 4 MB."""
+"""Once the answers of a batch are longer than this, its remaining calls are not made: a hundred full filters would be
+half a gigabyte. A single one takes 4 MB."""
 
 MAX_CONTAINERS = 512
-"""Most `[` and `{` of a text, counted before it is parsed; a batch of MAX_BATCH has four for each call. It bounds the
-depth, so that the parser, which recurses, stays far from Python's 1,000 frames, and the memory: 2 MB of `[],` are
-700,000 lists."""
+"""Maximum number of `[` and `{` in a text, counted before it is parsed. A batch of MAX_BATCH has four for each call. It
+bounds the depth, so that the recursive parser stays far from Python's limit of 1,000 frames, and the memory: 2 MB of
+`[],` are 700,000 lists."""
 
 MAX_VALUES = 16_384
-"""Most `,` of a text, counted like these: 2 MB of `1e5,` take 140 ms to parse, so many of them 5."""
+"""Maximum number of `,` in a text, counted in the same way. 2 MB of `1e5,` take 140 ms to parse, this many 5."""
 
 MAX_NUMBER_CHARS = 512
-"""Longest number. The largest float has 309 digits; Python's time for an integer grows with their square."""
+"""Longest number. The largest float has 309 digits. The time to parse an integer grows with the square of its
+length."""
 
 MAX_REQUEST_ID_CHARS = 256
-"""Longest id of a request, as JSON: the answer repeats it. A UUID has 38."""
+"""Longest id of a request, as JSON. The answer repeats it. A UUID has 38 characters."""
 
 CALL_TIMEOUT_S = 90.0
-"""How long a call may take that does not say otherwise: longer than any proof of work may be sought, and its turn
-waited for."""
+"""How long a call may take, unless its method says otherwise. It is longer than a search for proof of work may take,
+including the wait for its turn."""
 
 BATCH_TIMEOUT_S = 90.0
-"""No call of a batch is begun later: a hundred proofs of work would keep one of a few places for hours."""
+"""No call of a batch begins later than this: a hundred proofs of work would occupy one of a few places for hours."""
 
 ENCODED_TOGETHER_CHARS = 128 * 1024
-"""So much of a result is encoded before others have their turn: it takes some 2 ms."""
+"""How much of a result is encoded before others have their turn. It takes some 2 ms."""
 
 Run = Callable[[Fields, Call], Awaitable[Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What is called: the names of its parameters in their order, and the time that it may take (None: any)."""
+    """What to call, the names of its parameters in order, and how long it may take (None: no limit)."""
 
     run: Run
     params: tuple[str, ...] = ()
@@ -78,13 +79,13 @@ class Dispatcher:
         """Make the calls that a text asks for.
 
         Args:
-            text: at most MAX_TEXT_BYTES, as the transport has seen to.
+            text: at most MAX_TEXT_BYTES; the transport has checked that.
         Returns:
-            What to send back, ASCII in one line; None if the text asks for no answer.
+            The answer, one line of ASCII; None if there is nothing to answer.
         """
         try:
             parsed = _parse(text)
-            await asyncio.sleep(0)  # 2 MB have taken 5 ms, and the call may take as long before it waits for anything
+            await asyncio.sleep(0)  # 2 MB take 5 ms to parse, and the call may take as long before it first waits
             if isinstance(parsed, list):
                 return await self._answer_batch(parsed, call)
         except RpcError as error:
@@ -93,9 +94,11 @@ class Dispatcher:
 
     async def _answer_batch(self, requests: list[Json], call: Call) -> str | None:
         if not requests:
-            raise RpcError(ErrorCode.INVALID_REQUEST, "a batch of no requests")
+            raise RpcError(ErrorCode.INVALID_REQUEST, "the batch is empty")
         if len(requests) > MAX_BATCH:
-            raise RpcError(ErrorCode.INVALID_REQUEST, f"a batch of {len(requests)} requests, at most {MAX_BATCH}")
+            raise RpcError(
+                ErrorCode.INVALID_REQUEST, f"the batch has {len(requests)} requests, but may have at most {MAX_BATCH}"
+            )
         answers: list[str] = []
         length = 0
         loop = asyncio.get_running_loop()
@@ -110,14 +113,14 @@ class Dispatcher:
             if answer is not None:
                 answers.append(answer)
                 length += len(answer)
-            await asyncio.sleep(0)  # most calls wait for nothing, and 100 of them take a while
+            await asyncio.sleep(0)  # most calls never wait, and 100 of them take a while
         return f"[{','.join(answers)}]" if answers else None
 
     async def _answer_one(self, request: Json, call: Call, *, refusal: RpcError | None = None) -> str | None:
-        """Make one call.
+        """Make one call; return its answer.
 
         Args:
-            refusal: do not; this is why.
+            refusal: why the call is not to be made; None to make it.
         """
         try:
             fields, request_id = _identified(request)
@@ -127,14 +130,14 @@ class Dispatcher:
             name, params = _checked(fields)
             method = self._methods.get(name)
             if method is None:
-                raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"no method {shown(name)}")
+                raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"unknown method {shown(name)}")
             if refusal is not None:
                 raise refusal
             answer = _success(request_id, await self._run(name, method, params, call))
         except RpcError as error:
             answer = _failure(request_id, error)
             if error.code is ErrorCode.INVALID_REQUEST:
-                return answer  # with or without an id: what is no request is no notification, either
+                return answer  # even without an id: what is not a request is not a notification either
         return answer if "id" in fields else None
 
     async def _run(self, name: str, method: Method, params: list[Json] | dict[str, Json], call: Call) -> str:
@@ -147,9 +150,9 @@ class Dispatcher:
         except RpcError:
             raise
         except Exception as error:
-            # Whatever it is, the caller is answered, and a fault of ours ends neither its connection nor the service.
+            # Whatever it is, the caller gets an answer. A fault of ours ends neither its connection nor the service.
             if isinstance(error, TimeoutError) and limit.expired():
-                raise RpcError(ErrorCode.TIMED_OUT, f"not done within {method.timeout_s:g} s") from error
+                raise RpcError(ErrorCode.TIMED_OUT, f"not finished within {method.timeout_s:g} s") from error
             for kind, code in self._known.items():
                 if isinstance(error, kind):
                     raise RpcError(code, str(error)) from error
@@ -180,7 +183,7 @@ def _parse(text: str | bytes) -> Json:
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ValueError("an object has a name twice")
+        raise ValueError("an object has the same name twice")
     return values
 
 
@@ -203,13 +206,13 @@ def _check_length(digits: str) -> None:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _identified(request: Json) -> tuple[dict[str, Json], str]:
-    """The members of a request, and its id as it goes into the answer; null where it has none."""
+    """The members of a request, and its id as JSON for the answer; null if it has none."""
     if not isinstance(request, dict):
-        raise RpcError(ErrorCode.INVALID_REQUEST, "a request is an object")
+        raise RpcError(ErrorCode.INVALID_REQUEST, "the request is not an object")
     value = request.get("id")
     if isinstance(value, bool | list | dict):
         raise RpcError(ErrorCode.INVALID_REQUEST, "id is neither a string nor a number")
@@ -221,7 +224,7 @@ def _identified(request: Json) -> tuple[dict[str, Json], str]:
 
 
 def _checked(request: Mapping[str, Json]) -> tuple[str, list[Json] | dict[str, Json]]:
-    """The method's name and the parameters of a request."""
+    """The name of the method, and the parameters."""
     if request.get("jsonrpc") != "2.0":
         raise RpcError(ErrorCode.INVALID_REQUEST, 'jsonrpc is not "2.0"')
     name, params = request.get("method"), request.get("params")
@@ -235,16 +238,18 @@ def _checked(request: Mapping[str, Json]) -> tuple[str, list[Json] | dict[str, J
 
 
 def _named(method: Method, params: list[Json] | dict[str, Json]) -> Fields:
-    """Give parameters their names, if they came by position."""
+    """The parameters by name, even if they were given by position."""
     if isinstance(params, dict):
         return Fields(params, method.params)
     if len(params) > len(method.params):
-        raise RpcError(ErrorCode.INVALID_PARAMS, f"{len(params)} parameters, at most {len(method.params)}")
+        raise RpcError(
+            ErrorCode.INVALID_PARAMS, f"{len(params)} parameters, but the method takes at most {len(method.params)}"
+        )
     return Fields(dict(zip(method.params, params, strict=False)), method.params)
 
 
 async def _encode(result: Json) -> str:
-    """A result as JSON; an array in parts between which others have their turn: a full filter takes 4 MB."""
+    """A result as JSON. Others have their turn between parts of an array: a full filter takes 4 MB."""
     if not isinstance(result, list):
         return json.dumps(result, allow_nan=False)
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Why a call fails: a closed set of codes, the one error that carries them, and which code an error of ours has."""
+"""Why a call fails: the closed set of codes, the error that carries one, and the codes of our other errors."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -6,11 +6,11 @@ from enum import IntEnum
 from mailserver.errors import MailserverError
 
 Known = Mapping[type[MailserverError], "ErrorCode"]
-"""Errors that methods may let through, with the code that each is answered with."""
+"""The errors that methods may raise besides RpcError, and the code that callers get for each."""
 
 
 class ErrorCode(IntEnum):
-    """The codes of JSON-RPC 2.0 "Error object", and from -32000 down ours."""
+    """The codes of JSON-RPC 2.0 "Error object", and ours from -32000 down."""
 
     PARSE_ERROR = -32700
     INVALID_REQUEST = -32600
@@ -18,27 +18,27 @@ class ErrorCode(IntEnum):
     INVALID_PARAMS = -32602
     INTERNAL_ERROR = -32603
     REFUSED = -32000
-    """This node does not take the envelope: its proof of work, size, topic or time."""
+    """This node does not accept the envelope: its proof of work, size, topic or time is wrong."""
     NOT_FOUND = -32001
     """No key, filter or subscription has this id."""
     TOO_MANY = -32002
-    """As many keys, filters, subscriptions, proofs of work or history requests as there may be."""
+    """There are as many keys, filters, subscriptions, proofs of work or history requests as allowed."""
     TOO_MUCH_WORK = -32003
-    """The proof of work was not found in the time given."""
+    """The proof of work was not found in the given time."""
     PEER_UNAVAILABLE = -32004
     """The peer is not connected, or must be trusted and is not."""
     STORE_UNAVAILABLE = -32005
-    """The envelope is not on disk."""
+    """The envelope could not be stored."""
     NO_NOTIFICATIONS = -32006
-    """Subscriptions need a connection that stays: a WebSocket."""
+    """Subscriptions need a lasting connection: a WebSocket."""
     TIMED_OUT = -32007
-    """The call, or its batch, took longer than it may."""
+    """The call, or its batch, took longer than allowed."""
     RESPONSE_TOO_LARGE = -32008
-    """Earlier calls of the batch have filled the response; this one was not made."""
+    """Earlier calls of the batch have filled the response, so this call was not made."""
 
 
 class RpcError(MailserverError):
-    """A call fails for a known reason; `message` is for the caller."""
+    """A call fails for a known reason. The caller gets `message`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)

@@ -1,11 +1,11 @@
-"""Filters: which live envelopes the users of this node can open and want (9/WAKU-RPC "Filter").
+"""Filters: which live envelopes the users of this node want and can open (9/WAKU-RPC "Filter").
 
-One task follows the feed, opens what matches, and queues it for each filter until that is polled or its subscription
-has sent it. A filter sees what is published after its installation. What does not open with a filter's key is simply
-not for it: anyone can send any number of such envelopes, so they are neither logged nor counted.
+One task reads the feed, opens what matches, and queues it for each filter until the filter is polled or its
+subscription has sent it. A filter sees what is published after its installation. An envelope that does not open with
+the key of a filter is not meant for it: anyone can send any number of those, so they are neither logged nor counted.
 
-Rules are tried from the cheapest on: topic, by an index; peer to peer; proof of work; opening, 50 to 100 us, once for
-all filters with the same key; signer.
+The cheapest rules come first: topic, by an index; peer to peer; proof of work; opening, which takes 50 to 100 us and is
+done once for all filters with the same key; signer.
 """
 
 import asyncio
@@ -28,75 +28,77 @@ from mailserver.waku.payload import SYMMETRIC_KEY_BYTES, Opened, open_asymmetric
 log = logging.getLogger(__name__)
 
 MAX_FILTERS = 1000
-"""Filters that are installed, subscriptions among them. Deployed clients install one for each chat."""
+"""Maximum number of installed filters, including those of subscriptions. Deployed clients install one for each chat."""
 
 MAX_FILTER_TOPICS = 1000
-"""Topics of one filter: as many as a history request may name."""
+"""Maximum number of topics of a filter: as many as a history request may name."""
 
 MAX_QUEUED_MESSAGES = 1000
 MAX_QUEUED_BYTES = 4 * 1024 * 1024
-"""What waits for one filter's user. Beyond either the oldest goes: the history still has it."""
+"""How much may wait for the user of one filter. Beyond either limit, the oldest message is dropped; the store still
+has its envelope."""
 
 MAX_ALL_QUEUED_BYTES = 256 * 1024 * 1024
-"""What waits for all users. Beyond it the oldest of the fullest queue goes, so that those who poll lose nothing to
-those who do not."""
+"""How much may wait for all users together. Beyond it, the oldest message of the fullest queue is dropped, so that
+users who poll lose nothing to those who do not."""
 
 MESSAGE_OVERHEAD_BYTES = 1024
-"""What a message is counted with beside its bytes: the objects around them."""
+"""How much each message counts besides its bytes, for the objects around them."""
 
 SENT_TOGETHER_BYTES = 64 * 1024
-"""What a subscription takes out of its queue at a time. It holds that while its user does not read; the bounds above do
-not see it."""
+"""How much a subscription takes out of its queue at a time. It holds that while its user does not read, and the limits
+above do not count it."""
 
 FILTER_IDLE_S = 300.0
-"""After so long without a poll a filter is removed, as by deployed nodes; 9/WAKU-RPC is silent."""
+"""How long a filter stays without being polled. Deployed nodes do the same; 9/WAKU-RPC says nothing about it."""
 
 MAX_EXPIRED_TOGETHER = 10
-"""So many are removed at a time, 0.3 ms each with 1,000 topics. Polls and envelopes come often; the rest goes then."""
+"""How many filters are removed at a time; each takes 0.3 ms if it has 1,000 topics. The next poll or envelope removes
+more."""
 
 FILTER_ID_BYTES = 32
-"""An id is so many random bytes, as hex digits in lower case."""
+"""Number of random bytes of an id, which is written as lowercase hex digits."""
 
 WORK_S = 0.002
 PAUSE_S = 0.002
-"""Others have their turn after so much work, for as long: filters never take more than half of the loop's time."""
+"""How long filters work at a time, and how long they then pause: they never take more than half of the loop's time."""
 
 WARNING_INTERVAL_S = 60.0
-"""Least time between two warnings that envelopes were missed."""
+"""Shortest time between two warnings that envelopes were missed."""
 
 
 class FilterNotFound(MailserverError):
-    """No filter has the id: there was none, it was removed, or nobody polled it for FILTER_IDLE_S."""
+    """No filter has this id: there never was one, it was removed, or nobody polled it for FILTER_IDLE_S."""
 
     def __str__(self) -> str:
         return "no filter has this id"
 
 
 class TooManyFilters(MailserverError):
-    """As many filters are installed as may be."""
+    """The maximum number of filters is installed."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.limit = limit
 
     def __str__(self) -> str:
-        return f"no room for another filter, limit {self.limit}"
+        return f"no room for another filter, the limit is {self.limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a filter takes: envelopes that its key opens, and that pass all other rules.
+    """Which envelopes a filter takes: those that its key opens and that satisfy all other rules.
 
     Args:
-        symmetric_key: 32 bytes. Either this or `private_key`.
-        private_key: of the recipient.
-        signer: only what this key has signed.
-        min_pow: least proof of work; 0 or less takes any.
-        topics: only these. 1 to 4 bytes each: fewer than 4 stand for all topics that begin so. Without any it takes
-            every topic, which a symmetric key may not.
-        allow_p2p: also what trusted peers send outside gossip, such as the history that was asked of a mailserver.
+        symmetric_key: 32 bytes. Give either this or `private_key`.
+        private_key: that of the recipient.
+        signer: take only what this key has signed.
+        min_pow: lowest proof of work; with 0 or less, any will do.
+        topics: take only these, of 1 to 4 bytes each. Fewer than 4 bytes stand for all topics that begin with them.
+            Without any, the filter takes every topic, which is not allowed with a symmetric key.
+        allow_p2p: also take what trusted peers send outside gossip, such as the answer to a history request.
     Raises:
-        ValueError: against any of that.
+        ValueError: a value breaks one of these rules.
     """
 
     symmetric_key: bytes | None = field(default=None, repr=False)
@@ -128,7 +130,7 @@ class Criteria:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An envelope that a filter has opened. `recipient` is the public key that it was sealed to, None if to none."""
+    """An envelope that a filter has opened. `recipient` is the public key that it was sealed to; None if symmetric."""
 
     envelope: Envelope
     hash: EnvelopeHash
@@ -139,14 +141,14 @@ class Message:
 
     @property
     def size(self) -> int:
-        """What it is counted with in a queue: about the memory that it takes."""
+        """How much it counts in a queue, which is about the memory that it takes."""
         opened = self.opened
         return len(self.envelope.raw) + len(opened.payload) + len(opened.padding) + MESSAGE_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class FilterLimits:
-    """How many filters there may be, and what may wait for one and for all of them."""
+    """How many filters there may be, and how much may wait for one and for all of them."""
 
     filters: int = MAX_FILTERS
     messages: int = MAX_QUEUED_MESSAGES
@@ -155,7 +157,7 @@ class FilterLimits:
 
 
 class _Usage:
-    """The bytes that are queued, of all filters together."""
+    """The bytes that are queued in all filters together."""
 
     __slots__ = ("bytes",)
 
@@ -170,7 +172,7 @@ class Filter:
         """Begin with an empty queue.
 
         Args:
-            first: number of the first envelope of the feed that the filter sees.
+            first: number, in the feed, of the first envelope that the filter sees.
         """
         self.id = secrets.token_hex(FILTER_ID_BYTES)
         self.criteria = criteria
@@ -190,9 +192,9 @@ class Filter:
         return messages
 
     async def next(self) -> list[Message]:
-        """Wait for messages; return the oldest, at least one; an empty list once the filter is uninstalled.
+        """Wait for messages; return the oldest, at least one. Return an empty list once the filter is uninstalled.
 
-        Call again for the rest: at most SENT_TOGETHER_BYTES come together, or one message that is longer.
+        Call again for the rest: at most SENT_TOGETHER_BYTES are returned at a time, or one message that is longer.
         """
         while not self._queue and not self._ended:
             self._arrived.clear()
@@ -209,7 +211,7 @@ class Filter:
         return messages
 
     def put(self, message: Message) -> None:
-        """Queue a message, unless the same is queued already: gossip and history may both have brought it."""
+        """Queue a message, unless it is already queued: it may have arrived both by gossip and from a mailserver."""
         if self._ended or message.hash in self._queue:
             return
         self._queue[message.hash] = message
@@ -224,7 +226,7 @@ class Filter:
         self._count(-message.size)
 
     def end(self) -> None:
-        """Drop what is queued, take no more, wake who waits."""
+        """Drop what is queued, take no more, and wake whoever waits."""
         self._ended = True
         self.take()
         self._arrived.set()
@@ -235,7 +237,7 @@ class Filter:
 
 
 class Filters:
-    """All filters, and the task that follows the feed for them."""
+    """All filters, and the task that reads the feed for them."""
 
     def __init__(
         self, feed: Feed, *, limits: FilterLimits | None = None, clock: Callable[[], float] = time.monotonic
@@ -246,7 +248,7 @@ class Filters:
         self._clock = clock
         self._filters: dict[str, Filter] = {}
         self._index = TopicIndex[Filter]()
-        self._polled: OrderedDict[str, float] = OrderedDict()  # when each was, the longest ago first
+        self._polled: OrderedDict[str, float] = OrderedDict()  # when each was last polled, the longest ago first
         self._usage = _Usage()
         self._warned_missed = 0
         self._warned_at = -math.inf
@@ -256,19 +258,19 @@ class Filters:
 
     @property
     def queued_bytes(self) -> int:
-        """What is queued, for all filters together; what several have queued counts for each."""
+        """The bytes queued in all filters together. A message that several filters hold counts several times."""
         return self._usage.bytes
 
     @property
     def missed(self) -> int:
-        """Envelopes of the feed that no filter has seen: they were opened too slowly."""
+        """How many envelopes of the feed no filter has seen, because opening was too slow."""
         return self._reader.missed
 
     def install(self, criteria: Criteria, *, expires: bool = True) -> Filter:
-        """Install a filter of what is published from now on.
+        """Install a filter for what is published from now on.
 
         Args:
-            expires: it is removed when nobody has polled it for FILTER_IDLE_S. A subscription's never is.
+            expires: remove it when nobody has polled it for FILTER_IDLE_S. Filters of subscriptions do not expire.
         Raises:
             TooManyFilters: MAX_FILTERS are installed.
         """
@@ -283,10 +285,10 @@ class Filters:
         return new
 
     def get(self, filter_id: str) -> Filter:
-        """The filter with this id, to poll it: this counts as a poll.
+        """The filter with this id. This counts as a poll.
 
         Raises:
-            FilterNotFound: there is none, or it is a subscription's, which has its own reader.
+            FilterNotFound: there is none, or it belongs to a subscription, which reads it.
         """
         self._expire()
         if filter_id not in self._polled:
@@ -296,7 +298,7 @@ class Filters:
         return self._filters[filter_id]
 
     def uninstall(self, filter_id: str) -> bool:
-        """Remove a filter, a subscription's too, with all that is queued; return whether there was one."""
+        """Remove a filter, be it polled or of a subscription, with all that is queued; return whether there was one."""
         old = self._filters.pop(filter_id, None)
         if old is None:
             return False
@@ -306,10 +308,10 @@ class Filters:
         return True
 
     async def run(self) -> None:
-        """Open what the feed brings, for ever."""
+        """Open what the feed brings, forever."""
         while True:
             envelopes = await self._reader.read()
-            first = self._feed.end - len(envelopes)  # its number: nothing has been published since they were read
+            first = self._feed.end - len(envelopes)  # exact, because nothing was published since the read
             self._expire()
             if not self._filters:
                 continue
@@ -322,7 +324,7 @@ class Filters:
                         began = self._clock()
 
     def _offer(self, live: LiveEnvelope, number: int) -> Iterator[None]:
-        """Offer an envelope to the filters that take its topic; yields after each piece of work."""
+        """Offer an envelope to the filters that take its topic. Yields after each piece of work."""
         opened: dict[bytes, Message | None] = {}
         for candidate in self._index.find(live.envelope.topic):
             if number >= candidate.first and _passes(live, candidate.criteria):
@@ -331,7 +333,7 @@ class Filters:
         yield
 
     def _open_for(self, taker: Filter, live: LiveEnvelope, opened: dict[bytes, Message | None]) -> None:
-        """Queue an envelope for a filter, if it opens; `opened` holds what came of it with each key so far."""
+        """Queue an envelope for a filter, if it opens. `opened` caches the result for each key."""
         criteria = taker.criteria
         key = criteria.symmetric_key or criteria.recipient
         assert key is not None
@@ -341,11 +343,11 @@ class Filters:
         if message is None or (criteria.signer is not None and message.opened.signer != criteria.signer):
             return
         taker.put(message)
-        while self._usage.bytes > self._limits.all_bytes:
+        while self.queued_bytes > self._limits.all_bytes:
             max(self._filters.values(), key=lambda filter_: filter_.queued_bytes).drop()
 
     def _expire(self) -> None:
-        """Remove filters that nobody has polled for too long, the longest first."""
+        """Remove filters that nobody has polled for too long, the most neglected first."""
         now = self._clock()
         for filter_id, polled in list(islice(self._polled.items(), MAX_EXPIRED_TOGETHER)):
             if now - polled < FILTER_IDLE_S:
@@ -353,7 +355,7 @@ class Filters:
             self.uninstall(filter_id)
 
     def _warn(self) -> None:
-        """Say so if envelopes were missed since the last warning."""
+        """Log a warning if envelopes were missed since the last one."""
         now = self._clock()
         if self.missed > self._warned_missed and now - self._warned_at >= WARNING_INTERVAL_S:
             log.warning("filters missed envelopes count=%d filters=%d", self.missed - self._warned_missed, len(self))
@@ -362,7 +364,7 @@ class Filters:
 
 
 def _passes(live: LiveEnvelope, criteria: Criteria) -> bool:
-    """Whether an envelope passes the rules that need no key."""
+    """Whether an envelope satisfies the rules that need no key."""
     if live.is_p2p and not criteria.allow_p2p:
         return False
     return criteria.min_pow <= 0 or live.pow >= criteria.min_pow

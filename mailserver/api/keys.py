@@ -1,7 +1,7 @@
 """The keys that the node holds for its users: symmetric keys and key pairs, in memory, by id (9/WAKU-RPC).
 
-They end with the process. A key leaves by the method that returns it, and never by a repr, an error or a log line. An
-id is random and tells nothing about its key; who adds a key twice has it under two ids.
+They end with the process. Only the methods that return a key reveal it: no repr, error or log line does. An id is
+random and reveals nothing about its key. A key that is added twice has two ids.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from mailserver.net.sessions import random_key
 from mailserver.waku.payload import SYMMETRIC_KEY_BYTES, key_from_password
 
 MAX_KEYS = 10_000
-"""Most symmetric keys, and most key pairs. Deployed clients hold one for each chat and contact."""
+"""Maximum number of symmetric keys, and of key pairs. Deployed clients hold one for each chat and contact."""
 
 KEY_ID_BYTES = 32
-"""An id is so many random bytes, as hex digits in lower case."""
+"""Number of random bytes of an id, which is written as lowercase hex digits."""
 
 Key = TypeVar("Key", bytes, PrivateKey)
 
 
 class KeyNotFound(MailserverError):
-    """No key of this kind has the id."""
+    """No key of this kind has this id."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -34,7 +34,7 @@ class KeyNotFound(MailserverError):
 
 
 class TooManyKeys(MailserverError):
-    """As many keys of this kind are held as may be."""
+    """The maximum number of keys of this kind is held."""
 
     def __init__(self, kind: str, limit: int) -> None:
         super().__init__(kind, limit)
@@ -42,11 +42,11 @@ class TooManyKeys(MailserverError):
         self.limit = limit
 
     def __str__(self) -> str:
-        return f"no room for another {self.kind}, limit {self.limit}"
+        return f"no room for another {self.kind}, the limit is {self.limit}"
 
 
 class KeyStore:
-    """All keys that are held."""
+    """All keys."""
 
     def __init__(self, *, max_keys: int = MAX_KEYS) -> None:
         self._symmetric = _Keys[bytes]("symmetric key", max_keys)
@@ -76,15 +76,15 @@ class KeyStore:
         """Derive a symmetric key as deployed clients do; return its id.
 
         Raises:
-            DecodeError: the text has no UTF-8 form: JSON can say half a surrogate pair.
+            DecodeError: the text cannot be encoded as UTF-8: JSON can express half of a surrogate pair.
             TooManyKeys: MAX_KEYS symmetric keys are held.
         """
-        self._symmetric.check_room()  # before the work, and again by `add` after it
+        self._symmetric.check_room()  # before the work; `add` checks again after it
         try:
-            # One at a time: of the 30 ms that each takes, those of a batch must not fall on every core together.
+            # One at a time. Each takes 30 ms, and those of a batch must not occupy every core at once.
             async with self._deriving:
                 key = await asyncio.to_thread(key_from_password, password)
-        except UnicodeEncodeError:  # without its cause, which quotes the password
+        except UnicodeEncodeError:  # the cause is left out because it quotes the password
             raise DecodeError("password is not Unicode text") from None
         return self._symmetric.add(key)
 
@@ -101,7 +101,7 @@ class KeyStore:
         return key_id in self._symmetric
 
     def delete_symmetric(self, key_id: str) -> bool:
-        """Forget a symmetric key; return whether there was one. Filters that were made with it keep it."""
+        """Forget a symmetric key; return whether there was one. Filters made with it keep it."""
         return self._symmetric.delete(key_id)
 
     def new_pair(self) -> str:
@@ -122,7 +122,7 @@ class KeyStore:
         return self._pairs.add(PrivateKey(secret))
 
     def pair(self, key_id: str) -> PrivateKey:
-        """A key pair: the private key, which knows its public key.
+        """A key pair, as the private key, which knows its public key.
 
         Raises:
             KeyNotFound: no key pair has the id.
@@ -134,7 +134,7 @@ class KeyStore:
         return key_id in self._pairs
 
     def delete_pair(self, key_id: str) -> bool:
-        """Forget a key pair; return whether there was one. Filters that were made with it keep it."""
+        """Forget a key pair; return whether there was one. Filters made with it keep it."""
         return self._pairs.delete(key_id)
 
 

@@ -1,4 +1,4 @@
-"""All methods in one table, and the code of every error of ours that they let through."""
+"""The table of all methods, and the code of every error that they may raise."""
 
 from mailserver.api.admin import AdminMethods
 from mailserver.api.dispatch import Method
@@ -9,7 +9,7 @@ from mailserver.api.waku import Dialect, KeyMethods, NodeMethods
 from mailserver.api.waku_ext import HistoryMethods
 from mailserver.api.waku_messages import FilterMethods, PostMethods
 from mailserver.api.work import Works
-from mailserver.client.mail_client import TooMuchWork
+from mailserver.client.sealing import TooMuchWork
 from mailserver.errors import ConnectionLost, StoreError
 from mailserver.live.intake import Clock, EnvelopeRefused
 from mailserver.peers.completions import TooManyRequests
@@ -37,7 +37,7 @@ def all_methods(
     """Every method of the interface, by name.
 
     Args:
-        request_pow: least proof of work of the history requests that are made.
+        request_pow: lowest proof of work of the history requests to send.
     """
     works = Works()
     return {

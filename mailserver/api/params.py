@@ -1,10 +1,10 @@
-"""What callers send, checked before it is used: JSON in; bytes, keys, topics and numbers out.
+"""Checks what callers send before it is used: JSON in; bytes, keys, topics and numbers out.
 
-A check takes one JSON value and returns what it stands for, or raises Invalid; `Fields` adds whose value it was.
+A check takes one JSON value and returns what it stands for, or raises Invalid. `Fields` adds the name of the value.
 
-Where JSON-RPC is silent: null is the same as absent. Where a value may be absent, "" and "0x" are, too: deployed
-clients write every field. A name that nobody asked for is an error: a `targetpeer` that is passed over would send to
-everybody what was meant for one.
+What JSON-RPC leaves open is decided so: null means absent. So do "" and "0x" where a value may be absent, because
+deployed clients write every field. An unknown name is an error: if a misspelt `targetpeer` were ignored, a message
+meant for one peer would go to everybody.
 """
 
 import binascii
@@ -19,19 +19,19 @@ from mailserver.units import number_text
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
-"""What JSON can say. Parsed arrays are lists, parsed objects dicts."""
+"""A JSON value. Parsed arrays are lists, parsed objects are dicts."""
 
 T = TypeVar("T")
 Check = Callable[[Json], T]
 
 MAX_ID_CHARS = 128
-"""Longest id of a key, a filter or a subscription; ours have 64 digits."""
+"""Longest id of a key, a filter or a subscription. Ours have 64 digits."""
 
 MAX_ENODE_CHARS = 512
-"""Longest enode URL: 128 digits, a host name of 253 characters, and a query that nobody reads."""
+"""Longest enode URL: 128 digits, a host name of 253 characters, and a query, which is ignored."""
 
 MAX_FLOAT = sys.float_info.max
-"""The upper bound of a number that has no other: infinity is none."""
+"""The upper bound of numbers that have no other: infinity is not allowed."""
 
 _SHOWN_CHARS = 64
 _ABSENT: tuple[Json, ...] = (None, "", "0x")
@@ -40,7 +40,7 @@ _HEX_PREFIXES = ("0x", "0X")
 
 
 class Invalid(MailserverError):
-    """A value is not what it must be; `at` is the place within it, as in `[3]`."""
+    """A value is wrong. `at` is the place within it, such as `[3]`."""
 
     def __init__(self, problem: str, at: str = "") -> None:
         super().__init__(problem, at)
@@ -52,15 +52,15 @@ class Invalid(MailserverError):
 
 
 class Fields:
-    """The parameters of a call, or the members of an object, to be taken by name."""
+    """The parameters of a call, or the members of an object, by name."""
 
     def __init__(self, values: Mapping[str, Json], names: Collection[str], where: str = "") -> None:
-        """Take values that have no other names than these.
+        """Take values, which may only have these names.
 
         Args:
-            where: what stands before the names in errors.
+            where: prefix of names in error messages.
         Raises:
-            RpcError: there is another.
+            RpcError: a value has another name.
         """
         for name in values:
             if name not in names:
@@ -72,7 +72,7 @@ class Fields:
         """The value of this name.
 
         Raises:
-            RpcError: it is missing, null or wrong. The message says which.
+            RpcError: it is missing, null or wrong. The message names it.
         """
         value = self._values.get(name)
         if value is None:
@@ -101,12 +101,12 @@ class Fields:
         """The members of the object of this name.
 
         Raises:
-            RpcError: it is missing, no object, or has members of other names.
+            RpcError: it is missing, not an object, or has members of other names.
         """
         return Fields(self.required(name, _object), names, f"{self._where}{name}.")
 
     def wrong(self, name: str, problem: str) -> RpcError:
-        """The error for a value that is wrong beside the others."""
+        """The error for a value that does not fit the others."""
         return _invalid(self._where + name, problem)
 
     def _checked(self, name: str, value: Json, check: Check[T]) -> T:
@@ -117,17 +117,17 @@ class Fields:
 
 
 def shown(text: str) -> str:
-    """What a caller has sent, quoted, short enough to be sent back."""
+    """What a caller has sent, quoted and shortened, to be sent back."""
     return repr(text) if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]!r}.."
 
 
 def encode_hex(data: bytes) -> str:
-    """Bytes as 9/WAKU-RPC writes them: 0x and two digits each."""
+    """Bytes as 9/WAKU-RPC writes them: 0x and two hex digits each."""
     return f"0x{data.hex()}"
 
 
 def encode_public_key(node_id: NodeId) -> str:
-    """A public key as 9/WAKU-RPC writes it: with the 0x04 of an uncompressed point, 65 bytes."""
+    """A public key as 9/WAKU-RPC writes it: 65 bytes, the first of which is the 0x04 of an uncompressed point."""
     return encode_hex(_UNCOMPRESSED + node_id)
 
 
@@ -139,33 +139,33 @@ def flag(value: Json) -> bool:
 
 
 def whole(least: int, most: int) -> Check[int]:
-    """An integer within bounds. 5.0 is none: it is more likely a slip than a count."""
+    """An integer within bounds. 5.0 is refused: it is more likely a slip than a count."""
 
     def check(value: Json) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise Invalid("not a whole number")
         if not least <= value <= most:
-            raise Invalid(f"not from {least} to {most}")
+            raise Invalid(f"not between {least} and {most}")
         return value
 
     return check
 
 
 def number(least: float, most: float) -> Check[float]:
-    """A number within bounds, which are finite."""
+    """A number within finite bounds."""
 
     def check(value: Json) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Invalid("not a number")
-        if not least <= value <= most:  # exact also for integers that no float can hold
-            raise Invalid(f"not from {number_text(least)} to {number_text(most)}")
+        if not least <= value <= most:  # exact even for integers that no float can hold
+            raise Invalid(f"not between {number_text(least)} and {number_text(most)}")
         return float(value)
 
     return check
 
 
 def text(most_chars: int) -> Check[str]:
-    """A string that is UTF-8: JSON can escape half a surrogate pair, and Python keeps it."""
+    """A string that can be encoded as UTF-8. JSON can escape half of a surrogate pair, and Python keeps that."""
 
     def check(value: Json) -> str:
         if not isinstance(value, str):
@@ -175,20 +175,20 @@ def text(most_chars: int) -> Check[str]:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise Invalid("half of a surrogate pair in it") from error
+            raise Invalid("contains half of a surrogate pair") from error
         return value
 
     return check
 
 
 def hex_bytes(least: int, most: int, *, bare: bool = False) -> Check[bytes]:
-    """So many bytes as hex digits after 0x. Where there may be none, "" is none, as deployed clients write it.
+    """Bytes, as hex digits after 0x. If there may be none, "" means none, as deployed clients write it.
 
     Args:
-        bare: 0x may be absent.
+        bare: whether 0x may be missing.
     """
     length = f"{least}" if least == most else f"{least} to {most}"
-    problem = "not bytes in hex digits" + ("" if bare else ", after 0x")
+    problem = "not bytes in hex digits" + ("" if bare else " after 0x")
 
     def check(value: Json) -> bytes:
         if value == "" and least == 0:
@@ -198,7 +198,7 @@ def hex_bytes(least: int, most: int, *, bare: bool = False) -> Check[bytes]:
         try:
             data = binascii.unhexlify(value[2:] if value.startswith(_HEX_PREFIXES) else value)
         except ValueError:
-            # Without its cause, which may quote what the value was.
+            # The cause is left out because it may quote the value.
             raise Invalid(problem) from None
         if not least <= len(data) <= most:
             raise Invalid(f"{len(data)} bytes, not {length}")
@@ -208,13 +208,13 @@ def hex_bytes(least: int, most: int, *, bare: bool = False) -> Check[bytes]:
 
 
 def list_of(check: Check[T], most: int) -> Check[list[T]]:
-    """An array of at most so many values."""
+    """An array of at most `most` values."""
 
     def check_all(value: Json) -> list[T]:
         if not isinstance(value, list):
             raise Invalid("not an array")
         if len(value) > most:
-            raise Invalid(f"{len(value)} values, at most {most}")
+            raise Invalid(f"{len(value)} values, but at most {most} are allowed")
         checked = []
         for index, item in enumerate(value):
             try:
@@ -235,7 +235,7 @@ def enode(value: Json) -> Enode:
 
 
 def public_key(value: Json) -> NodeId:
-    """A public key, 65 bytes that begin with 0x04."""
+    """A public key: 65 bytes, of which the first is 0x04."""
     data = hex_bytes(1 + PUBLIC_KEY_BYTES, 1 + PUBLIC_KEY_BYTES)(value)
     if not data.startswith(_UNCOMPRESSED):
         raise Invalid("not an uncompressed public key, 0x04 and 64 bytes")
@@ -259,7 +259,7 @@ def topic(value: Json) -> Topic:
 
 
 identifier = text(MAX_ID_CHARS)
-"""The id of a key, a filter or a subscription. Whether there is one is for its keeper to say."""
+"""The id of a key, a filter or a subscription. Whether it exists is not checked here."""
 
 topic_prefix = hex_bytes(1, TOPIC_BYTES)
 """A topic, or its first bytes."""

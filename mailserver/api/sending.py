@@ -1,4 +1,4 @@
-"""What methods share that make an envelope and send it."""
+"""What methods that make an envelope and send it have in common."""
 
 from mailserver.api.keys import KeyStore
 from mailserver.api.work import Works
@@ -7,10 +7,10 @@ from mailserver.peers.node import Node
 
 
 class SendingMethods:
-    """Base of such methods."""
+    """Base class of these methods."""
 
     def __init__(self, node: Node, keys: KeyStore, works: Works, *, clock: Clock) -> None:
-        """Take what to work with.
+        """Take what the methods need.
 
         Args:
             works: shared by all methods that seek a proof of work.

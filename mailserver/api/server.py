@@ -1,11 +1,12 @@
 """JSON-RPC over HTTP: POST / for calls, a WebSocket at / for calls and subscriptions, on one port.
 
-The interface holds keys, so its dangers are whoever else can reach the port: web pages in the operator's browser above
-all. A page can send requests to any address. But its browser says where it comes from (Origin), and what name it used
-(Host): DNS rebinding can make a name of the page's own mean 127.0.0.1. And for application/json a browser asks first,
-which nobody answers here. What is no browser is kept out by the token.
+The interface holds keys, so everybody else who can reach the port is a danger, above all web pages in the operator's
+browser, which can send requests to any address. But the browser says where the page comes from (Origin) and which name
+it used (Host), so DNS rebinding, which makes a name of the page's own mean 127.0.0.1, is noticed. And before it sends
+application/json, a browser asks for permission, which nobody here gives. Programs other than browsers are kept out by
+the token.
 
-Connections that have not passed these checks push out each other, the oldest first, and never the others.
+When there is no room, the oldest connection that has not passed these checks is dropped, never one that has.
 """
 
 import asyncio
@@ -24,44 +25,46 @@ from mailserver.errors import ConnectionLost, StartupError
 from mailserver.net.loopback import is_loopback_only, names_loopback
 
 MAX_CONNECTIONS = 64
-"""Most connections, WebSockets included: each may hold a text on its way in and answers on their way out."""
+"""Maximum number of connections, including WebSockets. Each may hold an incoming text and outgoing answers."""
 
 MAX_CALLS_AT_ONCE = 4
-"""Texts of one WebSocket that are worked on at once; no more are read meanwhile. A long proof of work does not hold up
-what is asked beside it."""
+"""How many texts of one WebSocket are handled at once. No more are read meanwhile. With more than one, a long proof of
+work does not hold up other calls."""
 
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 4096
-"""Most header lines of a request, and the length of each and of the request line. Browsers send some twenty."""
+"""Maximum number of header lines of a request, and maximum length of each and of the request line. Browsers send some
+twenty."""
 
 BODY_TIMEOUT_S = 10.0
-"""How long a request's body may take to come."""
+"""How long the body of a request may take to arrive."""
 
 WRITE_TIMEOUT_S = 20.0
-"""How long a caller may take to read what it is sent before its connection is cut."""
+"""How long a caller may take to read an answer before its connection is cut."""
 
 IDLE_TIMEOUT_S = 30.0
-"""How long a connection may be open without a whole request."""
+"""How long a connection may be open without a complete request."""
 
 PING_INTERVAL_S = 30.0
-"""How often a WebSocket is pinged: proxies close what is silent for a minute."""
+"""How often a WebSocket is pinged. Proxies close connections that are silent for a minute."""
 
 SILENCE_TIMEOUT_S = BATCH_TIMEOUT_S + CALL_TIMEOUT_S
-"""How long nothing may come from a WebSocket before it is asked for a sign of life, and has half as long to give it.
-While MAX_CALLS_AT_ONCE texts are worked on and more wait, nothing is read, not even a pong."""
+"""How long a WebSocket may be silent before it is pinged and then has half as long to answer. While MAX_CALLS_AT_ONCE
+texts are being handled and more are waiting, nothing is read, not even a pong."""
 
 LINGER_S = 1.0
-"""How long the body of a refused request is read and dropped, so that the refusal arrives."""
+"""How long the body of a refused request is read and discarded, so that the refusal arrives."""
 
 STOP_TIMEOUT_S = 0.25
-"""How long callers have to take our close frame, calls to end by themselves, and again to end when cancelled."""
+"""How long callers have to receive our close frame, how long calls have to end on their own, and how long they have to
+end when cancelled."""
 
 BACKLOG = MAX_CONNECTIONS
 JSON_TYPE = "application/json"
 
 
 class _NotTheirFaults(logging.Filter):
-    """Malformed HTTP is its sender's fault: strangers do not fill our log."""
+    """Drops log lines about malformed HTTP, which is the sender's fault: strangers must not fill our log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -75,27 +78,27 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Refused(asyncio.Protocol):
-    """Closes a connection that there is no room for."""
+    """Closes a connection for which there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        # uvloop's transports have all methods of asyncio.Transport, but do not derive from it.
         cast(asyncio.Transport, transport).abort()
 
 
 class RpcServer:
-    """Listens, checks who calls, and hands their texts to the dispatcher."""
+    """Listens, checks callers, and passes their texts to the dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher, *, token: str | None) -> None:
-        """Prepare.
+        """Prepare to listen.
 
         Args:
-            token: what callers show as `Authorization: Bearer ..`; None lets in every process of this machine.
+            token: what callers must send as `Authorization: Bearer ..`; None lets in every process of this machine.
         """
         self._dispatcher = dispatcher
         self._token = None if token is None else token.encode()
         self._server: asyncio.Server | None = None
         self._is_loopback = True
-        self._strangers: dict[web.RequestHandler, None] = {}  # oldest first; some of them may be gone
+        self._strangers: dict[web.RequestHandler, None] = {}  # not yet checked, oldest first; some may have gone
         self._sockets: dict[web.WebSocketResponse, asyncio.Transport | None] = {}
         app = web.Application(client_max_size=MAX_TEXT_BYTES, middlewares=[self._check])
         app.router.add_post("/", self._on_post)
@@ -104,7 +107,7 @@ class RpcServer:
             app,
             access_log=None,
             logger=http_log,
-            handler_cancellation=True,  # nobody seeks a proof of work for who has hung up
+            handler_cancellation=True,  # no proof of work is sought for a caller that has hung up
             shutdown_timeout=STOP_TIMEOUT_S,
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=LINGER_S,
@@ -115,11 +118,11 @@ class RpcServer:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, which is the one given unless that is 0.
+        """Listen; return the port, which is `port` unless that is 0.
 
         Raises:
-            StartupError: without a token, an address that others can reach.
-            OSError: the address cannot be had.
+            StartupError: others can reach the address, and there is no token.
+            OSError: the address cannot be used.
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
@@ -131,12 +134,12 @@ class RpcServer:
         self._is_loopback = is_loopback_only(self._server.sockets)
         if self._token is None and not self._is_loopback:
             await self.stop()
-            raise StartupError(f"JSON-RPC on {host} could be reached from elsewhere: that needs a token")
+            raise StartupError(f"JSON-RPC on {host} can be reached from other machines: that needs a token")
         await self._server.start_serving()
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop accepting, say goodbye to WebSockets, and end all calls: within three times STOP_TIMEOUT_S."""
+        """Stop accepting, close WebSockets, and end all calls, within three times STOP_TIMEOUT_S."""
         if self._server is not None:
             self._server.close()
         await asyncio.gather(*(self._close(socket) for socket in list(self._sockets)))
@@ -145,7 +148,7 @@ class RpcServer:
     async def _close(self, socket: web.WebSocketResponse) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the mailserver stops")
+                await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the mailserver is stopping")
                 return
         _cut(self._sockets.get(socket))
 
@@ -155,7 +158,7 @@ class RpcServer:
         http = self._runner.server
         assert http is not None
         connected = http.connections
-        if len(self._strangers) >= 2 * MAX_CONNECTIONS:  # forget those that are gone
+        if len(self._strangers) >= 2 * MAX_CONNECTIONS:  # forget those that have gone
             self._strangers = {stranger: None for stranger in self._strangers if stranger in connected}
         if len(connected) >= MAX_CONNECTIONS and not self._drop_stranger(connected):
             return _Refused()
@@ -164,7 +167,7 @@ class RpcServer:
         return protocol
 
     def _drop_stranger(self, connected: list[web.RequestHandler]) -> bool:
-        """Make room by dropping the oldest connection that has not passed the checks; say whether there was one."""
+        """Drop the oldest connection that has not passed the checks; return whether there was one."""
         for stranger in list(self._strangers):
             del self._strangers[stranger]
             if stranger in connected:
@@ -174,12 +177,12 @@ class RpcServer:
 
     @web.middleware
     async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Pass on only what comes from whom it should."""
+        """Let only permitted callers through."""
         problem = self._origin_problem(request)
         if problem is not None:
             raise web.HTTPForbidden(text=problem)
         if not self._is_authorized(request):
-            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"}, text="a token is needed")
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"}, text="a bearer token is required")
         self._strangers.pop(request.protocol, None)
         return await handler(request)
 
@@ -189,30 +192,30 @@ class RpcServer:
             return "Host is not localhost, 127.0.0.1 or [::1]"
         origin = request.headers.get("Origin")
         if origin is not None and origin.lower() != f"http://{host}".lower():
-            return "requests of web pages are refused"
+            return "requests from web pages are refused"
         return None
 
     def _is_authorized(self, request: web.Request) -> bool:
         if self._token is None:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # In a time that does not tell how much of it is right.
+        # The comparison takes a time that does not reveal how much of the token is right.
         return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
 
     # Calls.
 
     async def _on_post(self, request: web.Request) -> web.StreamResponse:
         if request.content_type != JSON_TYPE or "Content-Encoding" in request.headers:
-            raise web.HTTPUnsupportedMediaType(text=f"send {JSON_TYPE}, not compressed")
+            raise web.HTTPUnsupportedMediaType(text=f"send {JSON_TYPE}, uncompressed")
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 body = await request.read()
         except TimeoutError as error:
-            raise web.HTTPRequestTimeout(text=f"no whole request within {BODY_TIMEOUT_S:g} s") from error
+            raise web.HTTPRequestTimeout(text=f"no complete request within {BODY_TIMEOUT_S:g} s") from error
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text="the body is malformed") from error
         answer = await self._dispatcher.answer(body, Call(Caller()))
-        # 200 also where there is nothing to say: clients take nothing else for an answer to a notification.
+        # 200 even if there is no answer: clients accept nothing else in reply to a notification.
         response = web.Response(body=(answer or "").encode(), content_type=JSON_TYPE)
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -258,14 +261,14 @@ class RpcServer:
         try:
             async for message in socket:
                 if message.type is not WSMsgType.TEXT:
-                    await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"texts only")
+                    await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"text messages only")
                     return
                 await room.acquire()
                 task = calls.create_task(answer(message.data))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         finally:
-            for task in tasks:  # nobody is there any more to take the answers
+            for task in tasks:  # nobody is left to receive the answers
                 task.cancel()
 
     async def _ping(self, socket: web.WebSocketResponse) -> None:
@@ -275,10 +278,10 @@ class RpcServer:
                 await socket.ping()
 
     async def _send(self, socket: web.WebSocketResponse, text: str) -> None:
-        """Send a text; wait while the caller does not read, and cut it when that takes too long.
+        """Send a text. Wait while the caller does not read; cut its connection if that takes too long.
 
         Raises:
-            ConnectionLost: it is gone.
+            ConnectionLost: the connection has ended.
         """
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):

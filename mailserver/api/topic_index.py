@@ -1,4 +1,4 @@
-"""Who wants a topic: looked up at the cost of those who are found, however many others there are."""
+"""An index of who wants a topic. A look-up costs as much as it finds, however many others there are."""
 
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
@@ -9,10 +9,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class TopicIndex(Generic[T]):
-    """Things by the topics that they want: whole ones, beginnings of 1 to 3 bytes, or, if they name none, any.
+    """Items by the topics that they want: whole topics, prefixes of 1 to 3 bytes, or all topics if they name none.
 
-    What was found stays as it is while others come and go. Coming and going costs nothing for the others, either, many
-    as may want the same topics: hence dicts, used as sets that keep their order.
+    A result does not change while items are added and removed. The cost of adding or removing one does not depend on
+    how many others want the same topics: that is why dicts serve as ordered sets.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class TopicIndex(Generic[T]):
         return len(self._wanting)
 
     def add(self, item: T, topics: Iterable[bytes]) -> None:
-        """Enter a thing under its topics."""
+        """Add an item under its topics."""
         for beginning in _beginnings(topics):
             self._wanting.setdefault(beginning, {})[item] = None
 
     def remove(self, item: T, topics: Iterable[bytes]) -> None:
-        """Remove a thing from under the topics that it was entered with."""
+        """Remove an item; `topics` are those that it was added with."""
         for beginning in _beginnings(topics):
             wanting = self._wanting[beginning]
             del wanting[item]
@@ -35,7 +35,7 @@ class TopicIndex(Generic[T]):
                 del self._wanting[beginning]
 
     def find(self, topic: Topic) -> tuple[T, ...]:
-        """All that want a topic, each once."""
+        """All items that want a topic, each once."""
         found: list[T] = []
         for length in range(TOPIC_BYTES + 1):
             found.extend(self._wanting.get(topic[:length], ()))
@@ -43,9 +43,9 @@ class TopicIndex(Generic[T]):
 
 
 def _beginnings(topics: Iterable[bytes]) -> set[bytes]:
-    """The topics without those that begin with another of them: at most one of what is left fits a topic.
+    """The topics, without those that begin with another of them. So at most one of the rest matches any topic.
 
-    Whatever names no topic wants what begins with nothing.
+    No topics at all become the empty prefix, with which every topic begins.
     """
     wanted = set(topics) or {b""}
     return {topic for topic in wanted if not any(topic[:length] in wanted for length in range(len(topic)))}

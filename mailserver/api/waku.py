@@ -1,7 +1,6 @@
 """The node and its keys (9/WAKU-RPC): version, settings, trusted peers; symmetric keys and key pairs.
 
-Where deployed nodes call something otherwise, both names are there: maxEnvelopeSize and maxMessageSize, envelopes and
-messages.
+Where deployed nodes use another name, both names work: maxEnvelopeSize and maxMessageSize, envelopes and messages.
 """
 
 from enum import Enum
@@ -30,10 +29,10 @@ from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.payload import SYMMETRIC_KEY_BYTES
 
 VERSION = "1.0"
-"""Of the protocol, 6/WAKU1, as deployed nodes write it."""
+"""Version of the protocol, 6/WAKU1, as deployed nodes write it."""
 
 MAX_PASSWORD_CHARS = 4096
-"""Longest password. It is hashed once; the rounds after that take the same time for any."""
+"""Longest password. Its length matters only for the first hash; the rounds after that take the same time for any."""
 
 
 class Dialect(Enum):
@@ -46,7 +45,7 @@ class Dialect(Enum):
 
 
 class NodeMethods:
-    """The node: what it is and asks for."""
+    """The node: its version, and what it demands of envelopes."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -86,17 +85,17 @@ class NodeMethods:
         return True
 
     async def _mark_trusted_peer(self, params: Fields, call: Call) -> Json:
-        """The peer need not be connected: it is trusted whenever it is."""
+        """The peer need not be connected. It is trusted whenever it connects."""
         self._node.mark_trusted(params.required("enode", enode).node_id)
         return True
 
 
 def _envelope_size(value: Json) -> int:
-    """How long an envelope may be."""
+    """A maximum size of envelopes."""
     try:
         return whole(1, MAX_ENVELOPE_BYTES)(value)
     except Invalid as error:
-        longest = f"the longest envelope has {MAX_ENVELOPE_BYTES} bytes, as many as fit into a packet of 1 MiB"
+        longest = f"{MAX_ENVELOPE_BYTES} bytes are what fits into a packet of 1 MiB"
         raise Invalid(f"{error.problem}; {longest}") from error
 
 
@@ -130,7 +129,7 @@ class KeyMethods:
         return self._keys.add_pair(params.required("privateKey", private_key).secret)
 
     async def _delete_key_pair(self, params: Fields, call: Call) -> Json:
-        """True, or an error; waku_deleteSymKey says false instead."""
+        """True, or an error if there is no such key pair. waku_deleteSymKey returns false in that case."""
         if not self._keys.delete_pair(params.required("id", identifier)):
             raise RpcError(ErrorCode.NOT_FOUND, "no key pair has this id")
         return True

@@ -1,10 +1,9 @@
 """Asking a mailserver for history (10/WAKU-USAGE "wakuext_requestMessages").
 
-The mailserver must be a trusted peer. The call does not wait for the answer: it returns the request's id. What comes
-goes through the filters that allow peer-to-peer messages; how the request ended is a notification to whoever has
-subscribed, with the members of the deployed node's signal `mailserver.request.completed`. A bound of 0 is an absent
-one, as in deployed nodes, and so is a `timeout` of 0; `force`, which deployed clients send, is checked and has no
-effect.
+The mailserver must be a trusted peer. The call does not wait for the answer, but returns the id of the request. The
+envelopes of the answer go to the filters that allow peer-to-peer messages. How the request ended is sent to subscribers
+as a notification, with the members of the deployed node's signal `mailserver.request.completed`. A bound or `timeout`
+of 0 counts as absent, as in deployed nodes. `force`, which deployed clients send, is checked and has no effect.
 """
 
 import secrets
@@ -31,11 +30,11 @@ from mailserver.api.params import (
 )
 from mailserver.api.sending import SendingMethods
 from mailserver.api.work import Works
-from mailserver.client.mail_client import seal_request
+from mailserver.client.sealing import seal_request
 from mailserver.codec.keys import NodeId
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
-from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, Cursor, MailRequest, RequestId
+from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
 from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Follower
 from mailserver.peers.connected import PeerInfo
 from mailserver.peers.node import Node
@@ -43,13 +42,13 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import MAX_U32, Topic
 
 DEFAULT_RANGE_S = 24 * 3600
-"""How far back a request goes that names no lower bound."""
+"""How far back a request without a lower bound goes."""
 
 COMPLETIONS = "completions"
-"""The one thing that can be subscribed to."""
+"""The only name that callers can subscribe to."""
 
 SUBSCRIPTION_ID_BYTES = 32
-"""An id is so many random bytes, as hex digits in lower case."""
+"""Number of random bytes of an id, which is written as lowercase hex digits."""
 
 _REQUEST = (
     "mailServerPeer",
@@ -63,14 +62,13 @@ _REQUEST = (
     "timeout",
     "force",
 )
-_ID_OF_ENVELOPE = RequestId(bytes(32))
 
 
 class HistoryMethods(SendingMethods):
     """Requests to other mailservers."""
 
     def __init__(self, node: Node, keys: KeyStore, works: Works, *, clock: Clock, request_pow: float) -> None:
-        """As of SendingMethods; `request_pow` is the least proof of work of a request."""
+        """As for SendingMethods. `request_pow` is the lowest proof of work of a request."""
         super().__init__(node, keys, works, clock=clock)
         self._request_pow = request_pow
 
@@ -99,7 +97,7 @@ class HistoryMethods(SendingMethods):
 
     async def _subscribe(self, params: Fields, call: Call) -> Json:
         if params.required("name", text(len(COMPLETIONS))) != COMPLETIONS:
-            raise params.wrong("name", f"not {COMPLETIONS!r}, the only one there is")
+            raise params.wrong("name", f"not {COMPLETIONS!r}, which is the only choice")
         call.caller.check_room()
         subscription = secrets.token_hex(SUBSCRIPTION_ID_BYTES)
         completions = self._node.completions
@@ -120,11 +118,11 @@ class HistoryMethods(SendingMethods):
 
 
 async def _notify(follower: Follower, subscription: str, call: Call) -> None:
-    """Notify a subscriber of how requests end, as fast as it reads, until it is cancelled."""
+    """Notify a subscriber of how requests end, as fast as it reads, until this is cancelled."""
     await call.answered.wait()
     while True:
         ended = await follower.next()
-        if ended.asker.who is call.caller:  # a notification must not overtake the answer that names the request
+        if ended.asker.who is call.caller:  # the notification must not overtake the answer with the request's id
             await ended.asker.told.wait()
         await call.caller.notify("wakuext_subscription", partial(_notification, subscription, ended.outcome))
 
@@ -133,7 +131,7 @@ def _notification(subscription: str, outcome: Completion | Failure) -> Json:
     if isinstance(outcome, Failure):
         last, cursor, message = NO_ENVELOPE, "", outcome.message
         if outcome.is_pow_too_low:
-            message += "; this node gives more by its setting request_pow"
+            message += "; raise the setting request_pow of this node"
     else:
         last, cursor, message = outcome.last_envelope_hash, outcome.cursor.encode().hex() if outcome.cursor else "", ""
     result = {
@@ -150,10 +148,10 @@ def _request(fields: Fields, now: int) -> MailRequest:
     lower = fields.optional("from", whole(0, MAX_U32), 0) or max(upper - DEFAULT_RANGE_S, 0)
     if lower > upper:
         raise fields.wrong("from", "later than to")
-    cursor = fields.maybe("cursor", hex_bytes(CURSOR_BYTES, CURSOR_BYTES, bare=True))  # deployed ones have no 0x
+    cursor = fields.maybe("cursor", hex_bytes(CURSOR_BYTES, CURSOR_BYTES, bare=True))  # deployed clients write no 0x
     fields.maybe("force", flag)
     return MailRequest(
-        _ID_OF_ENVELOPE,
+        UNSEALED_ID,
         lower=lower,
         upper=upper,
         interest=Interest(topics=frozenset(_topics(fields))),
@@ -163,7 +161,7 @@ def _request(fields: Fields, now: int) -> MailRequest:
 
 
 def _topics(fields: Fields) -> list[Topic]:
-    """`topics`, or, as older clients have it, the one `topic`."""
+    """`topics`, or the single `topic` that older clients send."""
     topics = fields.maybe("topics", list_of(topic, MAX_REQUEST_TOPICS)) or []
     single = fields.maybe("topic", topic)
     if not topics and single is None:

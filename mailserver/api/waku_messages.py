@@ -1,8 +1,8 @@
-"""Messages (9/WAKU-RPC): posted, filtered, polled and subscribed to.
+"""Messages (9/WAKU-RPC): posting, filtering, polling and subscribing.
 
-waku_post departs from the text where deployed nodes do. A ttl of 0 or none is 50 s. The topic may be absent where the
-message is sealed to a public key: it is 0x00000000 then. powTime may be absent, it is 5 s then; powTarget, too, it is
-what this node asks for then.
+waku_post departs from the specification where deployed nodes do. If ttl is 0 or absent, it is 50 s. If powTime is
+absent, it is 5 s. If powTarget is absent, it is what this node demands. The topic may be absent if the message is
+sealed to a public key; it is then 0x00000000.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from mailserver.api.params import (
 from mailserver.api.sending import SendingMethods
 from mailserver.api.waku import Dialect
 from mailserver.api.work import Works
-from mailserver.client.mail_client import mine_envelope, seal_to_key, seal_to_node
+from mailserver.client.sealing import mine_envelope, seal_to_key, seal_to_node
 from mailserver.codec.keys import PrivateKey
 from mailserver.live.intake import Clock
 from mailserver.peers.node import Node
@@ -44,13 +44,13 @@ from mailserver.waku.envelope import MAX_U32, TOPIC_BYTES, Topic
 
 DEFAULT_TTL_S = 50
 DEFAULT_POW_TIME_S = 5.0
-"""What `ttl` and `powTime` are where they are absent."""
+"""The values of `ttl` and `powTime` if they are absent."""
 
 MAX_POW_TIME_S = 60.0
-"""No proof of work is sought for longer, whatever `powTime` allows."""
+"""Longest search for a proof of work, whatever `powTime` allows."""
 
 MESSAGES = "messages"
-"""The one thing that can be subscribed to."""
+"""The only name that callers can subscribe to."""
 
 _POST = ("symKeyID", "pubKey", "sig", "ttl", "topic", "payload", "padding", "powTime", "powTarget", "targetPeer")
 _FILTER = ("symKeyID", "privateKeyID", "sig", "minPow", "topics", "allowP2P")
@@ -61,7 +61,7 @@ class PostMethods(SendingMethods):
     """Sending."""
 
     def __init__(self, node: Node, keys: KeyStore, works: Works, *, dialect: Dialect, clock: Clock) -> None:
-        """As of SendingMethods; `dialect` says what is returned."""
+        """As for SendingMethods. `dialect` says what waku_post returns."""
         super().__init__(node, keys, works, clock=clock)
         self._dialect = dialect
 
@@ -70,7 +70,7 @@ class PostMethods(SendingMethods):
         return {"waku_post": Method(self._post, ("message",))}
 
     async def _post(self, params: Fields, call: Call) -> Json:
-        """Seal a message, find its proof of work, and post it, or send it to one peer alone."""
+        """Seal a message, find its proof of work, and post it, or send it to one peer only."""
         message = params.object("message", _POST)
         ttl = message.optional("ttl", whole(0, MAX_U32), 0) or DEFAULT_TTL_S
         pow_time = message.optional("powTime", number(0, MAX_U32), DEFAULT_POW_TIME_S)
@@ -79,11 +79,11 @@ class PostMethods(SendingMethods):
         pow_target = message.optional("powTarget", number(0, MAX_FLOAT), min_pow)
         message_topic = message.maybe("topic", topic)
         data = self._seal(message, has_topic=message_topic is not None)
-        await asyncio.sleep(0)  # a megabyte has taken 10 ms so far, and takes as long again to be judged and stored
+        await asyncio.sleep(0)  # so far a megabyte has taken 10 ms, and judging and storing it takes as long again
 
         if pow_target < min_pow:
             raise RpcError(
-                ErrorCode.REFUSED, f"message rejected, PoW too low: this node asks for {number_text(min_pow)}"
+                ErrorCode.REFUSED, f"message rejected, PoW too low: this node demands {number_text(min_pow)}"
             )
         if len(data) > self._node.requirements.max_envelope_bytes:
             raise RpcError(ErrorCode.REFUSED, Verdict.OVERSIZE.value)
@@ -115,7 +115,7 @@ class PostMethods(SendingMethods):
         padding = message.maybe("padding", hex_bytes(1, MAX_ENVELOPE_BYTES))
         signing_key = self._signing_key(message)
         if (key_id is None) == (recipient is None):
-            raise message.wrong("symKeyID", "either this or pubKey must be given, not both")
+            raise message.wrong("symKeyID", "give either this or pubKey, not both")
         if recipient is not None:
             return seal_to_node(payload, recipient, padding=padding, signing_key=signing_key)
         assert key_id is not None
@@ -152,12 +152,12 @@ class FilterMethods:
         return [_shown(message) for message in self._filters.get(params.required("id", identifier)).take()]
 
     async def _delete_message_filter(self, params: Fields, call: Call) -> Json:
-        filter_ = self._filters.get(params.required("id", identifier))  # a subscription's is not for others to remove
+        filter_ = self._filters.get(params.required("id", identifier))  # not that of a subscription
         return self._filters.uninstall(filter_.id)
 
     async def _subscribe(self, params: Fields, call: Call) -> Json:
         if params.required("name", text(len(MESSAGES))) != MESSAGES:
-            raise params.wrong("name", f"not {MESSAGES!r}, the only one there is")
+            raise params.wrong("name", f"not {MESSAGES!r}, which is the only choice")
         criteria = self._criteria(params)
         call.caller.check_room()
         filter_ = self._filters.install(criteria, expires=False)
@@ -176,7 +176,7 @@ class FilterMethods:
         min_pow = fields.optional("minPow", number(0, MAX_FLOAT), 0.0)
         allow_p2p = fields.optional("allowP2P", flag, default=False)
         if (key_id is None) == (private_key_id is None):
-            raise fields.wrong("symKeyID", "either this or privateKeyID must be given, not both")
+            raise fields.wrong("symKeyID", "give either this or privateKeyID, not both")
         if key_id is not None and not topics:
             raise fields.wrong("topics", "missing")
         return Criteria(
@@ -202,7 +202,7 @@ def _notification(subscription: str, message: Message) -> Json:
 
 
 def _shown(message: Message) -> Json:
-    """A message as 9/WAKU-RPC has it."""
+    """A message in the form of 9/WAKU-RPC."""
     envelope, opened = message.envelope, message.opened
     return {
         "sig": None if opened.signer is None else encode_public_key(opened.signer),

@@ -1,4 +1,4 @@
-"""Proofs of work for callers: several at once, but together they take one share of the event loop's time."""
+"""Proofs of work for callers. Several are sought at once, but together they take one share of the event loop's time."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from mailserver.api.errors import ErrorCode, RpcError
 
 MAX_WORKS = 16
-"""Most proofs of work that are sought at once: each is the slower for the others, and its time runs."""
+"""Maximum number of proofs of work sought at once. Each slows the others down while their time limits run."""
 
 
 class Works:
-    """Who seeks a proof of work, and whose turn it is."""
+    """The searches for proof of work, which take turns."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -19,13 +19,13 @@ class Works:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[asyncio.Lock]:
-        """Take part as long as the context is entered; what it yields is to be held while hashing.
+        """Take part as long as the context is entered. Hold the lock that it yields while hashing.
 
         Raises:
-            RpcError: MAX_WORKS take part.
+            RpcError: MAX_WORKS searches are under way.
         """
         if self._count >= MAX_WORKS:
-            raise RpcError(ErrorCode.TOO_MANY, f"{MAX_WORKS} proofs of work are being sought, as many as there may be")
+            raise RpcError(ErrorCode.TOO_MANY, f"no room for another proof of work, the limit is {MAX_WORKS}")
         self._count += 1
         try:
             yield self._turn

@@ -1,7 +1,7 @@
-"""The daemon's control socket: JSON-RPC for the commands of whoever owns the data directory, one text a line.
+"""The daemon's control socket: JSON-RPC for commands, one text per line.
 
-It is a Unix socket in the data directory, for its owner only (mode 0600): no port, no token. Methods that take a while
-send notifications before they answer.
+It is a Unix socket in the data directory that only its owner may use (mode 0600), so it needs no port and no token.
+Methods that take a while send notifications before they answer.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ log = logging.getLogger(__name__)
 CONTROL_FILE = "control"
 
 MAX_CONNECTIONS = 16
-"""Commands that may talk to the daemon at once."""
+"""Maximum number of commands that talk to the daemon at the same time."""
 
 MAX_LINE_BYTES = 1024 * 1024
-"""Longest text of either side."""
+"""Longest text that either side may send."""
 
 SYNC = "mailserver_sync"
 SYNC_PROGRESS = "mailserver_syncProgress"
 STATUS = "mailserver_status"
 
 OnNotification = Callable[[Json], None]
-"""Takes the params of a notification."""
+"""Receives the params of a notification."""
 
 
 class CallFailed(MailserverError):
@@ -50,7 +50,7 @@ class CallFailed(MailserverError):
 
 
 class StatusMethods:
-    """How the daemon is."""
+    """The state of the daemon."""
 
     def __init__(self, monitoring: Monitoring) -> None:
         self._monitoring = monitoring
@@ -60,13 +60,13 @@ class StatusMethods:
         return {STATUS: Method(self._status)}
 
     async def _status(self, params: Fields, call: Call) -> Json:
-        """What /status.json says."""
+        """The same as /status.json."""
         status: Json = json.loads(json.dumps(self._monitoring.status().as_json()))
         return status
 
 
 class CatchupMethods:
-    """Catching up, as a command asks the daemon for it."""
+    """Catching up on request of a command."""
 
     def __init__(self, catchup: Catchup) -> None:
         self._catchup = catchup
@@ -76,9 +76,10 @@ class CatchupMethods:
         return {SYNC: Method(self._sync, ("sources", "since", "until"), timeout_s=None)}
 
     async def _sync(self, params: Fields, call: Call) -> Json:
-        """Have sources asked for a range; notify of the progress until it is all there; return how it ended.
+        """Ask sources for a range; notify the caller of the progress; return how it ended.
 
-        It goes on when the caller goes away, or has waited for so long as a command by itself tries a source.
+        The daemon goes on if the caller goes away. This returns early if a source has failed ATTEMPTS times, which is
+        how often a command without a daemon would try it.
         """
         sources = params.required("sources", list_of(enode, MAX_SOURCES))
         since, until = (params.required(name, whole(0, MAX_U32)) for name in ("since", "until"))
@@ -92,19 +93,19 @@ class CatchupMethods:
             while waiting:
                 await call.caller.notify(SYNC_PROGRESS, lambda: self._shown(before))
                 await asyncio.wait([settled], timeout=SHOW_INTERVAL_S)
-                waiting = not settled.done() and any(map(_is_at_it, self._catchup.snapshot(sources)))
+                waiting = not settled.done() and any(map(_is_worth_waiting, self._catchup.snapshot(sources)))
         finally:
             settled.cancel()
         return self._shown(before)
 
     def _shown(self, before: Mapping[Enode, Progress]) -> Json:
-        """What this call has done, source by source."""
+        """The progress since this call began, source by source."""
         now = ((was, self._catchup.snapshot([source])) for source, was in before.items())
         return [progress.since(was).as_json() for was, progresses in now for progress in progresses]
 
 
-def _is_at_it(source: Progress) -> bool:
-    """Whether there is something to wait for."""
+def _is_worth_waiting(source: Progress) -> bool:
+    """Whether the source is being asked, or will be soon."""
     if source.state is State.WAITING:
         return source.failures < ATTEMPTS and not source.is_hopeless
     return source.state is State.FETCHING
@@ -112,12 +113,12 @@ def _is_at_it(source: Progress) -> bool:
 
 CONTROL_ERRORS: Known = {
     CatchupError: ErrorCode.STORE_UNAVAILABLE,
-    ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away: nobody hears it
+    ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away, so nobody reads this
 }
 
 
 class ControlSocket:
-    """Answers commands, as long as it is open."""
+    """Answers commands while it is open."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -125,24 +126,24 @@ class ControlSocket:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, data_dir: Path) -> None:
-        """Listen in the data directory, whose lock we hold: what a killed daemon has left there goes.
+        """Listen in the data directory. A socket that a killed daemon has left there is removed: we hold the lock.
 
         Raises:
-            StartupError: there can be no socket.
+            StartupError: the socket cannot be created.
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             (data_dir / CONTROL_FILE).unlink(missing_ok=True)
-            os.fchmod(listening.fileno(), 0o600)  # before it has a name: then nobody else ever could connect
+            os.fchmod(listening.fileno(), 0o600)  # before it has a name, so that nobody else can ever connect
             with _short(data_dir) as path:
                 listening.bind(path)
             self._server = await asyncio.start_unix_server(self._on_connected, sock=listening, limit=MAX_LINE_BYTES)
         except OSError as error:
             listening.close()
-            raise StartupError(f"cannot make {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
+            raise StartupError(f"cannot create {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
 
     async def stop(self) -> None:
-        """Stop listening and end what is under way."""
+        """Stop listening, and cancel the calls under way."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -161,7 +162,7 @@ class ControlSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def send(text: str) -> None:
             try:
-                if writer.is_closing():  # uvloop does not let one write into the void
+                if writer.is_closing():  # uvloop refuses a write to a closing transport
                     raise BrokenPipeError
                 writer.write(f"{text}\n".encode())
                 await writer.drain()
@@ -177,7 +178,7 @@ class ControlSocket:
                     await send(answer)
                 call.answered.set()
         except ConnectionLost:
-            pass  # a command was interrupted
+            pass  # the command was interrupted
         finally:
             await caller.end()
             writer.close()
@@ -190,8 +191,8 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
 
     Raises:
         StartupError: no daemon listens there.
-        CallFailed: it answered with an error.
-        ConnectionLost: it stopped first.
+        CallFailed: the daemon answered with an error.
+        ConnectionLost: the daemon stopped before it answered.
     """
     try:
         with _short(data_dir) as path:
@@ -217,7 +218,7 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
 
 
 def is_running(data_dir: Path) -> bool:
-    """Whether a daemon uses a data directory: it listens there, for us or for another user."""
+    """Whether a daemon listens in a data directory, be it ours or another user's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         try:
             with _short(data_dir) as path:
@@ -230,7 +231,7 @@ def is_running(data_dir: Path) -> bool:
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line; nothing at the end, or when the other side breaks off or says too much."""
+    """Read a line. Empty at the end, or if the other side breaks off or sends too long a line."""
     try:
         return await reader.readuntil(b"\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
@@ -239,7 +240,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.contextmanager
 def _short(data_dir: Path) -> Iterator[str]:
-    """A name of the socket that fits: the kernel takes 107 bytes, and folders may lie deep."""
+    """A short path of the socket: the kernel allows 107 bytes, and data directories may lie deep."""
     descriptor = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{CONTROL_FILE}"

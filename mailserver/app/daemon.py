@@ -1,4 +1,7 @@
-"""The daemon: what is wired to what, in which order it starts and stops, and signals."""
+"""The daemon: the order in which its parts start and stop, and what signals do.
+
+Each part is a context manager: it runs as long as its context is entered. `wiring` puts together what serves peers.
+"""
 
 import asyncio
 import contextlib
@@ -23,7 +26,7 @@ from mailserver.app.config import Config, parse_address
 from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
-from mailserver.app.server import CLIENT_ID, Reload, Server
+from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
@@ -43,26 +46,24 @@ from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
 from mailserver.store.interface import Store
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
-from mailserver.waku.acceptance import Acceptance, Requirements
-from mailserver.waku.payload import key_from_password
+from mailserver.waku.acceptance import Acceptance
 
 log = logging.getLogger(__name__)
 
 ENODE_INTERVAL_S = 5.0
-"""How often to try again to write the enode file."""
+"""How often a failed write of the enode file is repeated."""
 
 STOP_TIMEOUT_S = 2.0
-"""How long peers have to take their confirmations and our Disconnect, before their connections are cut."""
+"""How long peers have to receive their confirmations and our Disconnect before their connections are cut."""
 
 
 async def run_daemon(config: Config, reload: Reload) -> None:
-    """Run until SIGTERM or SIGINT; put changed settings in force at SIGHUP.
+    """Run until SIGTERM or SIGINT. SIGHUP applies changed settings.
 
     Raises:
-        StartupError: the data directory, the key or the port is not as it must be.
+        StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
     """
     _raise_file_limit()
@@ -76,7 +77,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         settings, metrics = catchup_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir) as store,
-            _prove_time(config, store, metrics, failed=stop.set) as proven_time,
+            _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
             _answer(config, store, metrics) as history,
@@ -91,7 +92,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             if config != named:
                 server.node.say_ourselves()
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
-                log.info("listening enode=%s store=%s", server.node.enode, config.data_dir / STORE_FILE)
+                log.info("listening enode=%s store=%s", server.node.enode, store.location)
                 await stop.wait()
                 log.info("stopping")
     log.info("stopped")
@@ -108,7 +109,7 @@ async def _serve(
     metrics: Metrics,
     failed: Callable[[], None],
 ) -> AsyncIterator[Server]:
-    """Accept and serve peers as long as the context is entered; call `failed` if that is no longer possible."""
+    """Accept and serve peers; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
     server = Server(config, key, store, history.source, acceptance, catchup, metrics)
     catchup.watch(server.contacts)
@@ -139,7 +140,7 @@ async def _answer(config: Config, store: Store, metrics: Metrics) -> AsyncIterat
 async def _catch_up(
     config: Config, settings: CatchupSettings, store: Store, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
-    """Fetch what was missed, and what is asked for, as long as the context is entered."""
+    """Fetch what was missed while this mailserver was away, and what commands ask for."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
     await catchup.add_missed(config.sync_days)
     async with _background(catchup.run(), stop=catchup.stop, failed=failed):
@@ -148,7 +149,7 @@ async def _catch_up(
 
 @contextlib.asynccontextmanager
 async def _show_enode(data_dir: Path, enode: Enode, failed: Callable[[], None]) -> AsyncIterator[None]:
-    """Write the enode file; on a full disk, as soon as there is room: commands read it, and peers do not need it."""
+    """Write the enode file. If the disk is full, write it later: only commands read it, so peers can be served."""
     try:
         write_enode(data_dir, enode)
     except StartupError as error:
@@ -170,7 +171,7 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 
 @contextlib.asynccontextmanager
 async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitoring) -> AsyncIterator[None]:
-    """Answer the commands of whoever owns the data directory as long as the context is entered."""
+    """Answer commands over the control socket."""
     methods = {**CatchupMethods(catchup).table(), **StatusMethods(monitoring).table()}
     control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
     await control.start(config.data_dir)
@@ -182,7 +183,7 @@ async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitorin
 
 @contextlib.asynccontextmanager
 async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> AsyncIterator[None]:
-    """Serve JSON-RPC, if it is asked for, as long as the context is entered."""
+    """Serve JSON-RPC, if the settings say so."""
     if not config.rpc:
         yield
         return
@@ -221,7 +222,7 @@ async def _monitor(
     recent: RecentErrors,
     failed: Callable[[], None],
 ) -> AsyncIterator[Monitoring]:
-    """Look how all goes, and serve metrics and health if they are asked for, as long as the context is entered."""
+    """Watch the state of everything; serve metrics and health, if the settings say so."""
     health = Health(
         metrics,
         lambda: len(server.peers.connected()),
@@ -231,15 +232,15 @@ async def _monitor(
         archive_problem=lambda: pruning.archive_problem,
         reading_problem=answering.archive_problem,
     )
-    history = LastDay(metrics, time.time)
-    history_file = LastDayFile(config.data_dir, history)
-    history_file.load()
+    last_day = LastDay(metrics, time.time)
+    last_day_file = LastDayFile(config.data_dir, last_day)
+    last_day_file.load()
     monitoring = Monitoring(
         metrics,
         Watch(store, config.data_dir, metrics.loop_lag),
         health,
-        history,
-        history_file,
+        last_day,
+        last_day_file,
         enode=server.node.enode,
         node=server.figures,
         sync=lambda: map(_sync_figures, catchup.snapshot()),
@@ -252,7 +253,7 @@ async def _monitor(
 
 @contextlib.asynccontextmanager
 async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterator[None]:
-    """Serve metrics and health, if they are asked for, as long as the context is entered."""
+    """Serve metrics, health and the status page, if the settings say so."""
     if not config.metrics:
         yield
         return
@@ -283,13 +284,17 @@ def _logged_error(error: RecentError) -> LoggedError:
 
 
 async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, address: str) -> int:
-    """Have something listen at the address that a setting names; return the port."""
+    """Call `start` with the address of a setting; return the port.
+
+    Raises:
+        StartupError: the address cannot be used.
+    """
     host, port = parse_address(name, address)
     try:
         return await start(host, port)
     except OSError as error:
         raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error
-    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+    except UnicodeError as error:  # a label of the host name is empty or longer than 63 characters
         raise StartupError(f"cannot listen on {address}: not a host name") from error
 
 
@@ -297,12 +302,12 @@ async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, addres
 async def _background(
     work: Coroutine[Any, Any, None], *, stop: Callable[[], None] | None = None, failed: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Run some work as long as the context is entered.
+    """Run a task as long as the context is entered.
 
     Args:
-        stop: has it end by itself; without, it is cancelled.
-        failed: called when it fails, by a fault of ours: the daemon must not go on without it. What was raised is
-            raised again at the end.
+        stop: asks the task to end. Without it, the task is cancelled.
+        failed: called if the task raises, which is a fault of ours: the daemon must not go on without the task. The
+            error is raised again when the context ends.
     """
     task = asyncio.create_task(work)
 
@@ -322,11 +327,9 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prove_time(
-    config: Config, store: Store, metrics: Metrics, failed: Callable[[], None]
-) -> AsyncIterator[ProvenTime]:
-    """Follow how much time has passed for sure as long as the context is entered."""
-    proven_time = ProvenTime(config.data_dir / STORE_FILE, time.time, metrics=metrics)
+async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
+    """Keep track of how much time has passed for certain."""
+    proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
     async with _background(proven_time.run(), failed=failed):
         yield proven_time
@@ -334,7 +337,7 @@ async def _prove_time(
 
 @contextlib.asynccontextmanager
 async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics: Metrics) -> AsyncIterator[Pruning]:
-    """Keep the store within its limits as long as the context is entered."""
+    """Keep the store within its limits."""
     settings = policy.pruning(config)
     pruning = Pruning(store, settings, proven_time.now, metrics=metrics)
     running = asyncio.create_task(pruning.run(), name="pruning")
@@ -345,19 +348,8 @@ async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics:
         await running
 
 
-def catchup_settings(config: Config, sources: tuple[Enode, ...] | None = None) -> CatchupSettings:
-    """How to catch up: from these sources, or the trusted peers."""
-    return CatchupSettings(
-        sources=config.trusted_enodes if sources is None else sources,
-        password_key=key_from_password(config.password),
-        client_id=CLIENT_ID,
-        acceptance=Acceptance(Requirements(config.min_pow, config.interest)),
-        request_pow=config.request_pow,
-    )
-
-
 async def _say_goodbye(server: Server) -> None:
-    """Let every peer's packets be confirmed, say goodbye, and cut who does not leave in time."""
+    """Confirm what every peer has sent, say goodbye, and cut connections that do not close in time."""
     served, listener = list(server.peers), server.listener
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -369,6 +361,6 @@ async def _say_goodbye(server: Server) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: each peer takes one, and 1,024 is a common default."""
+    """Raise the limit of open files as far as the system allows. Each peer takes one, and 1,024 is a common default."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

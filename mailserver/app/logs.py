@@ -1,9 +1,9 @@
 """How our programs log: one line per event on stderr, as text for people or as JSON for programs, times in UTC.
 
-A call says everything in its template: `log.info("store migrated from=%d to=%d", 1, 2)` is the event "store migrated"
-with two fields. Both formats are made of that; `tests/test_log_calls.py` holds every call to the shape. Values may be
-words of strangers: neither format lets them begin a line, name a field or command a terminal. What other libraries
-log is an event as a whole.
+The template of a call says everything: `log.info("store migrated from=%d to=%d", 1, 2)` is the event "store migrated"
+with two fields. Both formats are made from it; `tests/test_log_calls.py` checks that every call has this shape. Values
+may come from strangers: in neither format can they begin a line, name a field or command a terminal. A message of a
+library is one event as a whole.
 """
 
 import contextlib
@@ -22,27 +22,28 @@ from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 MAX_VALUE_CHARS = 4096
-"""Longest value, or message of a library: a path may have so many."""
+"""Longest value, or message of a library. A path may be this long."""
 
 MAX_TRACE_CHARS = 16 * 1024
-"""Longest trace; of a longer one, its middle is left out. A usual one has 2,000."""
+"""Longest trace. The middle of a longer one is left out. Traces usually have 2,000 characters."""
 
 MAX_REPEATS = 60
 REPEATS_WINDOW_S = 60.0
-"""How often a warning or an error is logged in how many seconds. A full disk fails every write: peers who go on sending
-would have it filled with that."""
+"""How often the same warning or error is logged within how many seconds. On a full disk every write fails, and peers go
+on sending: without this limit they would fill the log, too."""
 
 MAX_EVENTS = 256
-"""Most events whose repeats are counted, and templates that are kept as read. Our programs have some 50."""
+"""Maximum number of events whose repeats are counted, and of templates that are cached. Our programs have some 50."""
 
 MAX_RECENT = 50
 MAX_RECENT_CHARS = 500
-"""How many events RecentErrors keeps, and the longest text of one."""
+"""How many events RecentErrors keeps, and the longest text of an event."""
 
 OUR_PACKAGES = ("mailserver", "spark_export")
 
 SHOWN_FIELDS = frozenset({"check", "text", "name"})
-"""What RecentErrors shows of an event besides numbers: our own words. Others hold peers' addresses or their words."""
+"""The fields that RecentErrors shows besides numbers: these hold our own words. Others may hold addresses or words of
+peers."""
 
 _TEMPLATE = re.compile(r"([^=%]+)((?: [a-z][a-z0-9_]*=%(?:\.[0-9])?[a-z])*)")
 _FIELD = re.compile(r" ([a-z][a-z0-9_]*)=(%\S+)")
@@ -70,8 +71,8 @@ class Field(NamedTuple):
 
 @lru_cache(maxsize=MAX_EVENTS)
 def read_template(template: str) -> tuple[str, tuple[Field, ...]] | None:
-    """The event and the fields that a template names; None if it is not of our shape."""
-    # A library may have put others' words into it, and these a second line.
+    """The event and the fields that a template names; None if the template does not have our shape."""
+    # A library may have put words of strangers into its template, even a second line.
     match = _TEMPLATE.fullmatch(template) if template.isprintable() else None
     return match and (match[1], tuple(Field(*pair) for pair in _FIELD.findall(match[2])))
 
@@ -79,10 +80,11 @@ def read_template(template: str) -> tuple[str, tuple[Field, ...]] | None:
 def set_up_logging(
     level: str, form: LogFormat = LogFormat.TEXT, package: str = "mailserver", *, all_repeats: bool = False
 ) -> None:
-    """Log events of a package of ours from `level` on; called again, as from then on.
+    """Log events of a package of ours from `level` up. A later call changes level and format.
 
     Args:
-        all_repeats: log the same warnings and errors without end. For a program that no stranger can make fail.
+        all_repeats: do not limit how often the same warning or error is logged. For a program that no stranger can
+            cause to fail.
     """
     root = logging.getLogger()
     handler = next((handler for handler in root.handlers if isinstance(handler, _LineHandler)), None)
@@ -98,7 +100,7 @@ def set_up_logging(
 
 
 def log_failure(cause: str) -> bool:
-    """Log why the program ends, where the log is JSON. False where it is not: then people are told in words."""
+    """If the log is JSON, log why the program ends. Return False if it is not: then people are told in words."""
     is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
     if is_json:
         log.critical("failed cause=%r", cause)
@@ -108,14 +110,14 @@ def log_failure(cause: str) -> bool:
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, Exception):
         log.critical("internal error, the program ends", exc_info=(kind, error, trace))
-    else:  # the keyboard's interrupt
+    else:  # KeyboardInterrupt
         sys.__excepthook__(kind, error, trace)
 
 
 class TextFormatter(logging.Formatter):
-    """`TIME LEVEL   event words key=value`. A value that is no plain word is quoted, and escaped as in Python.
+    """`TIME LEVEL   event words key=value`. A value that is not a plain word is quoted and escaped as in Python.
 
-    Each further line, of a trace say, has the same time and level and then `| `: no event begins so.
+    Each further line, as of a trace, repeats time and level and then has `| `, with which no event begins.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -128,7 +130,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line: `time`, `level`, `logger`, `event`, the event's fields, and `exception`, if there is one."""
+    """One object per line: `time`, `level`, `logger`, `event`, the event's fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line of ASCII."""
@@ -150,7 +152,7 @@ def _utc(record: logging.LogRecord) -> str:
 
 
 def _read(record: logging.LogRecord) -> tuple[str, list[tuple[Field, object]]] | None:
-    """The event, and its fields with their values; None if the record is not of our shape."""
+    """The event, and its fields with their values; None if the record does not have our shape."""
     read = read_template(record.msg) if isinstance(record.msg, str) else None
     values = record.args or ()
     if read is None or not isinstance(values, tuple) or len(values) != len(read[1]):
@@ -159,7 +161,7 @@ def _read(record: logging.LogRecord) -> tuple[str, list[tuple[Field, object]]] |
 
 
 def _lines(record: logging.LogRecord) -> list[str]:
-    """The record as text; only what other libraries log has more than one line."""
+    """The record as lines of text. Only messages of other libraries have more than one."""
     read = _read(record)
     if read is None:
         lines = [_printable(line) for line in _cut(record.getMessage()).splitlines()] or [""]
@@ -172,7 +174,7 @@ def _lines(record: logging.LogRecord) -> list[str]:
 
 
 def _public(record: logging.LogRecord) -> str:
-    """The record without what others have said."""
+    """The record without words of strangers."""
     read = _read(record)
     if read is None or record.name.partition(".")[0] not in OUR_PACKAGES:
         return f"see the log logger={_shown('%s', record.name)}"
@@ -182,7 +184,7 @@ def _public(record: logging.LogRecord) -> str:
 
 
 def _shown(spec: str, value: object) -> str:
-    """A value in a line of text: a plain word, or quoted."""
+    """A value as text: a plain word, or quoted."""
     if spec[-1] in _NUMBERS:
         return spec % value
     text = _cut(str(value))
@@ -191,7 +193,7 @@ def _shown(spec: str, value: object) -> str:
 
 
 def _typed(spec: str, value: object) -> str | float | bool | None:
-    """A value in JSON: numbers stay numbers, of as many digits as in text."""
+    """A value as JSON. Numbers stay numbers, with as many digits as in text."""
     if spec[-1] in _NUMBERS:
         text = spec % value
         value = int(text) if text.lstrip("-").isdecimal() else float(text)
@@ -217,7 +219,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return f"{text[:half]}\n.. {len(text) - 2 * half} characters left out ..\n{text[-half:]}"
 
 
-class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]  # it takes no argument where it runs
+class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]  # not generic at run time
     """Writes to stderr."""
 
     def __init__(self, repeats: "_Repeats | None") -> None:
@@ -225,7 +227,7 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]  # it takes
         self._repeats = repeats
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless it has been repeated too often; say what was left out."""
+        """Write a record, unless it has been repeated too often; log how many were suppressed."""
         for each in [record] if self._repeats is None else self._repeats.judge(record):
             super().emit(each)
 
@@ -237,26 +239,26 @@ class _Count:
 
 
 class _Repeats:
-    """Counts warnings and errors: of each, MAX_REPEATS pass within REPEATS_WINDOW_S."""
+    """Counts warnings and errors. Of each, MAX_REPEATS may pass within REPEATS_WINDOW_S."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[_Key, _Count] = OrderedDict()
 
     def judge(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """What is to be logged when this comes."""
+        """The records to log when this one arrives: itself, notes about repeats, or nothing."""
         if record.levelno < logging.WARNING:
             return [record]
         said = []
         count = self._counts.get(_key(record))
         if count is None or not 0 <= record.created - count.since < REPEATS_WINDOW_S:
             if count is not None and count.count > MAX_REPEATS:
-                said = [_note(record, "lines were left out of=%r count=%d", count.count - MAX_REPEATS)]
+                said = [_note(record, "repeats were suppressed of=%r count=%d", count.count - MAX_REPEATS)]
             count = self._begin(record)
         count.count += 1
         if count.count <= MAX_REPEATS:
             said.append(record)
         if count.count == MAX_REPEATS:
-            said.append(_note(record, "no more of this for a while of=%r seconds=%d", round(REPEATS_WINDOW_S)))
+            said.append(_note(record, "repeats are suppressed for now of=%r seconds=%d", round(REPEATS_WINDOW_S)))
         return said
 
     def _begin(self, record: logging.LogRecord) -> _Count:
@@ -269,17 +271,17 @@ class _Repeats:
 
 def _key(record: logging.LogRecord) -> _Key:
     """What two records of the same event have in common."""
-    # asyncio says what has happened in the first line, and in which of many tasks in the next.
+    # asyncio says in the first line what has happened, and in the next in which of many tasks.
     return record.name, str(record.msg).partition("\n")[0][:MAX_VALUE_CHARS], _kind(record)
 
 
 def _kind(record: logging.LogRecord) -> str:
-    """The name of what was raised, or nothing."""
+    """The name of the exception, or nothing."""
     return record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
 
 
 def _note(record: logging.LogRecord, template: str, figure: int) -> logging.LogRecord:
-    """A record about a record, at the same time and level."""
+    """A record about another, with its time and level."""
     read = _read(record)
     event = record.getMessage() if read is None else read[0]
     note = logging.LogRecord(__name__, record.levelno, __file__, 0, template, (event, figure), None)
@@ -289,10 +291,11 @@ def _note(record: logging.LogRecord, template: str, figure: int) -> logging.LogR
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """A warning or an error: when it came last (Unix seconds), its level, its text, and how often it came.
+    """A warning or an error: when it last occurred (Unix seconds), its level, its text, and how often it occurred.
 
-    The text is one line, at most MAX_RECENT_CHARS, of the last time. It is shown to whoever reaches the status page: of
-    an event's fields it has numbers and those of SHOWN_FIELDS, of what libraries log only which it was, and no trace.
+    The text is that of the last occurrence, one line of at most MAX_RECENT_CHARS. Everybody who can reach the status
+    page sees it. So it contains only numbers and SHOWN_FIELDS of an event, only the logger's name of a library's
+    message, and no trace.
     """
 
     time: float
@@ -302,7 +305,7 @@ class RecentError:
 
 
 class RecentErrors(logging.Handler):
-    """Keeps the last warnings and errors, MAX_RECENT of them; one that is repeated takes one place."""
+    """Keeps the last MAX_RECENT warnings and errors. One that is repeated takes one place."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -319,7 +322,7 @@ class RecentErrors(logging.Handler):
             self._events.popitem(last=False)
 
     def snapshot(self) -> tuple[RecentError, ...]:
-        """What is kept, the latest first."""
+        """The kept events, the latest first."""
         self.acquire()
         try:
             return tuple(reversed(self._events.values()))
@@ -329,7 +332,7 @@ class RecentErrors(logging.Handler):
 
 @contextlib.contextmanager
 def recent_errors() -> Iterator[RecentErrors]:
-    """Keep warnings and errors as long as the context is entered, those of libraries, too."""
+    """Keep warnings and errors, those of libraries included, as long as the context is entered."""
     recent = RecentErrors()
     logging.getLogger().addHandler(recent)
     try:

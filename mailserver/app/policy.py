@@ -1,8 +1,8 @@
 """Settings -> the limits that the services apply.
 
-Limits of one kind (connections, rates, history requests) that all have their defaults leave out this machine: a
-proxy, a monitor, a second mailserver beside this one. Where the operator has set any of them, all of that kind hold
-for everybody but those who are allowed by name.
+If all limits of one kind (connections, rates, history requests) have their defaults, loopback is exempt from them: a
+proxy, a monitor, a second mailserver on this machine. If the operator has set any of them, all limits of that kind
+apply to everybody, except to peers and addresses that the settings name.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _REQUESTS = ("peer_request_limits", "address_request_limits")
 
 
 class RequestPolicy(NamedTuple):
-    """Limits of history requests, of one peer and of one address."""
+    """Limits on history requests: of one peer, and of one address."""
 
     peer: RequestLimits
     address: RequestLimits
@@ -54,7 +54,7 @@ def admission(config: Config) -> tuple[AdmissionLimits, Allowed]:
 
 
 def rate_limits(config: Config) -> RateLimitSettings:
-    """What a peer may send."""
+    """How much a peer may send."""
     return RateLimitSettings(
         packets=RateLimits(*config.packet_rate_limits),
         bytes=RateLimits(*config.byte_rate_limits),
@@ -64,7 +64,7 @@ def rate_limits(config: Config) -> RateLimitSettings:
 
 
 def pruning(config: Config) -> PruningSettings:
-    """What stays in the store."""
+    """What to keep in the store, and when something may be deleted."""
     limits: list[Retention] = []
     if config.retention_days:
         limits.append(TimeRetention(config.retention_days))
@@ -81,7 +81,7 @@ def pruning(config: Config) -> PruningSettings:
 
 
 def request_limits(config: Config) -> RequestPolicy:
-    """What a peer may ask for."""
+    """How much a peer may ask for."""
     return RequestPolicy(
         RequestLimits(*config.peer_request_limits),
         RequestLimits(*config.address_request_limits),
@@ -90,7 +90,10 @@ def request_limits(config: Config) -> RequestPolicy:
 
 
 def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Where those peers are, if their enode URLs say it by address: who it is shows only after the handshake."""
+    """The addresses of static and trusted peers, where their enode URLs give addresses and not names.
+
+    Whether it is really that peer is known only after the handshake.
+    """
     networks = []
     for enode in (*config.static_enodes, *config.trusted_enodes):
         with contextlib.suppress(ValueError):
@@ -99,7 +102,7 @@ def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...
 
 
 def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
-    """Who is never limited by these settings: also the peers that the operator has us connect to or fetch from."""
+    """Who is exempt from these limits. Static and trusted peers are always among them."""
     networks = config.allowed_networks
     if config.is_default(*names):
         networks += LOOPBACK
@@ -108,7 +111,7 @@ def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
 
 
 def without_ourselves(config: Config, own: NodeId) -> Config:
-    """The settings without our own enode among the peers: one file of settings may serve a whole fleet."""
+    """The settings without our own enode among the peers, so that one settings file can serve a whole fleet."""
     static, trusted = (
         tuple(text for text, enode in zip(texts, enodes, strict=True) if enode.node_id != own)
         for texts, enodes in (

@@ -1,4 +1,4 @@
-"""Catching up once, as `waku-mailserver sync` does it where no daemon has the store open, and what people see of it."""
+"""Catching up once, as `waku-mailserver sync` does if no daemon has the store open, and how it is shown."""
 
 import asyncio
 import json
@@ -10,12 +10,13 @@ from pathlib import Path
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import CatchupSettings, Clock
+from mailserver.catchup.source import CatchupSettings
+from mailserver.live.intake import Clock
 from mailserver.store.interface import Store
 
 ATTEMPTS = 6
-"""So many failures in a row, and a source is given up: after about a minute. Deployed nodes refuse a second connection
-from one address for half of that."""
+"""A source is given up after so many failures in a row, which takes about a minute. Deployed nodes refuse a second
+connection from one address for half a minute."""
 
 SHOW_INTERVAL_S = 0.5
 
@@ -34,18 +35,18 @@ async def run_once(
 ) -> tuple[Progress, ...]:
     """Catch up from the sources of the settings; return how it ended with each.
 
-    Cancelled, it stops within a second, and the next run goes on where it was.
+    If it is cancelled, it stops within a second, and the next run continues.
 
     Args:
-        folder: of the progress file.
-        since: together with `until`, the range of creation times, Unix seconds; at most the present.
+        folder: where the progress file is.
+        since, until: the range of creation times, Unix seconds; at most the present.
         show: called with the progress every SHOW_INTERVAL_S.
     Raises:
-        CatchupError: the progress file is damaged, or cannot be written; or there are too many sources.
+        CatchupError: the progress file is damaged, or cannot be written, or there are too many sources.
         StoreError: the store cannot be read.
     """
     catchup = Catchup(store, folder, replace(settings, give_up_after=ATTEMPTS), clock)
-    await catchup.note_missed()  # for the daemon: to it, what comes now looks as if we had not been away
+    await catchup.note_missed()  # for the daemon, to which our fetched envelopes would hide its downtime
     await catchup.add(since, until)
     running = asyncio.create_task(catchup.run())
     settled = asyncio.create_task(catchup.settled())
@@ -62,7 +63,7 @@ async def run_once(
 
 
 def overview(sources: Sequence[Progress], span_s: int) -> tuple[str, int, int]:
-    """How far it is with all sources together: in words, and as seconds of creation times, done and asked for."""
+    """How far all sources are together: in words, and as seconds of creation times, done and asked for."""
     asked_s = max(span_s, 1) * max(len(sources), 1)
     done_s = asked_s - sum(source.left_s for source in sources)
     fetched, stored = (sum(getattr(source, name) for source in sources) for name in ("fetched", "stored"))
@@ -71,14 +72,14 @@ def overview(sources: Sequence[Progress], span_s: int) -> tuple[str, int, int]:
 
 
 def report(sources: Sequence[Progress], *, as_json: bool) -> str:
-    """How it ended: a line for each source, or one array of JSON."""
+    """How it ended: a line for each source, or one JSON array."""
     if as_json:
         return json.dumps([source.as_json() for source in sources])
     return "\n".join(_ended(source) for source in sources)
 
 
 def is_complete(sources: Sequence[Progress]) -> bool:
-    """Whether every source has given all that it was asked for."""
+    """Whether every source has given everything that it was asked for."""
     return all(source.state is State.DONE for source in sources)
 
 

@@ -1,7 +1,7 @@
-"""What this store misses and what each source still owes us, in a file that survives a kill at any moment.
+"""What this store misses, and what each source still owes us, in a file that survives a kill at any moment.
 
-The file, `sync.json` in the data folder, is written as a whole and only ever lags behind: a range leaves it after its
-envelopes are on disk. What it lists once too often is asked for again, and found to be there.
+The file is `sync.json` in the data directory. It is written as a whole, and it may only lag behind: a range leaves it
+after its envelopes are on disk. What it still lists by mistake is asked for again, and found in the store.
 """
 
 import asyncio
@@ -21,20 +21,21 @@ from mailserver.waku.envelope import MAX_U32
 PROGRESS_FILE = "sync.json"
 
 MAX_ACCOUNTS = 64
-"""Most sources that are remembered, also those that are not asked any more. Beyond, the longest unused is forgotten."""
+"""Most sources that are remembered, those that are no longer asked included. Beyond it, the least recently used one is
+forgotten."""
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""More than MAX_ACCOUNTS with all their ranges take."""
+"""More than MAX_ACCOUNTS accounts with all their ranges take."""
 
 _VERSION = 1
 
 
 class CatchupError(MailserverError):
-    """The progress file cannot be read or written. `str()` is one line for the operator, and names it."""
+    """The progress file cannot be read or written. `str()` is one line for the operator, and names the file."""
 
 
 class Account:
-    """What one source owes us. `asked` is everything asked for since it last owed nothing, without cursors."""
+    """What one source owes us. `asked`: all that was asked for since it last owed nothing, without cursors."""
 
     def __init__(self, asked: list[Range] | None = None, pending: list[Range] | None = None) -> None:
         self.asked = merge(asked or [])[:MAX_RANGES]
@@ -43,16 +44,16 @@ class Account:
 
     @property
     def pending(self) -> list[Range]:
-        """What is still to be asked for, what is being asked for first."""
+        """What is still to be asked for; the window under way comes first."""
         return ([] if self._current is None else [self._current]) + self._waiting
 
     def add(self, wanted: Range) -> None:
-        """Owe a range, too; what of it has already been asked for is not owed anew."""
+        """Owe this range, too, except for the parts that have been asked for already."""
         self._waiting = unite([*self._waiting, *not_yet_asked(wanted, self.asked)])
         self.asked = merge([*self.asked, wanted])[:MAX_RANGES]
 
     def window(self) -> Range | None:
-        """What to ask for now: the window that was begun, else the newest; None if nothing is owed."""
+        """What to ask for now: the window under way, else the newest; None if nothing is owed."""
         if self._current is None and self._waiting:
             self._current, rest = cut_window(self._waiting.pop(0))
             if rest is not None:
@@ -60,12 +61,12 @@ class Account:
         return self._current
 
     def advance(self, cursor: Cursor | None) -> None:
-        """The current window has been asked for up to this cursor; None: begin it again."""
+        """The window under way has been fetched up to this cursor; None: begin it again."""
         assert self._current is not None
         self._current = Range(self._current.lower, self._current.upper, cursor)
 
     def postpone(self) -> None:
-        """Ask for the current window last, and then from its beginning."""
+        """Ask for the window under way last, and from its beginning."""
         assert self._current is not None
         self._waiting.append(Range(self._current.lower, self._current.upper))
         self._current = None
@@ -73,17 +74,17 @@ class Account:
             self._waiting = unite(self._waiting)
 
     def finish(self) -> None:
-        """The current window is paid."""
+        """The window under way is finished."""
         self._current = None
         if not self._waiting:
-            self.asked = []  # whoever asks for the same again means it
+            self.asked = []  # if the same is asked for again, it is meant
 
 
 class Ledger:
     """The accounts of all sources, and their file. Made by `open_ledger`.
 
-    `missed`: the creation times at which this store received nothing, and of which no source has given all yet,
-    whoever is asked now. At most MAX_RANGES, without cursors.
+    `missed`: the creation times for which this store may lack envelopes, until one source has given all of them,
+    whichever it is. At most MAX_RANGES, without cursors.
     """
 
     def __init__(self, path: Path, accounts: dict[NodeId, Account], missed: list[Range]) -> None:
@@ -94,33 +95,33 @@ class Ledger:
         self._changed = False
 
     def account(self, source: NodeId) -> Account:
-        """The account of a source; a new one, that owes nothing, if there is none."""
+        """The account of a source; a new one that owes nothing, if there is none."""
         account = self._accounts.pop(source, None) or Account()
-        self._accounts[source] = account  # the last one now
+        self._accounts[source] = account  # it is the most recently used one now
         if len(self._accounts) > MAX_ACCOUNTS:
             del self._accounts[next(iter(self._accounts))]
         return account
 
     def forget(self, source: NodeId) -> None:
-        """Drop the account of a source that owes nothing and is not asked any more."""
+        """Drop the account of a source that owes nothing and is no longer asked."""
         self._accounts.pop(source, None)
 
     def note_missed(self, missed: Range) -> None:
-        """These creation times are missed, too."""
+        """Note that these creation times are missed, too."""
         self.missed = unite([*self.missed, missed])
         self.note_change()
 
     def note_change(self) -> None:
-        """Something has changed: the next `save` writes."""
+        """Note that something has changed: the next `save` writes the file."""
         self._changed = True
 
     async def save(self) -> None:
-        """Write what is owed now, if that has changed. A write that has begun is finished, also when cancelled.
+        """Write what is owed now, if it has changed. A write that has begun is finished, even if this is cancelled.
 
         Raises:
-            CatchupError: it cannot be written; what was there is still there.
+            CatchupError: it cannot be written. The file is as it was.
         """
-        async with self._turn:  # two writers at once would share a temporary file
+        async with self._turn:  # two writers at once would use the same temporary file
             if not self._changed:
                 return
             self._changed = False
@@ -146,7 +147,7 @@ class Ledger:
 
 
 def open_ledger(folder: Path) -> Ledger:
-    """Read the progress file in a folder; without one nothing is owed.
+    """Read the progress file in a folder. If there is none, nothing is owed.
 
     Raises:
         CatchupError: it cannot be read, is damaged, or is of a later version.

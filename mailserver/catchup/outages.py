@@ -1,8 +1,9 @@
-"""When trusted mailservers were out of reach while we ran: what was created meanwhile is asked for.
+"""When trusted mailservers were out of reach while we ran. What was created in that time must be asked for.
 
-A mailserver that is connected relays to us whatever it takes. What it takes while it is not, or while the line stands
-still, has expired when it is back, and nobody would send it: it must be fetched. Pure bookkeeping, without the network:
-somebody looks at the connections every second. Times of the wall are Unix seconds, those of the loop monotonic.
+A mailserver that is connected relays to us whatever it takes. What it takes while it is not connected, or while the
+connection is stalled, has expired by the time it is back, and nobody would send it: it must be fetched. This is pure
+bookkeeping, without the network: the caller looks at the connections every second. Times named `wall` are Unix seconds,
+those named `now` are monotonic.
 """
 
 import math
@@ -13,24 +14,24 @@ from mailserver.catchup.ranges import LATE_S
 from mailserver.codec.keys import NodeId
 
 BACK_INTERVAL_S = 60.0
-"""How often at most one is asked that comes back, or sends what has expired: its line may go on and off for hours."""
+"""A mailserver that comes back, or sends expired envelopes, is asked at most this often: its line may flap."""
 
 AWAY_INTERVAL_S = 300.0
-"""How often one is asked that stays away: it may answer requests all the same. Less than LATE_S: what a kill makes us
-forget of an outage, the next start asks for."""
+"""How often a mailserver that stays away is asked: it may still answer requests. This is less than LATE_S: if a kill
+makes us forget an outage, the next start asks for it."""
 
 STILL_S = 20.0
-"""A line by which nothing has come for so long stood still: either side pings every 15 s. Of what it was to carry, some
-may have expired before it was sent."""
+"""A connection that brings nothing for so long is stalled: each side pings every 15 s. Some of what was to be sent over
+it may have expired first."""
 
 AT_ONCE_S = 10.0
-"""A peer that is first connected within this time of the start is not asked. What was created since has not expired, as
-deployed clients send with a ttl of 10 s or more: the peer relays it by that connection."""
+"""A peer that connects for the first time within this time after the start is not asked. What was created since the
+start has not expired, as deployed clients send with a ttl of 10 s or more: the peer relays it over that connection."""
 
 
 class Contact(NamedTuple):
-    """A live connection. `number`: none is used twice; `silent_s`: since when nothing has come by it; `late`: how many
-    envelopes have come by it that had expired."""
+    """A live connection. `number`: no two have the same; `silent_s`: for how long nothing has come over it; `late`: how
+    many expired envelopes have come over it."""
 
     number: int
     silent_s: float
@@ -38,21 +39,21 @@ class Contact(NamedTuple):
 
 
 class Contacts(NamedTuple):
-    """All live connections. `sources`: those to mailservers that may be asked; `silent_s`: since when nothing has come
-    by any connection, None if there is none."""
+    """All live connections. `sources`: those to mailservers that may be asked; `silent_s`: for how long nothing has
+    come over any connection, None if there is none."""
 
     sources: Mapping[NodeId, Contact]
     silent_s: float | None
 
 
 class Outage:
-    """What we may have missed of one mailserver."""
+    """What we may have missed from one mailserver."""
 
     def __init__(self, wall: float, now: float, *, asks_while_away: bool = True) -> None:
-        """Begin to look, now. What it received before is asked for at the start, by `Catchup.add_missed`.
+        """Begin to look now. What it took earlier is asked for at the start, by `Catchup.add_missed`.
 
         Args:
-            asks_while_away: whether it is asked also while it is out of reach.
+            asks_while_away: whether it is asked even while it is out of reach.
         """
         self._asks_while_away = asks_while_away
         self._began = now
@@ -64,7 +65,7 @@ class Outage:
         self._asked_at = -BACK_INTERVAL_S
 
     def look(self, contact: Contact | None, wall: float, now: float) -> int | None:
-        """Take its connection, None if there is none; return since when it is to be asked, if it is time for that."""
+        """Look at its connection, None if there is none. If it is time to ask it, return from when on."""
         if contact is not None:
             self._look_at(contact, wall, now)
         elif self._number is not None:
@@ -99,15 +100,15 @@ class Outage:
 
 
 class Outages:
-    """The same for all sources, and for the time in which nobody at all was connected: then all are asked."""
+    """The outages of all sources. If no peer at all was connected, all sources are asked for that time."""
 
     def __init__(self, wall: float, now: float) -> None:
-        """Begin to look, now."""
+        """Begin to look now."""
         self._everybody = Outage(wall, now, asks_while_away=False)
         self._sources: dict[NodeId, Outage] = {}
 
     def look(self, contacts: Contacts, sources: Iterable[NodeId], wall: float, now: float) -> dict[NodeId, int]:
-        """Take all connections; return which of the sources are to be asked, and since when."""
+        """Look at all connections; return which sources to ask, and from when on."""
         anybody = None if contacts.silent_s is None else Contact(0, contacts.silent_s, 0)
         since_all = self._everybody.look(anybody, wall, now)
         due: dict[NodeId, int] = {}

@@ -1,43 +1,42 @@
 """What may be in the pages of a source, and how far they may lead: pure bookkeeping, without the network.
 
-A source is a mailserver that the operator trusts, and still nothing that it sends is taken unseen. Each envelope is
-judged as it would have been when it was created. The pages of a window must lead somewhere: whatever a source sends,
-asking it comes to an end, and takes memory for two pages.
+The operator trusts a source, but everything that it sends is checked. Each envelope is judged as it would have been
+when it was created. The pages of a window must lead somewhere: whatever a source sends, asking it comes to an end, and
+takes the memory of two pages.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
 from mailserver.catchup.ranges import OVERLAP_S, Range
 from mailserver.errors import MailserverError
-from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor, MailRequest, RequestId
+from mailserver.mail.request import MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
+from mailserver.store.interface import NewEnvelope, Place
 from mailserver.waku.acceptance import MAX_AHEAD_S, Acceptance, Requirements, Verdict
 from mailserver.waku.bloom import Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash
 
 PAGE_ENVELOPES = 1000
-"""How many envelopes to ask for at once, as deployed clients do."""
+"""How many envelopes to ask for per page: as many as deployed clients do."""
 
 MIN_PAGE_ENVELOPES = 7
-"""The fewest to ask for: as many of the longest as fit into MAX_PAGE_BYTES."""
+"""The fewest to ask for: so many of the longest envelopes fit into MAX_PAGE_BYTES."""
 
 MAX_PAGE_ENVELOPES = 4000
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""Most envelopes, and their bytes, in one page. A page has to be held: there is no way to have the source wait."""
+"""Most envelopes in one page, and most bytes. A page must be held in memory: a source cannot be told to wait."""
 
 MAX_WINDOW_PAGES = 20_000
-"""Most pages of one window: 20 million envelopes a day, 230 a second."""
+"""Most pages of one window: 20 million envelopes per day, 230 per second."""
 
 MAX_IDLE_PAGES = 10
-"""How many pages of one window may lead nowhere although more is said to follow. An honest page does so where all
-that it found was deleted before it was read, and its cursor is not one that we understand."""
+"""How many pages of one window may lead nowhere, though their cursors say that more follows. A page of an honest source
+leads nowhere if everything that it found was deleted before it was read, and we do not understand its cursor."""
 
 _PAGE_DIVISOR = 8
-
-Place = tuple[int, EnvelopeHash]
-"""Where an envelope stands in the order of answers: (created, hash)."""
 
 
 class Wrong(Enum):
@@ -51,7 +50,7 @@ class Wrong(Enum):
 
 
 UNASKED = frozenset({Wrong.OUT_OF_RANGE, Wrong.UNWANTED_TOPIC})
-"""What a request leaves out by its own words. Another clock or other settings of the source may explain the rest."""
+"""What the request itself excludes. The other kinds may come from a source with another clock or other settings."""
 
 _WRONG = {
     Verdict.OVERSIZE: Wrong.OVERSIZE,
@@ -61,7 +60,7 @@ _WRONG = {
 
 
 class Lie(Enum):
-    """Why a source is not asked any more for a while."""
+    """Why a source is left alone for a while."""
 
     WRONG_ENVELOPES = "it gives too many wrong envelopes"
     STANDSTILL = "its pages lead nowhere"
@@ -81,13 +80,13 @@ class SourceLies(MailserverError):
 
 
 class PageTooLong(MailserverError):
-    """A page was not over after MAX_PAGE_ENVELOPES, MAX_PAGE_BYTES, or the time that it may take."""
+    """A page did not end within MAX_PAGE_ENVELOPES, MAX_PAGE_BYTES, or the time that it may take."""
 
 
 class Judge:
     """Decides which envelopes of a page are right.
 
-    `requirements`: those of the archive when the page was asked for; `asked`: the topics that it was asked for.
+    `requirements`: those of the intake when the page was asked for; `asked`: the topics that the source was asked for.
     """
 
     def __init__(self, requirements: Requirements) -> None:
@@ -96,23 +95,23 @@ class Judge:
         self._acceptance = Acceptance(replace(requirements, interest=self.asked))
 
     def wrong(self, envelope: Envelope, asked: Range, now: float) -> Wrong | None:
-        """What is wrong with an envelope, None if nothing is. It may have expired: history has.
+        """What is wrong with an envelope; None if nothing is. That it has expired is right: it is history.
 
         Args:
             asked: the range that the source was asked for.
             now: Unix seconds.
         """
         created = envelope.created
-        if not asked.lower <= created <= asked.upper:  # then it is not below zero, either
+        if not asked.lower <= created <= asked.upper:  # a creation time below 0 is out of range, too
             return Wrong.OUT_OF_RANGE
         if created - int(now) > MAX_AHEAD_S:
             return Wrong.FROM_THE_FUTURE
-        verdict = self._acceptance.judge(envelope, created)  # as at its creation: neither expired nor early
+        verdict = self._acceptance.judge(envelope, created)  # as at its creation, when it was neither expired nor early
         return None if verdict is Verdict.ACCEPTED else _WRONG[verdict]
 
 
 def asked_interest(interest: Interest) -> Interest:
-    """What to ask a source for: the interest, or of more topics than a request may name the bloom filter."""
+    """What to ask a source for: the interest, or its bloom filter if it has more topics than a request may name."""
     if interest.topics is None or len(interest.topics) <= MAX_REQUEST_TOPICS:
         return interest
     return Interest(bloom=bloom_of(interest.topics))
@@ -126,8 +125,43 @@ class Page(NamedTuple):
     judge: Judge
 
 
-class Basket:
-    """Collects the envelopes of one page as its packets arrive; drops all of them when they are too many."""
+class JudgedPage:
+    """The envelopes of a page, sorted.
+
+    `places`: where each stands, wrong ones included. `right`: what is to be stored, by hash: a page may repeat itself.
+    `wrong`: how many are wrong, by kind.
+    """
+
+    def __init__(self, judge: Judge, asked: Range, now: float) -> None:
+        """Begin with none.
+
+        Args:
+            asked: the range that the source was asked for.
+            now: Unix seconds.
+        """
+        self.places: list[Place] = []
+        self.right: dict[EnvelopeHash, NewEnvelope] = {}
+        self.wrong: Counter[Wrong] = Counter()
+        self._judge = judge
+        self._asked = asked
+        self._now = now
+
+    def add(self, envelopes: Iterable[Envelope]) -> None:
+        """Judge some of them: 256 take 2 ms."""
+        wanted = self._judge.requirements.interest
+        for envelope in envelopes:
+            envelope_hash = envelope.hash()
+            self.places.append((envelope.created, envelope_hash))
+            wrong = self._judge.wrong(envelope, self._asked, self._now)
+            if wrong is not None:
+                self.wrong[wrong] += 1
+            elif wanted.wants(envelope.topic):
+                row = NewEnvelope(int(self._now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
+                self.right[envelope_hash] = row
+
+
+class PageBuffer:
+    """Collects the envelopes of one page as its packets arrive. If there are too many, it drops all of them."""
 
     def __init__(self, on_full: Callable[[], None]) -> None:
         self._on_full = on_full
@@ -137,11 +171,11 @@ class Basket:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come."""
+        """Whether nothing has come yet."""
         return self._bytes == 0
 
     def __call__(self, envelopes: Sequence[Envelope]) -> None:
-        """Take a packet's envelopes. `on_full` is called once, when there is no more room."""
+        """Take the envelopes of a packet. `on_full` is called once, when there is no more room."""
         if self.is_full:
             return
         self._bytes += sum(len(envelope.raw) for envelope in envelopes)
@@ -153,18 +187,18 @@ class Basket:
         self._on_full()
 
 
-class Passage:
-    """The way through one window, page by page, over any number of connections. It takes a few numbers of memory.
+class Walk:
+    """The way through one window, page by page, over any number of connections. It takes the memory of a few numbers.
 
-    Pages must lead on: one with a cursor has an envelope older, or newer, than all before it in this window. That
-    finds repeated pages and cursors that go in circles, in whichever order the source answers, and needs no cursor
-    to be understood. An empty page leads on by its cursor, if that is a place in the window below all cursors before:
-    a mailserver may end a page early where it looks for long and finds nothing. What is made for the purpose, envelopes
-    or cursors, cannot be found so: it ends with MAX_WINDOW_PAGES.
+    Pages must lead on: a page with a cursor must have an envelope that is older, or newer, than all before it in this
+    window. This finds repeated pages and cursors that go in circles, whatever the order in which the source answers,
+    and no cursor needs to be understood. An empty page leads on by its cursor, if that is a place in the window below
+    all cursors before it: a mailserver may end a page early when it has searched for long and found nothing. Envelopes
+    or cursors that are made up to deceive us cannot be found like this; MAX_WINDOW_PAGES ends them.
     """
 
     def __init__(self, window: Range) -> None:
-        # Overlapping the window above: some servers leave the upper bound itself out.
+        # It overlaps the window above: some servers leave out the upper bound itself.
         self.asked = Range(window.lower, window.upper + OVERLAP_S)
         self._limit = PAGE_ENVELOPES
         self._pages = 0
@@ -180,22 +214,21 @@ class Passage:
         return None if self._lowest is None else self._lowest[0]
 
     def request(self, cursor: Cursor | None, interest: Interest) -> MailRequest:
-        """What to ask for the page behind `cursor`."""
-        unused = RequestId(bytes(32))  # the client makes it
-        return MailRequest(unused, self.asked.lower, self.asked.upper, interest, self._limit, cursor)
+        """The request for the page behind `cursor`."""
+        return MailRequest(UNSEALED_ID, self.asked.lower, self.asked.upper, interest, self._limit, cursor)
 
     def shrink(self) -> None:
-        """Ask for fewer envelopes a page from now on: one was too long. Honest ones may be, of long envelopes.
+        """Ask for fewer envelopes per page from now on, as one was too long. Pages of long envelopes may honestly be.
 
         Raises:
-            SourceLies: fewer cannot be asked for.
+            SourceLies: it is MIN_PAGE_ENVELOPES already.
         """
         if self._limit == MIN_PAGE_ENVELOPES:
             raise SourceLies(Lie.ENDLESS_PAGE)
         self._limit = max(self._limit // _PAGE_DIVISOR, MIN_PAGE_ENVELOPES)
 
     def note(self, places: Sequence[Place], cursor: Cursor) -> None:
-        """A page with this cursor had envelopes at these places.
+        """Note that a page had envelopes at these places, and this cursor.
 
         Raises:
             SourceLies: the pages lead nowhere, or do not end.

@@ -28,8 +28,8 @@ class Progress:
 
     `ranges` and `left_s`: how many ranges of creation times are to be asked for, and how many seconds they span.
     `fetched`: envelopes that came; `stored`: those that were missing here; `wrong`: those that were dropped.
-    `seconds`: how long the source was connected, or dialled. `problem`: what went wrong last, if it is not over;
-    `failures`: how often in a row; `is_hopeless`: to ask again soon is of no use, it would fail in the same way.
+    `seconds`: how long the source was connected or being dialled. `problem`: what went wrong last, if it still is;
+    `failures`: how often in a row. `is_hopeless`: asking again soon would fail in the same way.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Progress:
     is_hopeless: bool = False
 
     def since(self, before: "Progress") -> "Progress":
-        """The same, but counted from then on."""
+        """The same, counted from an earlier moment on."""
         wrong = Counter(self.wrong) - Counter(before.wrong)
         return replace(
             self,
@@ -58,7 +58,7 @@ class Progress:
         )
 
     def log_state(self) -> None:
-        """Say how far it is."""
+        """Log how far it is."""
         log.info(
             "catching up source=%s left_s=%d pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
             self.source,
@@ -71,7 +71,7 @@ class Progress:
         )
 
     def log_end(self) -> None:
-        """Say that the source has given all."""
+        """Log that the source has given everything."""
         log.info(
             "caught up source=%s pages=%d fetched=%d stored=%d wrong=%d seconds=%.1f",
             self.source,
@@ -83,7 +83,7 @@ class Progress:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The same as an object of JSON."""
+        """The same as a JSON object."""
         return asdict(self) | {
             "state": self.state.value,
             "wrong": {wrong.name.lower(): count for wrong, count in self.wrong.items()},
@@ -94,7 +94,7 @@ class Progress:
         """Read what `as_json` made.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError: it was not made by `as_json`.
         """
         wrong = {Wrong[name.upper()]: count for name, count in fields["wrong"].items()}
         return cls(**{**fields, "state": State(fields["state"]), "wrong": wrong})

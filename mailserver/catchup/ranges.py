@@ -1,6 +1,6 @@
-"""Ranges of creation times that are still to be asked for, newest first, and which ranges to ask for at all.
+"""Ranges of creation times: which to ask for, and which of them are still to be asked for, newest first.
 
-All times are Unix seconds, all bounds inclusive. Nothing here knows the source: what is asked of each is its own list.
+All times are Unix seconds, all bounds inclusive. Nothing here knows the source: each has a list of its own.
 """
 
 from collections.abc import Iterable
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from mailserver.mail.request import Cursor
 
 WINDOW_S = 86_400
-"""How many seconds of creation times are asked for at once. The deployed Go server refuses bounds that are more than
-24 h apart; with OVERLAP_S they are exactly that."""
+"""How many seconds of creation times one request asks for. The deployed Go server refuses bounds that are more than
+24 h apart; with OVERLAP_S they are exactly that far apart."""
 
 OVERLAP_S = 1
-"""By how much a request reaches beyond its window: some servers leave the upper bound itself out."""
+"""How far a request reaches beyond its window: some servers leave out the upper bound itself."""
 
 LATE_S = 600
-"""How long after its creation an envelope may still be on its way: deployed clients send with a ttl of 10 to 50 s,
-and clocks differ. What was created so long before a moment has arrived by then."""
+"""How long after its creation an envelope may still be on its way: deployed clients send with a ttl of 10 to 50 s, and
+clocks differ. What was created earlier than this has arrived by now."""
 
 MAX_RANGES = 32
-"""Most ranges that one source may owe us. There are more only if ever new stretches are asked for while it is down."""
+"""Most ranges that one source may owe us. More would come up only if new ranges were added again and again while the
+source is down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Envelopes created from `lower` to `upper`; with a cursor, only what the source has behind it."""
+    """Envelopes created from `lower` to `upper`; with a cursor, only those that the source has behind it."""
 
     lower: int
     upper: int
@@ -37,7 +38,7 @@ class Range:
         return self.upper - self.lower + 1
 
     def covers(self, other: "Range") -> bool:
-        """Whether whoever asks for all of this one need not ask for the other one, too."""
+        """Whether asking for all of this one includes the other one."""
         return self.cursor is None and self.lower <= other.lower and other.upper <= self.upper
 
 
@@ -55,8 +56,8 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 def unite(ranges: Iterable[Range]) -> list[Range]:
     """Put together what is to be asked for, newest first.
 
-    A range with a cursor stays as it is, unless another covers it. Of more than MAX_RANGES one is made that spans
-    them all: to ask for something twice is harmless.
+    A range with a cursor stays as it is, unless another one covers it. More than MAX_RANGES become a single one that
+    spans them all: asking for something twice is harmless.
     """
     ranges = list(ranges)
     whole = merge(part for part in ranges if part.cursor is None)
@@ -68,7 +69,7 @@ def unite(ranges: Iterable[Range]) -> list[Range]:
 
 
 def cut_window(newest: Range) -> tuple[Range, Range | None]:
-    """Cut the newest window, that one request may span, off a range; return it and the rest."""
+    """Cut the newest window, as much as one request may span, off a range; return it and the rest."""
     lower = newest.upper - WINDOW_S + 1
     if newest.cursor is not None or newest.lower >= lower:  # one with a cursor is a window already
         return newest, None
@@ -76,9 +77,10 @@ def cut_window(newest: Range) -> tuple[Range, Range | None]:
 
 
 def not_yet_asked(wanted: Range, asked: Iterable[Range]) -> list[Range]:
-    """What of a range has not been asked for; the last LATE_S of each range that was count as not asked.
+    """The parts of a range that have not been asked for.
 
-    Those ended at the present of their time, when not all of the newest envelopes had come.
+    The last LATE_S of each range in `asked` count as not asked for: it ended at the present of its time, when not all
+    of the newest envelopes had arrived at the source.
     """
     parts = [wanted]
     for done in asked:
@@ -101,7 +103,7 @@ def missed_range(last_received: int | None, now: int, silent_s: int) -> Range:
     Args:
         last_received: when the store took its last envelope, by our clock; None for an empty store.
         now: Unix seconds.
-        silent_s: for how long from now on not everybody sends us what is new yet.
+        silent_s: how long it takes from now on until all peers send us what is new.
     """
     since = 0 if last_received is None else max(last_received - LATE_S, 0)
     return Range(min(since, now), now + silent_s)

@@ -1,10 +1,10 @@
-"""How long a source that fails is borne with: when it is asked again, and when that is of no use."""
+"""When to ask a source again after it failed, and when there is no point in asking."""
 
 import random
 
 MIN_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
-"""Least and longest wait before a source that failed is asked again: doubled with each failure, and by chance."""
+"""Shortest and longest wait before a failed source is asked again. It doubles with each failure, and is jittered."""
 
 _MAX_DOUBLINGS = 16  # of a float; far beyond MAX_BACKOFF_S
 
@@ -12,16 +12,20 @@ _MAX_DOUBLINGS = 16  # of a float; far beyond MAX_BACKOFF_S
 class RetryPolicy:
     """Counts what went wrong with one source.
 
-    `failures`: how often in a row. `is_hopeless`: the last two answers of a kind that leaves no hope were the same,
-    and nothing has come between.
+    `failures`: how often in a row. `is_hopeless`: the source has given the same final answer twice, and nothing came in
+    between. A final answer is one that it will hardly change.
     """
 
     def __init__(self, give_up_after: int) -> None:
-        """Take how many failures in a row are borne, and that nothing hopeless is; 0: everything is, for ever."""
+        """Begin without failures.
+
+        Args:
+            give_up_after: so many failures in a row end it, or one hopeless case; 0: nothing ever does.
+        """
         self.failures = 0
         self.is_hopeless = False
         self._give_up_after = give_up_after
-        self._postponed = 0  # windows since the last one that came to its end
+        self._postponed = 0  # windows, since the last one that was finished
         self._final_answer = ""
 
     @property
@@ -31,20 +35,20 @@ class RetryPolicy:
 
     def on_page(self) -> None:
         """A page has come."""
-        self.failures = self._postponed  # to fetch the same pages again and again is no success
+        self.failures = self._postponed  # fetching the same pages again and again is no success
         self.is_hopeless = False
         self._final_answer = ""
 
-    def on_window_paid(self) -> None:
-        """A window has come to its end."""
+    def on_window_done(self) -> None:
+        """A window is finished."""
         self.failures = self._postponed = 0
 
     def on_window_postponed(self) -> None:
-        """Another window is asked for first."""
+        """The current window was postponed: another one is asked for first."""
         self._postponed += 1
 
     def on_failure(self, problem: str, *, is_final: bool) -> None:
-        """Something went wrong; `is_final`: the source will hardly say anything else the next time."""
+        """Something went wrong. `is_final`: the source will hardly answer otherwise the next time."""
         self.failures += 1
         self.is_hopeless = is_final and problem == self._final_answer
         if is_final:

@@ -1,4 +1,4 @@
-"""One source: asks it for what it owes, page by page, stores what is missing here, and bears with its absence."""
+"""One source: asks it for what it owes, page by page, stores what is missing here, and tries again when it fails."""
 
 import asyncio
 import contextlib
@@ -9,53 +9,51 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.page_rules import Basket, Judge, Lie, Page, PageTooLong, Passage, SourceLies, Wrong
+from mailserver.catchup.page_rules import Judge, JudgedPage, Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk, Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.retry import RetryPolicy, backoff_s
-from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, TooMuchWork, connect
+from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
+from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
+from mailserver.live.intake import Clock
 from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
-from mailserver.store.interface import NewEnvelope, Store
+from mailserver.store.interface import Store
 from mailserver.units import number_text
 from mailserver.waku.acceptance import Acceptance
-from mailserver.waku.envelope import EnvelopeHash
 
 log = logging.getLogger(__name__)
 
 PAGE_TIMEOUT_S = 120.0
-"""Longest time for one page: MAX_PAGE_BYTES at half a megabit a second. Silence is noticed sooner, by the client."""
+"""Longest time for one page: MAX_PAGE_BYTES at half a megabit per second. The client notices silence sooner."""
 
 MAX_COME_BACK_S = 3600.0
-"""How long a source may ask us to stay away; what it says beyond is not believed."""
+"""The longest time for which a source may send us away. If it asks for more, we come back after this."""
 
 SET_ASIDE_S = 3600.0
-"""How long a source that lied is left alone."""
+"""How long a source is left alone after it lied."""
 
 MAX_WRONG = 100
-"""How many wrong envelopes a source may give before it counts as lying: another clock or setting explains some."""
+"""How many wrong envelopes a source may give before we say that it lies: another clock or setting explains some."""
 
 MAX_REFUSALS = 3
-"""So often in a row a source may refuse to answer for a window; then that is begun again, after all others."""
+"""How often in a row a source may refuse to answer for a window. Then the window is begun again, after all others."""
 
 MAX_REQUEST_POW = 1.0
-"""Most proof of work that is done for a request because a source announces that it asks for it, 50 ms of it; deployed
-mailservers ask for 0.002. The operator may have more done."""
+"""The highest proof of work that we do for a request because a source announces that it wants it. It takes 50 ms;
+deployed mailservers want 0.002. The operator may allow more."""
 
 MAX_PROBLEM_CHARS = 200
-"""How much of what a source says goes into the log."""
+"""How much of the text of a source goes into the log."""
 
 _JUDGED_TOGETHER = 256  # takes 2 ms
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
-_RATE_LIMIT = "rate limit exceeded"  # the deployed server's word, without a time
-
-Clock = Callable[[], float]
-"""Returns the present in Unix seconds."""
+_RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
 
 
 class RequestTooDear(MailserverError):
-    """A source asks for more than MAX_REQUEST_POW."""
+    """A source wants more proof of work for a request than we do."""
 
     def __init__(self, pow_requirement: float) -> None:
         super().__init__(pow_requirement)
@@ -67,13 +65,12 @@ class RequestTooDear(MailserverError):
 
 @dataclass(frozen=True, slots=True)
 class CatchupSettings:
-    """Whom to ask, for what, and what to take.
+    """Which mailservers to ask, and what to take from them.
 
-    `password_key` seals the requests. `acceptance` is that of the archive: what it would not take live is not taken
-    from history; when its requirements change, each source is asked for its next page by the new ones.
-    `request_pow`: least proof of work of a request; more where the source announces that it asks for more.
-    `give_up_after`: so many failures in a row, or one lie, or the same final answer twice, and a source is not asked
-    again; 0: never give up.
+    `password_key` seals the requests. `acceptance` is that of the intake: what it would refuse live is refused from
+    history, too. When its requirements change, they hold from the next page of each source on. `request_pow`: the least
+    proof of work of a request; a source that announces more gets more. `give_up_after`: a source is given up after so
+    many failures in a row, after one lie, or when it gives the same final answer twice; 0: never.
     """
 
     sources: tuple[Enode, ...]
@@ -85,7 +82,7 @@ class CatchupSettings:
 
 
 class Source:
-    """Asks one source, for as long as `run` runs."""
+    """Asks one source while `run` runs."""
 
     def __init__(
         self,
@@ -96,7 +93,7 @@ class Source:
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
-        """Take what to work with.
+        """Begin with nothing asked.
 
         Args:
             on_change: called whenever the account has changed.
@@ -107,17 +104,17 @@ class Source:
         self._settings = settings
         self._clock = clock
         self._on_change = on_change
-        self._key = random_key()  # one for all visits: a source that counts requests knows us again
+        self._key = random_key()  # the same for all visits: sources count our requests by it
         self._judge = Judge(settings.acceptance.requirements)
-        self._passage: Passage | None = None
-        self._roused = asyncio.Event()
+        self._walk: Walk | None = None
+        self._woken = asyncio.Event()
         self._settled = asyncio.Event()
         self._state = State.WAITING
         self._problem = ""
         self._retry = RetryPolicy(settings.give_up_after)
         self._is_sent_away = False
         self.is_dismissed = False
-        self._leash: asyncio.Timeout | None = None  # of the visit
+        self._visit_timeout: asyncio.Timeout | None = None  # ends the visit under way
         self._has_answered = False
         self._lies = 0
         self._pages = self._fetched = self._stored = 0
@@ -128,35 +125,35 @@ class Source:
     def __str__(self) -> str:
         return f"{self.enode.node_id.hex()[:8]}@{self.enode.host}:{self.enode.port}"
 
-    def rouse(self) -> None:
-        """There is something to ask for: it is tried now, unless the source has asked us to come back later."""
+    def wake(self) -> None:
+        """There is something to ask for. The source is tried now, unless it has told us to come back later."""
         if self._state is State.GIVEN_UP:
             self._state = State.WAITING
             self._problem = ""
             self._retry = RetryPolicy(self._settings.give_up_after)
         self.is_dismissed = False
         self._settled.clear()
-        self._roused.set()
+        self._woken.set()
 
     def dismiss(self) -> None:
-        """Ask it nothing more, until it is roused: a visit is broken off. What it owes stays in its account."""
+        """Ask it for nothing until `wake` is called. It ends a visit under way. The account keeps what is owed."""
         self.is_dismissed = True
         self._give_up_if_dismissed()
         self._settled.set()
-        if self._leash is not None:
-            self._leash.reschedule(asyncio.get_running_loop().time())
-            self._leash = None  # once
+        if self._visit_timeout is not None:
+            self._visit_timeout.reschedule(asyncio.get_running_loop().time())
+            self._visit_timeout = None  # it is ended once
 
     async def settled(self) -> None:
-        """Wait until nothing is owed, or the source was given up."""
+        """Wait until the source owes nothing, or is given up."""
         await self._settled.wait()
 
     def progress(self) -> Progress:
-        """How far this is."""
+        """How far catching up from this source is."""
         pending = self.account.pending
         left_s = sum(part.seconds for part in pending)
-        if self._passage is not None and self._passage.lowest is not None:
-            left_s -= max(0, self._passage.asked.upper - self._passage.lowest)
+        if self._walk is not None and self._walk.lowest is not None:
+            left_s -= max(0, self._walk.asked.upper - self._walk.lowest)
         now = asyncio.get_running_loop().time()
         return Progress(
             source=str(self),
@@ -174,9 +171,9 @@ class Source:
         )
 
     async def run(self) -> None:
-        """Ask for what is owed, now and whenever there is more. Ends only by being cancelled."""
+        """Ask for what the source owes, now and whenever there is more. Only cancelling ends this."""
         while True:
-            self._roused.clear()
+            self._woken.clear()
             pause_s = 0.0
             if self.account.pending and not self.is_dismissed:
                 pause_s = await self._visit()
@@ -188,32 +185,32 @@ class Source:
             self._give_up_if_dismissed()
             if self._state in (State.DONE, State.GIVEN_UP):
                 self._settled.set()
-                await self._roused.wait()
+                await self._woken.wait()
             else:
                 await self._stay_away(pause_s)
 
     async def _stay_away(self, pause_s: float) -> None:
-        self._roused.clear()
+        self._woken.clear()
         if self._is_sent_away:
             await asyncio.sleep(pause_s)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
-                await self._roused.wait()
+                await self._woken.wait()
 
     async def _visit(self) -> float:
-        """Connect and ask until nothing is owed; return for how many seconds to stay away if something still is."""
+        """Connect, and ask until nothing is owed. If something still is, return how many seconds to stay away."""
         loop = asyncio.get_running_loop()
         self._state = State.FETCHING
         self._is_sent_away = False
         self._visit_began = loop.time()
         try:
             async with (
-                asyncio.timeout(None) as self._leash,
+                asyncio.timeout(None) as self._visit_timeout,
                 connect(self.enode, self._settings.client_id, self._key) as client,
             ):
-                while (passage := self._next_passage()) is not None:
-                    await self._pass(client, passage)
+                while (walk := self._next_walk()) is not None:
+                    await self._ask_window(client, walk)
                 return 0.0
         except PageTooLong:
             return self._shrink_pages()
@@ -232,60 +229,60 @@ class Source:
             log.error("catch-up cannot store source=%s error=%r", self, str(error))
             return self._fail(str(error))
         except Exception:
-            # A fault of ours that this source has hit upon must not end catching up from all others.
+            # A fault of ours that one source brings out must not end catching up from all others.
             log.exception("internal error in catch-up source=%s", self)
             return self._fail("internal error")
         finally:
             self._seconds += loop.time() - self._visit_began
-            self._visit_began = self._leash = None
+            self._visit_began = self._visit_timeout = None
 
     def _give_up_if_dismissed(self) -> None:
         if self.is_dismissed and self.account.pending:
             self._state = State.GIVEN_UP
             self._problem = "no trusted peer any more"
 
-    def _next_passage(self) -> Passage | None:
+    def _next_walk(self) -> Walk | None:
         window = self.account.window()
         if window is None:
-            self._passage = None
-        elif self._passage is None:
-            self._passage = Passage(window)
-        return self._passage
+            self._walk = None
+        elif self._walk is None:
+            self._walk = Walk(window)
+        return self._walk
 
-    async def _pass(self, client: MailClient, passage: Passage) -> None:
-        """Ask for a window's pages to its end; each is stored while the next one is on its way."""
+    async def _ask_window(self, client: MailClient, walk: Walk) -> None:
+        """Ask for all pages of a window. Each is stored while the next one is on its way."""
         window = self.account.window()
         assert window is not None
-        page = await self._ask(client, passage, window.cursor)
+        page = await self._ask(client, walk, window.cursor)
         while page.cursor is not None:
-            taking = asyncio.create_task(self._take(client, passage, page))
+            taking = asyncio.create_task(self._take(client, walk, page))
             try:
-                following = await self._ask(client, passage, page.cursor)
+                following = await self._ask(client, walk, page.cursor)
             finally:
-                await taking  # what has come is not lost with the connection
+                await taking  # a page that has come is stored, even if the connection is lost
             page = following
-        await self._take(client, passage, page)
-        self._passage = None
-        self._retry.on_window_paid()
+        await self._take(client, walk, page)
+        self._walk = None
+        self._retry.on_window_done()
         self.account.finish()
         self._on_change()
 
-    async def _ask(self, client: MailClient, passage: Passage, cursor: Cursor | None) -> Page:
+    async def _ask(self, client: MailClient, walk: Walk, cursor: Cursor | None) -> Page:
         min_pow = max(client.settings.pow_requirement, self._settings.request_pow)
         if min_pow > max(MAX_REQUEST_POW, self._settings.request_pow):
             raise RequestTooDear(min_pow)
         now = asyncio.get_running_loop().time
         judge = self._judge_now()
-        request = passage.request(cursor, judge.asked)
+        request = walk.request(cursor, judge.asked)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
-                basket = Basket(on_full=lambda: deadline.reschedule(now()))
+                buffer = PageBuffer(on_full=lambda: deadline.reschedule(now()))
                 try:
-                    completion = await client.request(request, self._settings.password_key, basket, min_pow=min_pow)
+                    completion = await client.request(request, self._settings.password_key, buffer, min_pow=min_pow)
                 finally:
-                    self._has_answered = self._has_answered or not basket.is_empty
-                if not basket.is_full:  # else its end has come in the same moment
-                    return Page(basket.envelopes, completion.cursor, judge)
+                    self._has_answered = self._has_answered or not buffer.is_empty
+                if not buffer.is_full:  # it may have filled up in the moment in which the page ended
+                    return Page(buffer.envelopes, completion.cursor, judge)
         raise PageTooLong
 
     def _judge_now(self) -> Judge:
@@ -294,29 +291,20 @@ class Source:
             self._judge = Judge(requirements)
         return self._judge
 
-    async def _take(self, client: MailClient, passage: Passage, page: Page) -> None:
-        """Store what is right and missing here of a page; then, not before, the account moves on.
+    async def _take(self, client: MailClient, walk: Walk, page: Page) -> None:
+        """Store the envelopes of a page that are right and missing here. Only then does the account move on.
 
         Raises:
             SourceLies: there have been too many wrong envelopes, or the pages lead nowhere.
-            StoreError: it is not on disk, or not all.
+            StoreError: the envelopes are not on disk, or not all of them.
         """
-        now = self._clock()
-        right: dict[EnvelopeHash, NewEnvelope] = {}  # by hash: a page may repeat itself
-        places = []
+        judged = JudgedPage(page.judge, walk.asked, self._clock())
         for at in range(0, len(page.envelopes), _JUDGED_TOGETHER):
             if at:
-                await asyncio.sleep(0)  # others' turn
-            for envelope in page.envelopes[at : at + _JUDGED_TOGETHER]:
-                envelope_hash = envelope.hash()
-                places.append((envelope.created, envelope_hash))
-                wrong = page.judge.wrong(envelope, passage.asked, now)
-                if wrong is not None:
-                    self._count_wrong(wrong, page.judge, client.settings.pow_requirement)
-                elif page.judge.requirements.interest.wants(envelope.topic):
-                    row = NewEnvelope(int(now), envelope.created, envelope.topic, envelope_hash, envelope.raw)
-                    right[envelope_hash] = row
-        missing = await self._store.missing(list(right.values()))
+                await asyncio.sleep(0)  # others get their turn
+            judged.add(page.envelopes[at : at + _JUDGED_TOGETHER])
+        self._count_wrong(judged.wrong, page.judge, client.settings.pow_requirement)
+        missing = await self._store.missing(list(judged.right.values()))
         if missing:
             await self._store.put(missing, source=self)
         self._pages += 1
@@ -325,28 +313,28 @@ class Source:
         if self._lies > MAX_WRONG:
             raise SourceLies(Lie.WRONG_ENVELOPES)
         if page.cursor is not None:
-            passage.note(places, page.cursor)
+            walk.note(judged.places, page.cursor)
             self.account.advance(page.cursor)
             self._on_change()
-        passage.refusals = 0
+        walk.refusals = 0
         self._retry.on_page()
-        if not self.is_dismissed:  # it may have been while this was stored
+        if not self.is_dismissed:  # while this was stored, it may have been
             self._problem = ""
         self._has_answered = True
 
-    def _count_wrong(self, wrong: Wrong, judge: Judge, announced_pow: float) -> None:
-        self._wrong[wrong] += 1
-        # Who asks the world for less than we do has such envelopes, and the request cannot say what we want.
-        is_honest = wrong is Wrong.OVERSIZE or (wrong is Wrong.LOW_POW and announced_pow < judge.requirements.min_pow)
-        if not is_honest:
-            self._lies += 1
+    def _count_wrong(self, wrong: Counter[Wrong], judge: Judge, announced_pow: float) -> None:
+        self._wrong += wrong
+        # An honest source that asks its peers for less work than we do has such envelopes, and a request cannot say
+        # what work or length we want.
+        honest = {Wrong.OVERSIZE} | ({Wrong.LOW_POW} if announced_pow < judge.requirements.min_pow else set())
+        self._lies += sum(count for kind, count in wrong.items() if kind not in honest)
 
-    # What went wrong, and for how many seconds to stay away.
+    # After something went wrong: each returns for how many seconds to stay away.
 
     def _shrink_pages(self) -> float:
-        assert self._passage is not None
+        assert self._walk is not None
         try:
-            self._passage.shrink()
+            self._walk.shrink()
         except SourceLies as error:
             return self._set_aside(error.lie)
         self._state = State.WAITING
@@ -357,17 +345,17 @@ class Source:
         again = _COME_BACK.search(error.failure.message)
         if again is not None:
             self._is_sent_away = True
-            # Not all who were sent away come back in the same second.
+            # Not all clients that were sent away should come back in the same second.
             pause_s = min(float(again[1]), MAX_COME_BACK_S) + backoff_s(0)
             return self._wait_for(str(error), State.WAITING, pause_s)
         window = self.account.window()
-        assert self._passage is not None
+        assert self._walk is not None
         assert window is not None
-        self._passage.refusals += 1
-        # No cursor, no haste of ours explains it: the next window shows whether it is this one, or everything.
+        self._walk.refusals += 1
+        # Neither a cursor nor the rate of our requests explains it. The next window shows whether all are refused.
         is_final = window.cursor is None and _RATE_LIMIT not in error.failure.message
-        if is_final or self._passage.refusals >= MAX_REFUSALS:
-            self._passage = None
+        if is_final or self._walk.refusals >= MAX_REFUSALS:
+            self._walk = None
             self._retry.on_window_postponed()
             self.account.postpone()
             self._on_change()
@@ -376,7 +364,7 @@ class Source:
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
-        self._begin_again()  # wherever it had led us
+        self._begin_again()  # wherever its cursors have led us
         self._lies = 0
         self._problem = lie.value
         self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
@@ -394,8 +382,8 @@ class Source:
         return pause_s
 
     def _begin_again(self) -> None:
-        """Forget how far the current window was."""
-        self._passage = None
+        """Ask for the current window from its beginning."""
+        self._walk = None
         if self.account.window() is not None:
             self.account.advance(None)
             self._on_change()

@@ -1,8 +1,8 @@
-"""AES in the modes that RLPx and Waku use, the one place that picks its implementation.
+"""AES in the modes that RLPx and Waku use. Only this module chooses the implementation.
 
-pycryptodome serves the handshake and what is sealed to a public key. The frame ciphers run for every frame: there
-`cryptography` (OpenSSL) takes 0.3 us for 1 KiB and 0.15 us for a block, against 2.9 and 1.5 us of pycryptodome, ten
-times as much. AES-GCM runs for every live envelope that a filter might open: 2 us for 256 bytes, against 45.
+pycryptodome serves the handshake, and what is sealed to a public key. The frame ciphers run for every frame: for these,
+`cryptography` (OpenSSL) takes 0.3 us per KiB and 0.15 us per block, and pycryptodome ten times as much, 2.9 and 1.5 us.
+AES-GCM runs for every live envelope that a filter might open: 2 us for 256 bytes, and 45 us in pycryptodome.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def ctr_stream(key: bytes) -> Callable[[bytes], bytes]:
 
     Spec: rlpx.md "Framing": one stream per direction that is never restarted.
     """
-    # A zero IV is safe only because the key is derived anew for each connection.
+    # A zero IV is safe only because each connection derives a new key.
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update
 
 

@@ -1,8 +1,8 @@
 """RLP, strict: every length, depth and count is checked before anything is built from it.
 
 One walk over the item headers refuses what is not canonical, nests too deep or holds too many items. The `rlp` package
-would take two to four times as long, another walk for these bounds, since it recurses once per level, and 17 MB of
-memory; tests hold this against it.
+would take two to four times as long, a second walk for these bounds, as it recurses once per level, and 17 MB more.
+Tests compare this module with it.
 Spec: Ethereum Yellow Paper, appendix B; the vectors are in `tests/vectors/rlptest.json`.
 """
 
@@ -32,7 +32,7 @@ def encode(item: Encodable) -> bytes:
 
 
 def list_prefix(length: int) -> bytes:
-    """What stands before the items of a list, which take so many bytes."""
+    """What stands before the items of a list, if these take so many bytes."""
     return _prefix(0xC0, length)
 
 
@@ -83,7 +83,7 @@ def as_list(item: Item) -> list[Item]:
 
 
 def as_bytes(item: Item, length: int | None = None) -> bytes:
-    """Return the item if it is a string, and of `length` bytes if that is given.
+    """Return the item if it is a string, of `length` bytes if that is given.
 
     Raises:
         DecodeError: it is a list, or of another length.
@@ -114,9 +114,9 @@ def header(data: bytes | bytearray, at: int, end: int) -> tuple[bool, int, int]:
 
     Args:
         at: where the item starts.
-        end: where the bytes that belong to the item's surroundings end; at most `len(data)`.
+        end: where the list around the item ends; at most `len(data)`.
     Raises:
-        DecodeError: truncated, longer than its surroundings, or not in its shortest form.
+        DecodeError: truncated, longer than the list around it, or not in its shortest form.
     """
     if at >= end:
         raise DecodeError("RLP item is truncated")
@@ -157,7 +157,7 @@ def _read(data: bytes, max_items: int) -> tuple[Item, int]:
         return data[at:first_end], first_end
     first: list[Item] = []
     holder, end = first, first_end
-    around: list[tuple[list[Item], int]] = []  # the lists that this one is in, and where they end
+    around: list[tuple[list[Item], int]] = []  # the lists around this one, and where they end
     items = 1
     while at < end or around:
         if at == end:

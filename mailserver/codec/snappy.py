@@ -1,8 +1,8 @@
 """Snappy block format (no framing), with the announced length checked before anything is inflated.
 
-What is short, or was sealed, does not get smaller: then a block is one literal, all of it as it is. Such blocks are
-made and read here, and only others by the library: it gives up Python's lock however short a block is, and where the
-thread that writes the store takes it, the event loop waits for it three times for a packet.
+Data that is short, or sealed, does not get smaller: its block is one literal, with all bytes as they are. Such blocks
+are made and read here, and only others by the library. The library releases Python's lock however short a block is; if
+the thread that writes the store takes it, the event loop waits for it three times per packet.
 """
 
 import cramjam
@@ -10,14 +10,14 @@ import cramjam
 from mailserver.errors import DecodeError
 
 _MAX_SHORT_BYTES = 60
-"""The longest literal whose length is in its tag. A longer one may pay to be compressed."""
+"""The longest literal whose length is in its tag. For longer ones, compression may pay."""
 
-_LITERAL = 0  # the lower two bits of a tag; the upper six are the length less one, or how many bytes that takes
+_LITERAL = 0  # the lower two bits of a tag; the upper six are the length less one, or the number of its bytes
 _ONE_BYTE, _TWO_BYTES = 60 << 2 | _LITERAL, 61 << 2 | _LITERAL
 
 
 def announced_bytes(data: bytes | memoryview) -> int:
-    """How long a block says that it is once inflated; its first 5 bytes are enough.
+    """The length of a block when inflated, as it announces it. Its first 5 bytes are enough.
 
     Raises:
         DecodeError: no length.
@@ -56,12 +56,12 @@ def decompress(data: bytes, *, max_bytes: int) -> bytes:
 
 
 def decompress_long(data: memoryview) -> bytearray:
-    """Inflate one block whose announced length has been found acceptable, for a thread: it holds no lock meanwhile.
+    """Inflate one block whose announced length was found acceptable. It is for a thread: it holds no lock meanwhile.
 
     Raises:
         DecodeError: no length, or a damaged block.
     """
-    inflated = bytearray(announced_bytes(data))  # taken once: nothing is copied
+    inflated = bytearray(announced_bytes(data))  # allocated once: nothing is copied
     try:
         size = cramjam.snappy.decompress_raw_into(data, inflated)
     except cramjam.DecompressionError as error:
@@ -72,7 +72,7 @@ def decompress_long(data: memoryview) -> bytearray:
 
 
 def _only_literal(data: bytes) -> bytes | None:
-    """What a block holds that is one literal of less than 16 KiB; None of any other block, also a damaged one."""
+    """The content of a block that is one literal of less than 16 KiB; None for any other block, or a damaged one."""
     if len(data) < 3:
         return None
     size, at = data[0], 1

@@ -1,1 +1,1 @@
-"""The commands of `waku-mailserver`, a module each: `add` adds its parser, and says what to call."""
+"""The commands of `waku-mailserver`, one module each: its `add` defines the arguments and what to call."""

@@ -1,4 +1,4 @@
-"""What the command line's arguments are read from: text -> values, or an error of usage that says what is wrong."""
+"""Reads the arguments of commands: text -> values, or a usage error that says what is wrong."""
 
 import argparse
 from collections.abc import Callable
@@ -16,13 +16,13 @@ _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
 
 MAX_POW = 1000.0
-"""Most proof of work that may be asked for: more would take longer than anybody waits."""
+"""Highest proof of work that may be asked for. More would take longer than anybody waits."""
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
 def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Make what a parser raises an error of usage."""
+    """Turn the errors of a parser into usage errors."""
 
     def convert(text: str) -> _T:
         try:
@@ -34,7 +34,7 @@ def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 
 def read_text(text: str) -> str:
-    """Text that can be encoded: what the shell gave was UTF-8."""
+    """Text that the shell gave as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -43,12 +43,12 @@ def read_text(text: str) -> str:
 
 
 def read_topic(text: str) -> tuple[str, Topic]:
-    """A topic and how it was given."""
+    """A topic, and the text that named it."""
     return text, parse_topic(read_text(text))
 
 
 def read_public_key(text: str) -> NodeId:
-    """A public key in hex: 64 bytes, or the 65 of an uncompressed point, which begin with 04; 0x may stand before."""
+    """A public key in hex, with or without 0x: 64 bytes, or the 65 of an uncompressed point, which begin with 04."""
     try:
         data = bytes.fromhex(text.removeprefix("0x"))
     except ValueError as error:
@@ -77,7 +77,7 @@ def read_time(text: str) -> int:
             raise argparse.ArgumentTypeError(f"{text!r} is neither Unix seconds nor ISO 8601") from error
         seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     if not 0 <= seconds <= MAX_U32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1970 to 2106")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time between 1970 and 2106")
     return seconds
 
 
@@ -87,17 +87,17 @@ def _number(text: str, kind: type[_N], least: float, most: float) -> _N:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {_KINDS[kind]}") from error
     if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from {number_text(least)} to {number_text(most)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not between {number_text(least)} and {number_text(most)}")
     return value
 
 
 def read_limit(text: str) -> int:
-    """Most envelopes of an answer."""
+    """Maximum number of envelopes in an answer."""
     return _number(text, int, 0, MAX_U32)
 
 
 def read_ttl(text: str) -> int:
-    """Seconds to live."""
+    """Time to live, in seconds."""
     return _number(text, int, 1, MAX_U32)
 
 

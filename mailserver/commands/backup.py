@@ -1,4 +1,4 @@
-"""`waku-mailserver backup`: a copy of the data directory, beside a running daemon."""
+"""`waku-mailserver backup`: copy the data directory, even while a daemon runs."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `backup`."""
     add_settings(parser, only={"data_dir"})
     add_destination(parser)
-    parser.add_argument("--json", action="store_true", help="what was made, as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print what was copied as one JSON object")
     parser.set_defaults(command=_back_up)
 
 

@@ -6,7 +6,8 @@ import json
 from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.store.sqlite.repair.check import CheckReport, check_store
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.repair.report import CheckReport
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 
@@ -14,7 +15,7 @@ from mailserver.units import size_text
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `check`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(command=_check)
 
 
@@ -41,17 +42,19 @@ def _as_text(report: CheckReport) -> str:
         lines += [printable(text) for text in report.shown[kind]]
         if count > len(report.shown[kind]):
             lines.append(f".. and {count - len(report.shown[kind])} more")
-        lines.append(f"{count} of this kind: {kind.value}")
+        lines.append(f"{counted(count, 'fault')} of this kind: {kind.value}")
     read = f"{counted(report.envelopes, 'envelope')}, {size_text(report.bytes)}"
     return "\n".join([*lines, f"{read}: sound" if report.is_sound else _left(report)])
 
 
 def _left(report: CheckReport) -> str:
-    """How much of a damaged store can be saved."""
+    """How much of a damaged store can be salvaged."""
     if report.saved is None:
         return (
-            f"{counted(report.envelopes, 'envelope')} read, all as stored" if report.envelopes else "nothing was read"
+            f"{counted(report.envelopes, 'envelope')} read, all undamaged"
+            if report.envelopes
+            else "no envelope was read"
         )
     if report.lost is None:
-        return f"{counted(report.saved, 'envelope')} can be saved; how many there were cannot be read"
-    return f"{report.saved} of {counted(report.expected or 0, 'envelope')} can be saved, {report.lost} lost"
+        return f"{counted(report.saved, 'envelope')} can be salvaged; how many there were is unknown"
+    return f"{report.saved} of {counted(report.expected or 0, 'envelope')} can be salvaged, {report.lost} are lost"

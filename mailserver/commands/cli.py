@@ -1,7 +1,7 @@
-"""The command line: `waku-mailserver COMMAND`. What a command does is in `mailserver.commands`.
+"""The command line: `waku-mailserver COMMAND`. Each command is a module beside this one.
 
-Exit codes: 0 done; 1 it could not be done, or what was found is not as it should be, and stderr says what; 2 wrong
-usage or settings; 130 interrupted.
+Exit codes: 0 success; 1 failure, or something is not as it should be, and stderr says what; 2 wrong usage or settings;
+130 interrupted.
 """
 
 import argparse
@@ -17,7 +17,12 @@ from mailserver.errors import ConfigError, MailserverError
 
 COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
     ("run", run.add, "run the mailserver", ""),
-    ("request", request.add, "ask a mailserver for history", "Ask any mailserver, ours or a Go one, for history."),
+    (
+        "request",
+        request.add,
+        "ask a mailserver for history",
+        "Ask any mailserver for history, whether it is this program or a Go one.",
+    ),
     (
         "post",
         post.add,
@@ -27,60 +32,61 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     (
         "sync",
         sync.add,
-        "fetch what a store lacks from other mailservers",
+        "fetch missing envelopes from other mailservers",
         (
-            "Fetch the envelopes that a store lacks from other mailservers, ours or Go ones. "
-            "A running mailserver does it itself, in the background; this command then shows how far it is."
+            "Fetch the envelopes that the store lacks from other mailservers, whether they are this program or Go "
+            "ones. If a mailserver is running on the data directory, it fetches them in the background, and this "
+            "command shows its progress."
         ),
     ),
     (
         "status",
         status.add,
-        "say how the running daemon is",
-        "Say how the running daemon is. Exit code 1 if it is not ready, or does not run.",
+        "show the state of the running mailserver",
+        "Show the state of the running mailserver. Exit code 1 if it is not ready or not running.",
     ),
-    ("enode", enode.add, "print the enode URL of a data directory's mailserver", ""),
-    ("config", config.add, "say which settings are in force, and where each comes from", ""),
+    ("enode", enode.add, "print the enode URL of the mailserver", ""),
+    ("config", config.add, "show the settings in force and where each comes from", ""),
     (
         "doctor",
         doctor.add,
-        "look whether this machine and these settings will do",
+        "check whether this machine and these settings are suitable",
         (
-            "Look whether this machine and these settings will do, also beside a running daemon. Nothing is changed; "
-            "exit code 1 if there is a problem."
+            "Check whether this machine and these settings are suitable. Changes nothing; a mailserver may be running. "
+            "Exit code 1 if there is a problem."
         ),
     ),
-    ("stats", stats.add, "say what is in the store, also beside a running daemon", ""),
+    ("stats", stats.add, "show what is in the store; a mailserver may be running", ""),
     (
         "check",
         check.add,
-        "look for damage in the store, also beside a running daemon",
-        "Look for damage in the store, also beside a running daemon. Nothing is changed; exit code 1 if there is any.",
+        "look for damage in the store; a mailserver may be running",
+        "Look for damage in the store. Changes nothing; a mailserver may be running. Exit code 1 if there is damage.",
     ),
     (
         "backup",
         backup.add,
-        "copy the data directory, also beside a running daemon",
-        "Make a folder that is a data directory, with what is in the present one at this moment, also beside a daemon.",
+        "copy the data directory; a mailserver may be running",
+        "Create a data directory that is a copy of this one at this moment. A mailserver may be running.",
     ),
     (
         "salvage",
         salvage.add,
         "save what is left of a damaged store",
         (
-            "Make a folder that is a data directory, with every envelope of the present one that can still be read and "
-            "is what was stored. No daemon may run; the damaged store is only read."
+            "Create a data directory with every envelope that can still be read from a damaged store and is "
+            "unchanged. The damaged store is only read. No mailserver may be running."
         ),
     ),
 )
-"""Name, what adds its arguments, a few words, and the same in sentences where that says more."""
+"""Name, what defines the arguments, a short description, and a longer one where there is more to say."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # payloads may hold what the terminal's encoding does not
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may not be able to encode a payload
     try:
         code = int(arguments.command(arguments) or 0)
         sys.stdout.flush()
@@ -92,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except OSError as error:  # whatever else has a file is translated: it is our output that cannot be written
-        if not isinstance(error, BrokenPipeError):  # whoever read it has seen enough: not worth a word
+    except OSError as error:  # errors of all other files are translated, so it is our output that cannot be written
+        if not isinstance(error, BrokenPipeError):  # the reader has seen enough, which is no error
             complain(f"cannot write the output: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,4 +1,4 @@
-"""`waku-mailserver config`: the settings in force, and where each comes from. Secrets are not shown."""
+"""`waku-mailserver config`: show the settings in force and where each comes from. Secrets are hidden."""
 
 import argparse
 import json
@@ -15,13 +15,13 @@ from mailserver.units import number_text
 HIDDEN = "(hidden)"
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
-"""What stands before the host of a URL, where it has a password. The node id of an enode URL has none."""
+"""User and password before the host of a URL. The node ID of an enode URL has no password, so it does not match."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Take the arguments of `config`: all of `run`."""
+    """Take the arguments of `config`, which are those of `run`."""
     add_settings(parser, only={setting.name for setting in fields(Config)})
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the settings as one JSON object")
     parser.set_defaults(command=_show)
 
 
@@ -36,7 +36,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def shown(config: Config, name: str) -> Any:
-    """A setting's value as JSON has it; what is secret is hidden. A default is known to all."""
+    """The value of a setting for JSON. Secrets are hidden, unless they are the default, which everybody knows."""
     value = getattr(config, name)
     if Config.__dataclass_fields__[name].metadata["secret"] and not config.is_default(name):
         return HIDDEN

@@ -1,4 +1,4 @@
-"""`waku-mailserver doctor`: will this machine and these settings do?"""
+"""`waku-mailserver doctor`: check whether this machine and these settings are suitable."""
 
 import argparse
 import asyncio
@@ -19,9 +19,9 @@ _COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bo
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Take the arguments of `doctor`: all of `run`."""
+    """Take the arguments of `doctor`, which are those of `run`."""
     add_settings(parser, only={setting.name for setting in fields(Config)})
-    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.add_argument("--json", action="store_true", help="print the findings as a JSON array")
     parser.set_defaults(command=_look)
 
 

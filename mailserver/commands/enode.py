@@ -1,4 +1,4 @@
-"""`waku-mailserver enode`: who the mailserver of a data directory is."""
+"""`waku-mailserver enode`: print the enode URL of the mailserver that uses a data directory."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from mailserver.data_dir.folder import read_enode
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `enode`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("--json", action="store_true", help="the URL and its parts as a JSON object")
+    parser.add_argument("--json", action="store_true", help="print the URL and its parts as one JSON object")
     parser.set_defaults(command=_enode)
 
 

@@ -1,4 +1,4 @@
-"""How `waku-mailserver request` shows envelopes: a table for people, JSON lines or raw RLP for programs."""
+"""How commands print: envelopes as a table for people, or as JSON lines or raw RLP for programs; errors on one line."""
 
 import json
 import sys
@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from mailserver.app.logs import log_failure
+from mailserver.client.sealing import open_envelope
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError
 from mailserver.mail.completion import Completion
 from mailserver.waku.envelope import Envelope
-from mailserver.waku.payload import Opened, open_asymmetric, open_symmetric
+from mailserver.waku.payload import Opened
 
 FORMATS = ("table", "json", "raw")
 
@@ -20,31 +21,31 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def printable(text: str) -> str:
-    """Text of others as one line that cannot command the terminal."""
+    """Text of strangers as one line without control characters, which could command the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing, in words."""
+    """A number of things, such as "2 envelopes"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def complain(text: str) -> None:
     """Say on stderr, in one line, what went wrong."""
     if not log_failure(text):
-        print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # a node's words may be part of it
+        print(f"waku-mailserver: {printable(text)}", file=sys.stderr)  # the text may quote a node
 
 
 class Printer:
-    """Prints envelopes as they arrive; on a terminal, shows meanwhile on stderr how many there are."""
+    """Prints envelopes as they arrive. If stderr is a terminal, it shows meanwhile how many there are."""
 
     def __init__(self, form: str, opening_key: bytes | PrivateKey | None) -> None:
-        """Take how to print, and what opens payloads: a symmetric key, a private one, or nothing."""
+        """Take the format, and the key that opens payloads: a symmetric one, a private one, or None."""
         self._form = form
         self._key = opening_key
         self._count = 0
         self._begun = False
-        # Where the table itself goes to the terminal, it shows the progress.
+        # If the rows themselves go to the terminal, they show the progress.
         self._progress = sys.stderr.isatty() and not sys.stdout.isatty()
 
     def __enter__(self) -> "Printer":
@@ -68,7 +69,7 @@ class Printer:
             sys.stderr.flush()
 
     def finish(self, completion: Completion) -> None:
-        """Say on stderr how many there were, and where to go on."""
+        """Say on stderr how many envelopes there were, and how to ask for the rest."""
         self._begin()
         if self._progress:
             sys.stderr.write(_CLEAR_LINE)
@@ -80,7 +81,7 @@ class Printer:
         return counted(self._count, "envelope")
 
     def _begin(self) -> None:
-        """Print the heading, once there is an answer."""
+        """Print the heading before the first row."""
         if self._form == "table" and not self._begun:
             print(
                 _TABLE_ROW.format(created="CREATED (UTC)", topic="TOPIC", size="BYTES", hash="HASH", payload="PAYLOAD")
@@ -105,9 +106,7 @@ class Printer:
         if self._key is None:
             return None
         try:
-            if isinstance(self._key, PrivateKey):
-                return open_asymmetric(envelope.data, self._key)
-            return open_symmetric(envelope.data, self._key)
+            return open_envelope(envelope, self._key)
         except DecodeError:  # sealed with another key
             return None
 

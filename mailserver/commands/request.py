@@ -1,4 +1,4 @@
-"""`waku-mailserver request`: history, of any mailserver."""
+"""`waku-mailserver request`: ask any mailserver for history."""
 
 import argparse
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from pathlib import Path
 import uvloop
 
 from mailserver.app.config import Config
-from mailserver.app.server import CLIENT_ID
+from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import RequestPowTooLow, connect
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.commands.arguments import (
@@ -25,15 +25,15 @@ from mailserver.commands.settings import add_node
 from mailserver.data_dir.folder import read_private_key
 from mailserver.errors import ConfigError
 from mailserver.mail.answer import AnswerCheck
-from mailserver.mail.request import OPEN_UPPER_AHEAD_S, MailRequest, RequestId
+from mailserver.mail.request import OPEN_UPPER_AHEAD_S, UNSEALED_ID, MailRequest
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.payload import key_from_password
 
 DEFAULT_HISTORY_S = 24 * 3600
-"""How far back `request` asks if --from is not given: a day, as deployed clients do."""
+"""How far back `request` asks without --from: a day, as deployed clients do."""
 
 NODE = "node"
-"""What `--seal-to` is given for the public key that is in the enode URL."""
+"""The value of `--seal-to` that means the public key in the enode URL."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,19 +41,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_node(parser)
     sealing = parser.add_mutually_exclusive_group()
     sealing.add_argument(
-        "--password", type=read_text, default=Config().password, help="the mailserver's password (default: %(default)s)"
+        "--password",
+        type=read_text,
+        default=Config().password,
+        help="password of the mailserver (default: %(default)s)",
     )
     sealing.add_argument(
         "--seal-to",
         type=checked(_read_recipient),
         metavar="KEY",
-        help=f"seal to the mailserver's public key instead: hex digits, or {NODE!r} for the one in the URL",
+        help=f"seal to the public key of the mailserver instead: hex digits, or {NODE!r} for the one in the URL",
     )
     parser.add_argument(
         "--pow",
         type=read_pow,
         metavar="X",
-        help="proof of work of the request (default: what the node announces that it asks for)",
+        help="proof of work of the request (default: what the node announces)",
     )
     parser.add_argument(
         "--topic",
@@ -61,55 +64,61 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=checked(read_topic),
         default=[],
         metavar="NAME_OR_0xHEX",
-        help="a topic by its name or as 0x and 8 hex digits; repeatable (default: all topics)",
+        help="a topic: its name, or 0x and 8 hex digits; repeatable (default: all topics)",
     )
     parser.add_argument(
         "--from",
         dest="from_time",
         type=read_time,
         metavar="TIME",
-        help="Unix seconds or ISO 8601 (default: 24 h before --to)",
+        help="oldest creation time: Unix seconds or ISO 8601 (default: 24 h before --to)",
     )
     parser.add_argument(
-        "--to", dest="to_time", type=read_time, metavar="TIME", help="Unix seconds or ISO 8601 (default: now)"
+        "--to",
+        dest="to_time",
+        type=read_time,
+        metavar="TIME",
+        help="newest creation time: Unix seconds or ISO 8601 (default: now)",
     )
     parser.add_argument(
         "--limit",
         type=read_limit,
         default=0,
         metavar="N",
-        help="most envelopes per request (default: the mailserver's own)",
+        help="maximum number of envelopes per request (default: the limit of the mailserver)",
     )
     parser.add_argument("--all", action="store_true", help="follow the cursors to the end")
-    parser.add_argument("--cursor", type=checked(read_cursor), metavar="HEX", help="go on where an answer ended")
+    parser.add_argument(
+        "--cursor", type=checked(read_cursor), metavar="HEX", help="continue where an earlier answer ended"
+    )
     opening = parser.add_mutually_exclusive_group()
     opening.add_argument(
-        "--sym-key-password", type=read_text, metavar="PW", help="open payloads with the key from this password"
+        "--sym-key-password", type=read_text, metavar="PW", help="open payloads with the key derived from this password"
     )
     opening.add_argument(
         "--open-with",
         type=Path,
         metavar="FILE",
-        help="open payloads with the private key in this file: 64 hex digits; nobody else may read it",
+        help="open payloads with the private key in this file, 64 hex digits, which only you may read",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--format", choices=FORMATS, default="table", help="default: %(default)s; raw is hex of RLP, a line each"
+        "--format", choices=FORMATS, default="table", help="raw: the RLP of each envelope in hex (default: %(default)s)"
     )
     form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.set_defaults(command=_request)
 
 
 def _read_recipient(text: str) -> bytes:
-    """A public key; nothing for NODE."""
+    """A public key; empty for NODE."""
     return b"" if text == NODE else read_public_key(text)
 
 
 def _range(arguments: argparse.Namespace, now: int) -> tuple[int, int]:
-    """The bounds as they are sent: an upper of 0 is open, so what was given as 0 is sent as 1.
+    """The bounds to send. An upper bound of 0 means an open end, so --to 0 is sent as 1.
 
     Raises:
-        ConfigError: they are in the wrong order.
+        ConfigError: --from is after --to.
     """
     is_open = arguments.to_time is None
     end = now if is_open else arguments.to_time
@@ -120,7 +129,7 @@ def _range(arguments: argparse.Namespace, now: int) -> tuple[int, int]:
 
 
 def _sealing_key(arguments: argparse.Namespace) -> bytes:
-    """The key to seal the request with, a symmetric or a public one."""
+    """The symmetric or public key to seal the request with."""
     enode: Enode = arguments.enode
     if arguments.seal_to is None:
         return key_from_password(arguments.password)
@@ -128,7 +137,7 @@ def _sealing_key(arguments: argparse.Namespace) -> bytes:
 
 
 def _opening_key(arguments: argparse.Namespace) -> bytes | PrivateKey | None:
-    """What opens the payloads."""
+    """The key that opens payloads; None if none was given."""
     if arguments.open_with is not None:
         return read_private_key(arguments.open_with)
     return None if arguments.sym_key_password is None else key_from_password(arguments.sym_key_password)
@@ -138,7 +147,7 @@ def _request(arguments: argparse.Namespace) -> int:
     topics = frozenset(topic for _, topic in arguments.topic)
     lower, upper = _range(arguments, int(datetime.now(UTC).timestamp()))
     request = MailRequest(
-        RequestId(bytes(32)),
+        UNSEALED_ID,
         lower=lower,
         upper=upper,
         interest=Interest(topics=topics) if topics else FULL_INTEREST,
@@ -157,9 +166,9 @@ def _request(arguments: argparse.Namespace) -> int:
     try:
         uvloop.run(ask())
     except RequestPowTooLow as error:
-        complain(f"{error}: give more by --pow")
+        complain(f"{error}: give more with --pow")
         return 1
     finally:
-        if check.faults:  # also where the answer was broken off
+        if check.faults:  # even if the answer was incomplete
             complain(f"the mailserver's answer is not what was asked for: {check}")
     return 1 if check.faults else 0

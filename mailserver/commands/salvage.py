@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `salvage`."""
     add_settings(parser, only={"data_dir"})
     add_destination(parser)
-    parser.add_argument("--json", action="store_true", help="what was saved, as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print what was saved as one JSON object")
     parser.set_defaults(command=_salvage)
 
 
@@ -34,7 +34,7 @@ def _salvage(arguments: argparse.Namespace) -> None:
 def _as_text(destination: Path, found: Salvage) -> str:
     text = f"{destination}: {counted(found.saved, 'envelope')} saved"
     if found.expected is not None:
-        text += f" of {found.expected} that the store says it has"
+        text += f" of the {found.expected} that the store has counted"
     lost = [
         counted(count, thing)
         for count, thing in (

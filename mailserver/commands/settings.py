@@ -1,4 +1,4 @@
-"""Settings as flags of a command, and what they come to together with the environment and the file."""
+"""Settings as flags of commands, and how they combine with the environment and the file."""
 
 import argparse
 import os
@@ -6,27 +6,35 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mailserver.app.config import Config, config_file, given_settings, load_config, parse_value
+from mailserver.app.config import Config
+from mailserver.app.config_sources import config_file, given_settings, load_config, parse_value
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked
 from mailserver.units import number_text
 
 
 def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
-    """Add --config, and a flag for each of these settings. Values stay text: `load_config` judges them all alike."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file with settings (default: none)")
+    """Add --config, and a flag for each of these settings. Values stay text, so that one parser reads all sources."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: none)")
     for setting in fields(Config):
         if setting.name not in only:
             continue
         flag = "--" + setting.name.replace("_", "-")
         help_text = setting.metadata["help"].replace("%", "%%")
-        if setting.default not in ("", ()):  # then the text says what nothing means
-            default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
-            help_text += f" (default: {number_text(default) if isinstance(default, float) else default})"
+        if setting.default not in ("", ()):  # for these, the help text itself says what the default means
+            help_text += f" (default: {_as_text(setting.default)})"
         if setting.type is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:
             parser.add_argument(flag, metavar=str(setting.name).upper(), help=help_text)
+
+
+def _as_text(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return number_text(default) if isinstance(default, float) else str(default)
 
 
 def add_node(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +48,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     """The settings in force for a command.
 
     Raises:
-        ConfigError: one is wrong.
+        ConfigError: a setting is wrong.
     """
     return load_config(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
 
@@ -49,7 +57,7 @@ def origins_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Where each setting in force comes from: "default", "file", "environment" or "flag".
 
     Raises:
-        ConfigError: one cannot be read.
+        ConfigError: a setting cannot be read.
     """
     origins = {setting.name: "default" for setting in fields(Config)}
     given = given_settings(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
@@ -69,10 +77,12 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_destination(parser: argparse.ArgumentParser) -> None:
-    """Take the folder that a command makes."""
-    parser.add_argument("destination", metavar="DEST", type=Path, help="the folder to make; nothing is overwritten")
+    """Take the directory that a command creates."""
+    parser.add_argument(
+        "destination", metavar="DEST", type=Path, help="the directory to create; nothing is overwritten"
+    )
 
 
 def destination_of(arguments: argparse.Namespace) -> Path:
-    """That folder, from the root on."""
+    """The absolute path of that directory."""
     return Path(os.path.abspath(arguments.destination))  # noqa: PTH100 - `resolve` would follow a link at its end

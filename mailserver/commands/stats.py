@@ -1,4 +1,4 @@
-"""`waku-mailserver stats`: what is in the store."""
+"""`waku-mailserver stats`: show what is in the store."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from mailserver.units import size_text
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `stats`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("--json", action="store_true", help="as one JSON object; times in Unix seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; times are Unix seconds")
     parser.set_defaults(command=_stats)
 
 

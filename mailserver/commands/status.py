@@ -1,4 +1,4 @@
-"""`waku-mailserver status`: how the running daemon is."""
+"""`waku-mailserver status`: show the state of the running daemon."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ TIMEOUT_S = 15.0
 
 _ACTIVITY = (
     ("envelopes received", "received"),
-    ("envelopes taken", "taken"),
+    ("envelopes accepted", "taken"),
     ("envelopes refused", "refused"),
     ("envelopes stored", "stored"),
     ("requests answered", "delivered"),
@@ -29,7 +29,7 @@ _ACTIVITY = (
     ("clients lost", "lost"),
     ("peers that connected", "connected"),
     ("answer time, median", "median_s"),
-    ("answer time, 95 % within", "p95_s"),
+    ("answer time, 95th percentile", "p95_s"),
     ("bytes in", "bytes_in"),
     ("bytes out", "bytes_out"),
     ("worst event loop lag", "lag_s"),
@@ -39,7 +39,7 @@ _ACTIVITY = (
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `status`."""
     add_settings(parser, only={"data_dir"})
-    parser.add_argument("--json", action="store_true", help="as one JSON object; docs/status.md describes it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; docs/status.md describes it")
     parser.set_defaults(command=_status)
 
 
@@ -87,16 +87,17 @@ def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("peers that dialled us", _peers(peers["inbound"])),
         ("peers that we dialled", _peers(peers["outbound"])),
-        ("in their handshake", f"{peers['handshakes']}; {peers['max']} peers may connect"),
+        ("peers at most", f"{peers['max']:,}"),
+        ("handshakes under way", f"{peers['handshakes']:,}"),
         ("waiting for the disk", f"{queues['store_envelopes']:,} envelopes, {size_text(queues['store_bytes'])}"),
         ("kept for relaying", f"{queues['relay_envelopes']:,} envelopes, {size_text(queues['relay_bytes'])}"),
-        ("requests that wait", f"{queues['requests']:,}"),
+        ("requests waiting", f"{queues['requests']:,}"),
     ]
     if store is not None:
-        oldest = f", the oldest of {_moment(store['oldest'])}" if store["oldest"] is not None else ""
+        oldest = f", the oldest received {_moment(store['oldest'])}" if store["oldest"] is not None else ""
         rows.append(("store", f"{store['envelopes']:,} envelopes, {size_text(store['bytes'])}{oldest}"))
     if disk is not None:
-        rows.append(("disk", f"{size_text(disk['free'])} of {size_text(disk['size'])} are free"))
+        rows.append(("disk", f"{size_text(disk['free'])} of {size_text(disk['size'])} free"))
     return [*rows, ("compaction", compaction_text(status["compaction"])), ("catching up", _sync(status["catching_up"]))]
 
 
@@ -112,7 +113,7 @@ def compaction_text(run: dict[str, Any] | None) -> str:
     if run["state"] == "running":
         return f"running since {_moment(run['started_at'])}"
     if run["state"] == "died":
-        return f"was killed, began {_moment(run['started_at'])}"
+        return f"was killed, began {_moment(run['started_at'])}"  # when it was killed is not known
     how = "found the archive damaged" if run["state"] == "damaged" else run["state"]
     rows = f", {run['rows']:,} envelopes archived" if run["state"] in ("succeeded", "damaged") else ""
     return f"{how} {_moment(run['finished_at'])}{rows} in {span_text(run['seconds'])}"
@@ -120,9 +121,9 @@ def compaction_text(run: dict[str, Any] | None) -> str:
 
 def _sync(sync: dict[str, int]) -> str:
     if not sync["sources"]:
-        return "from nobody"
+        return "no sources"
     left = f"{span_text(sync['left_s'])} left" if sync["left_s"] else "done"
-    aside = f", {sync['set_aside']} left alone" if sync["set_aside"] else ""
+    aside = f", {sync['set_aside']} set aside" if sync["set_aside"] else ""
     return f"{left}; sources: {sync['sources']}{aside}; {sync['stored']:,} envelopes stored"
 
 

@@ -1,4 +1,4 @@
-"""`waku-mailserver sync`: fetch what a store lacks, by the daemon or where none runs."""
+"""`waku-mailserver sync`: fetch missing envelopes, through the running daemon or, if there is none, without it."""
 
 import argparse
 from datetime import UTC, datetime
@@ -9,8 +9,8 @@ import uvloop
 from mailserver.api.params import Json
 from mailserver.app.config import Config
 from mailserver.app.control import SYNC, call_daemon
-from mailserver.app.daemon import catchup_settings
 from mailserver.app.logs import set_up_logging
+from mailserver.app.wiring import catchup_settings
 from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
 from mailserver.catchup.progress import Progress
 from mailserver.codec.keys import Enode
@@ -36,12 +36,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a mailserver to fetch from; repeatable (default: the trusted peers of the settings)",
     )
     parser.add_argument(
-        "--since", required=True, type=read_time, metavar="TIME", help="created from then on: Unix seconds or ISO 8601"
+        "--since",
+        required=True,
+        type=read_time,
+        metavar="TIME",
+        help="oldest creation time to fetch: Unix seconds or ISO 8601",
     )
     parser.add_argument(
-        "--until", type=read_time, metavar="TIME", help="created until then: Unix seconds or ISO 8601 (default: now)"
+        "--until",
+        type=read_time,
+        metavar="TIME",
+        help="newest creation time to fetch: Unix seconds or ISO 8601 (default: now)",
     )
-    parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command=_sync)
 
 
@@ -49,7 +56,7 @@ def _sync(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     sources = tuple(arguments.sources) or _others(config)
     if not sources:
-        raise ConfigError("no mailserver to fetch from: give --from ENODE, or trusted_peers")
+        raise ConfigError("no mailserver to fetch from: give --from ENODE, or set trusted_peers")
     now = int(datetime.now(UTC).timestamp())
     if arguments.since > now:
         raise ConfigError(f"--since {arguments.since} is in the future")
@@ -74,7 +81,7 @@ def _sync(arguments: argparse.Namespace) -> int:
 
 
 def _others(config: Config) -> tuple[Enode, ...]:
-    """The trusted peers of the settings, which may name ourselves: they may be those of a fleet."""
+    """The trusted peers of the settings, except this mailserver itself: one settings file may serve a whole fleet."""
     try:
         own = read_enode(config.data_dir).node_id
     except StartupError:  # this data directory has never been run
@@ -85,7 +92,7 @@ def _others(config: Config) -> tuple[Enode, ...]:
 async def _catch_up(
     config: Config, sources: tuple[Enode, ...], since: int, until: int, show: Show
 ) -> tuple[Progress, ...]:
-    """Have the daemon fetch what is missing; where none runs, do it."""
+    """Let the daemon fetch what is missing; if none is running, fetch it here."""
 
     def read(progress: Any) -> tuple[Progress, ...]:
         return tuple(Progress.from_json(source) for source in progress)

@@ -1,6 +1,6 @@
-"""Tables and progress bars. On a terminal `rich` draws them; into a pipe go plain columns, and no progress at all.
+"""Tables and progress bars. `rich` draws them on a terminal; a pipe gets plain columns and no progress.
 
-`rich` is imported only where it draws: it takes 50 ms, and 7 MB that the daemon does without.
+`rich` is imported only when it draws: the import takes 50 ms and 7 MB, which the daemon does without.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ _GAP = "  "
 
 
 class Bar(Protocol):
-    """Shows how far something is."""
+    """Shows the progress of something."""
 
     def __call__(self, step: str, done: int, total: int | None) -> None:
-        """Show what is being done, how much of it is done, and how much there is; None where nobody knows."""
+        """Show the present step, how much of it is done, and how much there is; None if that is unknown."""
 
 
 @contextlib.contextmanager
 def progress_bar(*, counts_bytes: bool = False) -> Iterator[Bar]:
-    """A bar on stderr as long as the context is entered, then gone; nothing where stderr is no terminal."""
+    """A bar on stderr that vanishes at the end of the context; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda step, done, total: None
         return
@@ -54,7 +54,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Se
 
     Args:
         titles: none for a list without a heading.
-        rows: a text for each title. Whatever is in it, it stays one line, and no command to the terminal.
+        rows: a text for each title. Control characters are escaped, so each stays on one line.
         styles: a colour for the first column of each row, as `rich` names it.
     """
     lines = [[printable(cell) for cell in row] for row in rows]
@@ -71,7 +71,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Se
 
     table = Table(*titles, show_header=bool(titles), box=box.SIMPLE_HEAD, pad_edge=False)
     for number, line in enumerate(lines):
-        # Not markup: what stands in brackets stays. And whole: an enode that is cut is of no use.
+        # `Text` is not markup, so brackets stay. Long values are folded: an enode that is cut is of no use.
         cells = [Text(cell, overflow="fold") for cell in line]
         if styles:
             cells[0].stylize(styles[number])

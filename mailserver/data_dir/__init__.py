@@ -1,1 +1,1 @@
-"""The data directory: its lock, keys, store, backups, and what is saved of a damaged one."""
+"""The data directory: its lock, keys, store, backups, and what can be saved of a damaged one."""

@@ -1,14 +1,13 @@
 """A backup of a data directory: a folder that is one itself.
 
-The store, the node key, what is still to be fetched from whom, and the records of the compaction, all of one moment:
-what a crash would have left then. The folder is made beside under another name, and renamed when all of it is on disk:
-it is complete, or not there.
+It has the store, the node key, what is still to be fetched and from whom, and the records of the compaction. All are of
+one moment, as a crash would have left them. The folder is made under another name and renamed when it is on disk: it is
+complete, or does not exist.
 """
 
 import contextlib
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,28 +16,28 @@ from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.errors import MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
-from mailserver.store.sqlite.backup import OnStep, copy_store, snapshot
+from mailserver.store.sqlite.backup import OnStep, Snapshot, snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
 
 MOMENT_ATTEMPTS = 100
-"""How often to look for a moment at which none of the small files changes. They do once a second at most, and each
+"""How often to try to find a moment at which none of the small files changes. They change once a second at most, and an
 attempt takes a millisecond."""
 
 MIN_SPARE_BYTES = 64 * 1024 * 1024
-"""What must stay free on the disk of the backup: it may be the daemon's, too."""
+"""What must stay free on the backup's disk, because the daemon may use it, too."""
 
 _RECORDS = f"{STORE_FILE}-*.json"
-"""What the compaction leaves beside a store."""
+"""What the engine keeps beside a store: records of the compaction, and of the time."""
 
 
 class BackupError(MailserverError):
-    """There can be no backup. `str()` is one line for the operator."""
+    """The backup cannot be made. `str()` is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was made: its folder, the names in it, and what is in its store. Bytes are of the file."""
+    """A backup that was made: its folder and files, how many envelopes its store has, and the store file's bytes."""
 
     folder: Path
     files: tuple[str, ...]
@@ -56,14 +55,14 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
     check_destination(destination)
     try:
         with new_folder(destination) as folder:
-            with _moment(data_dir) as (small, connection):
-                _check_space(connection, destination)
-                envelopes = copy_store(connection, folder / STORE_FILE, on_step)
+            with _moment(data_dir) as (small, store):
+                _check_space(store.bytes, destination)
+                envelopes = store.copy(folder / STORE_FILE, on_step)
             for name, content in small.items():
                 write_new(folder / name, content)
             size = (folder / STORE_FILE).stat().st_size
             sync_folder(folder)
-            folder.rename(destination)  # takes the place of an empty folder, and of nothing else
+            folder.rename(destination)  # this replaces an empty folder, and nothing else
         sync_folder(destination.parent)
     except OSError as error:
         raise BackupError(f"cannot write the backup {destination}: {error.strerror or error}") from error
@@ -71,17 +70,17 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
 
 
 @contextlib.contextmanager
-def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], sqlite3.Connection]]:
+def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], Snapshot]]:
     """The small files and the store as they were at one moment.
 
-    A range of time leaves the progress file when its envelopes are stored, so a store that is older than its progress
-    file would have gaps; one that is younger might think that it was never away.
+    A range of time leaves the progress file when its envelopes are stored. So a store that is older than its progress
+    file would have gaps, and one that is younger would not know that it was ever away.
     """
     for _ in range(MOMENT_ATTEMPTS):
         before = _small_files(data_dir)
-        with snapshot(data_dir / STORE_FILE) as connection:
+        with snapshot(data_dir / STORE_FILE) as store:
             if _small_files(data_dir) == before:
-                yield before, connection
+                yield before, store
                 return
     raise BackupError(f"the files in {data_dir} change faster than they can be read")
 
@@ -98,38 +97,45 @@ def _small_files(data_dir: Path) -> dict[str, bytes]:
 
 
 def check_destination(destination: Path) -> None:
-    """See that a folder can be made there.
+    """Check that a folder can be made there.
 
     Raises:
         BackupError: something is there already.
     """
     try:
         if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
-            raise BackupError(f"{destination} is there, and no folder: nothing is overwritten")
+            raise BackupError(f"{destination} exists and is not a folder: nothing is overwritten")
         if destination.is_dir() and any(destination.iterdir()):
             raise BackupError(f"{destination} is not empty: nothing is overwritten")
         if destination.is_mount():
-            raise BackupError(f"{destination} is a mount point: name a folder in it, that is not there yet")
+            raise BackupError(f"{destination} is a mount point: name a new folder in it")
     except OSError as error:
         raise BackupError(f"cannot look at {destination}: {error.strerror}") from error
 
 
-def _check_space(connection: sqlite3.Connection, destination: Path) -> None:
-    ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+def _check_space(size: int, destination: Path) -> None:
     free = shutil.disk_usage(destination.parent).free
     if free < size + MIN_SPARE_BYTES:
-        raise BackupError(f"the disk of {destination} has {size_text(free)} free, the backup takes {size_text(size)}")
+        raise BackupError(
+            f"the disk of {destination} has {size_text(free)} free, and the backup takes {size_text(size)}"
+        )
 
 
 @contextlib.contextmanager
 def new_folder(destination: Path) -> Iterator[Path]:
-    """A folder beside, for its owner only; gone at the end, unless it was renamed. What a kill has left goes first."""
+    """A temporary folder beside `destination`, for its owner only; deleted at the end, unless it was renamed.
+
+    What a kill has left in it is deleted first.
+
+    Raises:
+        BackupError: another command is using it, or it belongs to another user.
+    """
     folder = destination.with_name(f".{destination.name}.partial")
     make_folder(destination.parent)
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     with open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            raise BackupError(f"{folder} is there, and belongs to another user: delete it, or choose another folder")
+            raise BackupError(f"{folder} belongs to another user: delete it, or choose another folder")
         os.fchmod(descriptor, PRIVATE_FOLDER)
         if not try_lock(descriptor):
             raise BackupError(f"another command is making {destination}")

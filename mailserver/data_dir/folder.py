@@ -1,7 +1,7 @@
 """The data folder: its lock, the node key and the enode file.
 
-It is its owner's alone, and so is each file in it: whoever may only read the index of the store's log (`-shm`) can hold
-a lock on it, and stop every commit.
+The folder and each file in it are for their owner only: anybody who could read just the index of the store's log
+(`-shm`) could hold a lock on it, and stop every commit.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ KEY_FILE = "nodekey"
 ENODE_FILE = "enode"
 
 _MADE_PRIVATE = (f"{STORE_FILE}*", LOCK_FILE, ENODE_FILE, "sync.json", "history.json", "set-aside.jsonl")
-"""Files that versions before this one made readable for others. A node key or a token that others can read is not among
-them: it is refused, for somebody may have read it."""
+"""Files that earlier versions made readable by others, and that are closed to them now. The node key and the token are
+not among these: if others can read them they are refused, because somebody may have read them."""
 
 MIN_TOKEN_CHARS = 16
 MAX_TOKEN_CHARS = 512
@@ -49,9 +49,9 @@ class DataDirInUse(StartupError):
 
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """Make the data folder if need be and hold its lock: one daemon per folder. The kernel drops it with the process.
+    """Make the data folder if need be, close it to others, and hold its lock: there is one daemon for each folder.
 
-    It is its owner's alone then.
+    The kernel drops the lock with the process.
 
     Raises:
         StartupError: another daemon has it, or the folder cannot be written, or is open to others and not ours.
@@ -81,11 +81,11 @@ def _lock(descriptor: int, data_dir: Path) -> None:
 def _close_to_others(data_dir: Path) -> None:
     """Take all permissions on the folder, and on our files in it, from others.
 
-    A folder that may be somebody's else is left as it is: `--data-dir /srv` by mistake must not lock everybody out.
+    A folder that may be used by others is left as it is: `--data-dir /srv` by mistake must not lock everybody out.
 
     Raises:
-        StartupError: that is for the operator to do.
-        OSError: it cannot be looked at.
+        StartupError: the operator has to do it.
+        OSError: the folder cannot be read.
     """
     status = data_dir.stat()
     mode = stat.S_IMODE(status.st_mode)
@@ -102,8 +102,8 @@ def _close_to_others(data_dir: Path) -> None:
                 f"{data_dir} is open to others (mode {mode:04o}) and belongs to uid {status.st_uid}; run: "
                 f"chown {os.geteuid()} {data_dir}"
             ) from error
-        log.warning("data directory was open to others, is closed to them now mode=%s", f"{mode:04o}")
-    # Nobody else can put links here now. Of another user's files none is ours to change, and the folder is closed.
+        log.warning("data directory was open to others, and is closed now mode=%s", f"{mode:04o}")
+    # Now nobody else can put links here. Other users' files are not ours to change, but the folder is closed.
     for path in (path for pattern in _MADE_PRIVATE for path in data_dir.glob(pattern)):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_mode & OTHERS_MAY and status.st_uid == os.geteuid():
@@ -111,13 +111,13 @@ def _close_to_others(data_dir: Path) -> None:
 
 
 def _has_others_files(data_dir: Path) -> bool:
-    """Whether there is anything, and nothing of a mailserver."""
+    """Whether the folder has files, and none of a mailserver."""
     names = {path.name for path in data_dir.iterdir()}
     return bool(names) and not names & {KEY_FILE, STORE_FILE}
 
 
 def load_or_make_key(data_dir: Path) -> PrivateKey:
-    """Read the node key, 64 hex digits; make one at the first start, readable by its owner only.
+    """Read the node key, 64 hex digits; at the first start make one, readable by its owner only.
 
     Raises:
         StartupError: others may read the file, or it holds no key.
@@ -155,7 +155,7 @@ def _private_key(path: Path, text: bytes, what: str) -> PrivateKey:
 
 
 def read_token(path: Path) -> str:
-    """Read the token that JSON-RPC asks for: the file's first line, MIN_TOKEN_CHARS and more of what a header can hold.
+    """Read the token for JSON-RPC: the file's first line, at least MIN_TOKEN_CHARS characters that a header can hold.
 
     Raises:
         StartupError: others may read the file, or it holds no such line.
@@ -172,10 +172,10 @@ def read_token(path: Path) -> str:
 
 
 def _read_secret(path: Path) -> bytes:
-    """Read a file that nobody else may read, its first 1,024 bytes. Root may read whatever there is, and so may own it.
+    """Read the first 1,024 bytes of a file that nobody else may read. It may belong to root, who can read any file.
 
     Raises:
-        StartupError: others may.
+        StartupError: others may read it.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -191,7 +191,7 @@ def _read_secret(path: Path) -> bytes:
 
 
 def write_enode(data_dir: Path, enode: Enode) -> None:
-    """Write the enode file: complete, or as it was. One that says the same is left: it takes no room then.
+    """Write the enode file: complete, or as it was. A file that says the same is left: that takes no room.
 
     Raises:
         StartupError: it cannot be written.

@@ -1,7 +1,7 @@
-"""The store of a data directory: opened where there is one, and made where there never was one.
+"""The store of a data directory: opened if there is one, and made if there never was one. The engine is chosen here.
 
-`store.json` says that there was one, and which. A store that has gone is not replaced by an empty one without a word:
-the disk may not be mounted, or somebody has deleted it.
+`store.json` says whether there was one, and which. A store that has gone is not silently replaced by an empty one: its
+disk may not be mounted, or somebody has deleted it.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from mailserver.errors import StartupError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import field_of, read_record
 from mailserver.store.interface import Store
+from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.wal import has_content, wal_file
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
     """Open the store of a data directory whose lock we hold.
 
     Raises:
-        StartupError: there was a store, and is none.
+        StartupError: there was a store, and it is gone.
         StoreError: it cannot be opened.
     """
     _check_it_is_left(data_dir)
@@ -41,26 +41,26 @@ async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
 
 
 def _check_it_is_left(data_dir: Path) -> None:
-    """A store without a byte is what a first start leaves that was killed at once; later, somebody has emptied it.
+    """Check that the store is not gone. An empty file may be left by a first start that was killed; later it is a loss.
 
     Raises:
-        StartupError: it is empty or not there, and was.
+        StartupError: there was a store, and it is empty or not there.
     """
     store = data_dir / STORE_FILE
-    is_there = store.is_file()
-    if (is_there and store.stat().st_size) or has_content(wal_file(store)):
-        return  # a log without its file is refused by whoever opens it
-    # Versions before this one have not written the record; but the enode, whenever they had started.
+    gone = how_it_is_gone(store)
+    if not gone:
+        return
+    # Earlier versions did not write the record, but always the enode.
     signs = [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
     if signs:
         raise StartupError(
-            f"{store} is {'empty' if is_there else 'not there'}, and was before: mount its disk or restore a backup; "
+            f"{store} is {gone}, but there was a store before: mount its disk or restore a backup; "
             f"to begin with an empty one, delete {' and '.join(signs)}"
         )
 
 
 def _note(data_dir: Path, identity: str) -> None:
-    """Write down that there is a store, and which; say so if it is another one than before."""
+    """Record that there is a store, and which; log if it is a different one than before."""
     path = data_dir / RECORD_FILE
     try:
         before = read_record(
@@ -72,11 +72,11 @@ def _note(data_dir: Path, identity: str) -> None:
         )
     except StartupError as error:
         before = None
-        log.warning("record of the store begun anew cause=%r", str(error))
-    if before == identity:  # then it takes no room on a full disk
+        log.warning("record of the store started anew cause=%r", str(error))
+    if before == identity:  # then nothing is written, which a full disk may not take
         return
     if before is not None:
-        log.warning("store is another than before was=%s is=%s", before, identity)
+        log.warning("store is not the same as before was=%s is=%s", before, identity)
     try:
         write_atomically(path, json.dumps({"version": _VERSION, "identity": identity}) + "\n")
     except OSError as error:

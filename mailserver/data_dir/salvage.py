@@ -1,4 +1,4 @@
-"""Saving what is left of a data directory whose store is damaged: into a new one, that is there when it is whole."""
+"""Saving what is left of a data directory with a damaged store into a new one, which appears only when it is whole."""
 
 import contextlib
 import os
@@ -10,15 +10,16 @@ from mailserver.data_dir.backup import BackupError, check_destination, new_folde
 from mailserver.data_dir.folder import KEY_FILE, LOCK_FILE
 from mailserver.errors import StartupError
 from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock, write_new
-from mailserver.store.sqlite.repair.salvage import Salvage, Show, salvage
+from mailserver.store.sqlite.repair.report import Show
+from mailserver.store.sqlite.repair.salvage import Salvage, salvage
 from mailserver.store.sqlite.schema import STORE_FILE
 
 ASIDE_FILE = "set-aside.jsonl"
-"""What is not fit for the new store: an object a line, with the bytes that are left, and why."""
+"""What does not fit into the new store: one JSON object a line, with the bytes that are left, and the reason."""
 
 
 async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Salvage:
-    """Make a data directory of what is left of another, which is only read.
+    """Make a new data directory of what is left of another; the latter is only read.
 
     Raises:
         BackupError: `destination` is there already, or cannot be written.
@@ -46,7 +47,7 @@ def _unused(data_dir: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDONLY))
-        except FileNotFoundError:  # a copy, perhaps
+        except FileNotFoundError:  # it may be a copy
             yield
             return
         if not try_lock(descriptor):

@@ -1,1 +1,1 @@
-"""What `waku-mailserver doctor` looks at. Every check returns findings and changes nothing."""
+"""The checks of `waku-mailserver doctor`. Each returns findings and changes nothing."""

@@ -1,8 +1,7 @@
-"""Where the store lies: room, growth, the kind of file system, and who may read and write."""
+"""The place of the store: free space, growth, the kind of file system, and who may read and write."""
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,27 +15,27 @@ from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.store.sqlite.handoff import read_archived
-from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
-"""Less, and the log of SQLite alone may fill the disk: it takes up to 128 MiB in a flood."""
+"""With less, the log of SQLite alone may fill the disk: it takes up to 128 MiB in a flood."""
 
 MIN_FREE_DAYS = 7
-"""For so many days of growth there should be room: time for somebody to do something."""
+"""How many days of growth there should be room for, so that somebody has time to act."""
 
 GROWTH_DAYS = 7
-"""Growth is the mean of so many days of reception that are over."""
+"""Growth is the mean over so many past days of reception."""
 
 NETWORKED = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "9p", "fuse.sshfs"}
-"""SQLite's log needs memory that is shared by all who open the store, and locks that hold: a network has neither."""
+"""SQLite's log needs memory shared by all processes that open the store, and reliable locks. A network has neither."""
 FLEETING = {"tmpfs", "ramfs", "overlay"}
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def check_data_dir(data_dir: Path) -> list[Finding]:
-    """Folder, room and file system."""
+    """Check the folder, its free space, and its file system."""
     place = data_dir.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -47,7 +46,7 @@ def check_data_dir(data_dir: Path) -> list[Finding]:
 
 def _check_access(data_dir: Path, place: Path) -> Finding:
     if not place.is_dir():
-        return problem("data directory", f"{place} is no folder", "choose another --data-dir")
+        return problem("data directory", f"{place} is not a folder", "choose another --data-dir")
     if not os.access(place, os.W_OK | os.X_OK):
         return problem("data directory", f"{place} cannot be written", f"run: chown {os.geteuid()} {place}")
     if not data_dir.exists():
@@ -61,33 +60,25 @@ def _check_access(data_dir: Path, place: Path) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a store takes on the disk, and what it receives a day; bytes, indexes included."""
+    """What a store takes on disk, and what it receives a day; bytes, including indexes."""
 
     stored: int
     a_day: int
 
 
 def read_growth(data_dir: Path) -> Growth | None:
-    """How a store grows; None where there is none that can be read: `check` says why."""
-    path = data_dir / STORE_FILE
+    """How a store grows; None if no store can be read (`check` says why)."""
     try:
-        with open_read_only(path) as connection:
-            days = connection.execute("SELECT day, bytes FROM reception_days ORDER BY day DESC").fetchall()
-            ((held,),) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM days")
-            ((size,),) = connection.execute(
-                "SELECT (page_count - freelist_count) * page_size "
-                "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
-            )
-    except (StoreError, sqlite3.Error):
+        sizes = read_sizes(data_dir / STORE_FILE)
+    except StoreError:
         return None
-    over = [received for _, received in days[1:]]  # the newest day is not over
-    last = over[:GROWTH_DAYS]
+    last = sizes.received[1 : 1 + GROWTH_DAYS]  # the newest day is not over
     a_day = sum(last) // len(last) if last else 0
-    return Growth(size, a_day * size // held if held else 0)
+    return Growth(sizes.on_disk, a_day * sizes.on_disk // sizes.envelopes if sizes.envelopes else 0)
 
 
 def check_space(free: int, growth: Growth | None) -> Finding:
-    """There is room for some days."""
+    """Check that there is room for some days."""
     text = f"{size_text(free)} free"
     if growth is not None:
         text += f"; the store takes {size_text(growth.stored)} and receives {size_text(growth.a_day)} a day"
@@ -100,30 +91,30 @@ def check_space(free: int, growth: Growth | None) -> Finding:
 
 
 def file_system_of(path: Path, mountinfo: str) -> str:
-    """The kind of file system that a path lies on, by proc(5) "mountinfo"; "" if it does not say."""
+    """The kind of file system that a path is on, by proc(5) "mountinfo"; "" if that does not say."""
     kind, longest = "", -1
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(" - ")
         point = Path(mount.split()[4].replace("\\040", " "))
-        # Of two mounts at one place, the later one is seen.
+        # Of two mounts at one place, the later one is visible.
         if path.is_relative_to(point) and len(point.parts) >= longest:
             kind, longest = source.split()[0], len(point.parts)
     return kind
 
 
 def check_file_system(kind: str) -> Finding:
-    """SQLite can keep its log there, and it stays."""
+    """Check that SQLite can keep its log there, and that files there last."""
     if kind in NETWORKED:
         return problem("file system", kind, "use a local disk: over a network SQLite may lose or damage the store")
     if kind in FLEETING:
         return warning(
-            "file system", kind, "what is there goes with the container or the machine's next start: use a volume"
+            "file system", kind, "files there are lost with the container, or when the machine restarts: use a volume"
         )
     return ok("file system", kind or "unknown")
 
 
 def check_secrets(config: Config) -> list[Finding]:
-    """Nobody else may read the node key and the token."""
+    """Check that nobody else may read the node key and the token."""
     findings = []
     path = config.data_dir / KEY_FILE
     if path.exists():
@@ -138,28 +129,30 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
         read()
     except StartupError as error:
         text, _, command = str(error).partition("; run: ")
-        return problem(check, text, f"run: {command}" if command else "put it back from a backup, or have it made anew")
+        return problem(
+            check, text, f"run: {command}" if command else "put it back from a backup, or let a new one be made"
+        )
     return ok(check, "readable by its owner only")
 
 
 def check_archive(config: Config, now: float) -> list[Finding]:
-    """What pruning asks for before it deletes: the archived days are seen to be there, or a run has looked lately."""
+    """Check what pruning requires: the archived days are in the archive, or a run has checked that recently."""
     if not config.archive:
         return []
     try:
         archived = read_archived(config.data_dir / STORE_FILE)
     except ArchivedError as error:
-        return [problem("archive", str(error), "nothing is pruned until the compaction has written it anew")]
+        return [problem("archive", str(error), "nothing is pruned until the compaction has written a new one")]
     if archived is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
-        return [warning("archive", text, "see to the nightly compaction")]
+        return [warning("archive", text, "make sure that the nightly compaction runs")]
     folder = local_folder(config.archive)
     if folder is not None:
         return [_look_at_archive(folder, archived)]
     hours = (now - archived.verified_at) / 3600
-    text = f"not to be seen from here; the compaction looked at it {hours:.0f} hours ago"
+    text = f"cannot be seen from here; the compaction checked it {hours:.0f} hours ago"
     if hours > config.archive_max_age_hours:
-        return [problem("archive", f"{text}: nothing is pruned", "see to the nightly compaction")]
+        return [problem("archive", f"{text}: nothing is pruned", "make sure that the nightly compaction runs")]
     return [ok("archive", text)]
 
 
@@ -170,19 +163,24 @@ def _look_at_archive(folder: Path, archived: Archived) -> Finding:
     except ArchiveBusy as error:
         return ok("archive", str(error))
     except ArchiveFault as error:
-        advice = "have it mounted where --archive says, and run the compaction, which mends it: docs/archive.md"
+        advice = "mount it where --archive says, and run the compaction, which mends it: docs/archive.md"
         return problem("archive", f"{error}; that day is not pruned", advice)
-    return ok("archive", f"{folder} has every file of {len(archived.days)} days that are in the store, too")
+    return ok("archive", f"{folder} has every file of the {len(archived.days)} days that are recorded as archived")
 
 
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:
-    """No envelope was received in the future: else our clock was ahead, and pruning and archive are late by that."""
+    """Check that no envelope was received in the future. If one was, our clock was ahead, and pruning will be late."""
     try:
-        with open_read_only(data_dir / STORE_FILE) as connection:
-            ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
-    except (StoreError, sqlite3.Error):
+        last = read_last_reception(data_dir / STORE_FILE)
+    except StoreError:
         return []
-    if isinstance(last, int) and last > now + SECONDS_PER_DAY:
+    if last is not None and last > now + SECONDS_PER_DAY:
         text = f"envelopes were received {(last - now) / SECONDS_PER_DAY:.0f} days in the future"
-        return [warning("store clock", text, "the clock was ahead, or is behind now: what it marked stays longer")]
+        return [
+            warning(
+                "store clock",
+                text,
+                "the clock was ahead, or is behind now: envelopes that it marked are kept for longer",
+            )
+        ]
     return []

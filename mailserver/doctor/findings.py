@@ -1,11 +1,11 @@
-"""What a check says."""
+"""What a check has found."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Verdict(Enum):
-    """How bad it is. A problem keeps the mailserver from running well now; a warning may do so later."""
+    """How bad a finding is. A problem keeps the mailserver from running well now; a warning may do so later."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, how it is, in words, and what to do where something is to be done."""
+    """What was checked, what was found, in words, and what to do about it if anything."""
 
     check: str
     verdict: Verdict
@@ -23,15 +23,15 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Nothing to do."""
+    """There is nothing to do."""
     return Finding(check, Verdict.OK, text)
 
 
 def warning(check: str, text: str, advice: str) -> Finding:
-    """It may become a problem."""
+    """This may become a problem."""
     return Finding(check, Verdict.WARNING, text, advice)
 
 
 def problem(check: str, text: str, advice: str) -> Finding:
-    """It is to be mended first."""
+    """This must be mended first."""
     return Finding(check, Verdict.PROBLEM, text, advice)

@@ -12,13 +12,13 @@ from mailserver.units import size_text
 from mailserver.waku.envelope import MAX_U32
 
 EARLIEST = 1_767_225_600
-"""2026-01-01: this program was not there before."""
+"""2026-01-01: this program did not exist before."""
 
 MIN_MEMORY_BYTES = 300 * 1024 * 1024
-"""What the daemon may come to need under a flood."""
+"""How much the daemon may need in a flood."""
 
 SPARE_FILES = 128
-"""Files that a daemon has open besides its peers: store, log, sockets; and connections that are being made."""
+"""Files that a daemon has open besides those of its peers: store, log, sockets, and connections in their handshake."""
 
 _STA_UNSYNC = 0x0040  # linux/timex.h
 _TIME_ERROR = 5
@@ -26,9 +26,9 @@ _TIMEX_BYTES = 512  # struct timex takes 208
 
 
 def is_synchronised() -> bool | None:
-    """Whether the kernel's clock is kept right by NTP or the like; None where the kernel does not say.
+    """Whether NTP or the like keeps the kernel's clock right; None if the kernel does not say.
 
-    Read by adjtimex(2) with no mode set: the state, and nothing is changed.
+    adjtimex(2) without a mode returns the state and changes nothing.
     """
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
@@ -44,21 +44,23 @@ def is_synchronised() -> bool | None:
 
 
 def check_clock(now: float, synchronised: Callable[[], bool | None] = is_synchronised) -> Finding:
-    """Envelopes are judged by our clock: 20 s off, and live ones are refused."""
+    """Check the clock, by which envelopes are judged: if it is 20 s off, live ones are refused."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if not EARLIEST <= now <= MAX_U32:
-        return problem("clock", f"it is {shown}?", "set the clock: live envelopes are refused by it")
+        return problem("clock", f"it says {shown}", "set the clock: live envelopes are refused because of it")
     state = synchronised()
     if state is None:
-        return warning("clock", f"{shown}; the kernel does not say whether it is kept right", "see to it on the host")
+        return warning(
+            "clock", f"{shown}; the kernel does not say whether it is synchronised", "make sure of it on the host"
+        )
     if not state:
-        advice = "run chrony or systemd-timesyncd: where the clock is off, live envelopes are refused"
-        return warning("clock", f"{shown}; not synchronised, says the kernel", advice)
+        advice = "run chrony or systemd-timesyncd: if the clock is off, live envelopes are refused"
+        return warning("clock", f"{shown}; the kernel says that it is not synchronised", advice)
     return ok("clock", f"{shown}; synchronised")
 
 
 def check_open_files(max_peers: int, hard_limit: int | None = None) -> Finding:
-    """There is a file for each peer. The daemon raises the soft limit to the hard one by itself."""
+    """Check that there can be a file for each peer. The daemon itself raises the soft limit to the hard one."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard_limit is None else hard_limit
     if limit == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
@@ -69,13 +71,13 @@ def check_open_files(max_peers: int, hard_limit: int | None = None) -> Finding:
 
 
 def check_memory() -> Finding:
-    """There is as much as the daemon may come to need, here or in this container."""
+    """Check that this machine or container has as much memory as the daemon may need."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return judge_memory(min(total, memory_limit() or total))
 
 
 def judge_memory(total: int) -> Finding:
-    """Say whether so many bytes are enough."""
+    """Whether so many bytes are enough."""
     text = size_text(total)
     if total < MIN_MEMORY_BYTES:
         return warning("memory", text, f"the daemon may need {size_text(MIN_MEMORY_BYTES)}: raise the limit")

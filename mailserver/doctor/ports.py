@@ -1,4 +1,4 @@
-"""Addresses to listen on: free, or taken by our own daemon, which then answers there."""
+"""Addresses to listen on: they must be free, or our own daemon must answer there."""
 
 import errno
 import socket
@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from mailserver.app.config import Config, parse_address
 from mailserver.app.control import is_running
-from mailserver.app.server import CLIENT_ID
+from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.data_dir.folder import read_enode
 from mailserver.doctor.findings import Finding, ok, problem, warning
@@ -16,7 +16,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 async def check_ports(config: Config) -> list[Finding]:
-    """Look at each address of the settings."""
+    """Check each address in the settings."""
     running = is_running(config.data_dir)
     findings = [await _check_listen(config, running=running)]
     for name in ("rpc", "metrics"):
@@ -55,7 +55,7 @@ def _check_service(name: str, address: str, *, running: bool) -> Finding:
 
 
 def check_address(name: str, address: str, *, running: bool) -> Finding | None:
-    """Whether one can listen there; None where it is taken while our daemon runs: then that is to be asked."""
+    """Whether we can listen there; None if it is taken while our daemon runs, which has to be asked then."""
     host, port = parse_address(name, address)
     if port == 0:
         return ok(name, f"{address}: any free port") if not running or name != "listen" else None
@@ -80,7 +80,7 @@ def _refused(name: str, address: str, error: Exception, *, running: bool) -> Fin
             return None
         return problem(name, f"{address} is taken by another program", f"end it, or choose another port: --{name}")
     if number == errno.EACCES:
-        return problem(name, f"{address} is not allowed to us", "choose a port from 1024 on, or grant the capability")
+        return problem(name, f"we may not listen on {address}", "choose a port from 1024 on, or grant the capability")
     text = getattr(error, "strerror", None) or str(error)
     return problem(name, f"cannot listen on {address}: {text}", f"does this machine have that address? --{name}")
 

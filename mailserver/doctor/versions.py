@@ -1,4 +1,4 @@
-"""Python, SQLite, the packages this program asks for, and Java where the compaction is installed."""
+"""Versions of Python, SQLite, the packages that this program needs, and, if the compaction is installed, Java."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from mailserver.doctor.findings import Finding, ok, problem, warning
 PACKAGE = "waku-mailserver"
 MIN_PYTHON = (3, 11)
 MIN_SQLITE = (3, 38, 0)
-"""The first with JSON functions always there; upserts and row values are older."""
+"""The first version that always has JSON functions; upserts and row values are older."""
 WAL_RESET_MENDED = (3, 51, 3)
 MIN_JAVA = 17
 JAVA_TIMEOUT_S = 20.0
@@ -23,7 +23,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*>=\s*(?P<le
 
 
 def check_versions() -> list[Finding]:
-    """Look at all of them."""
+    """Check all of them."""
     findings = [check_python(sys.version_info[:3]), check_sqlite(sqlite3.sqlite_version_info)]
     try:
         requirements = metadata.requires(PACKAGE) or []
@@ -38,7 +38,7 @@ def check_versions() -> list[Finding]:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """The interpreter is new enough."""
+    """Check that the interpreter is new enough."""
     text = ".".join(map(str, version))
     if version < MIN_PYTHON:
         return problem("python", text, f"install Python {'.'.join(map(str, MIN_PYTHON))} or newer")
@@ -46,12 +46,12 @@ def check_python(version: tuple[int, ...]) -> Finding:
 
 
 def check_sqlite(version: tuple[int, ...]) -> Finding:
-    """SQLite can do what the store asks of it."""
+    """Check that SQLite can do what the store needs."""
     text = ".".join(map(str, version))
     if version < MIN_SQLITE:
         return problem("sqlite", text, f"install SQLite {'.'.join(map(str, MIN_SQLITE))} or newer, or a newer Python")
     if version < WAL_RESET_MENDED:
-        # Two connections that write or checkpoint at once are what it takes, and the daemon has one.
+        # The fault needs two connections that write or checkpoint at once, and the daemon has one.
         return ok(
             "sqlite", f"{text}: has the WAL-reset fault, which the mailserver keeps clear of; let nothing else write"
         )
@@ -59,7 +59,7 @@ def check_sqlite(version: tuple[int, ...]) -> Finding:
 
 
 def check_packages(requirements: Iterable[str], check: str = "packages") -> Finding:
-    """Each package is there, and no older than the lower bound that this program was published with."""
+    """Check that each package is installed, and at least as new as this program declares."""
     wrong, count = [], 0
     for requirement in requirements:
         wanted = _REQUIREMENT.match(requirement)
@@ -77,7 +77,7 @@ def check_packages(requirements: Iterable[str], check: str = "packages") -> Find
 
 
 def check_java(home: str) -> Finding:
-    """There is a Java runtime for Spark, in JAVA_HOME or on the PATH."""
+    """Check that there is a Java runtime for Spark, in JAVA_HOME or on the PATH."""
     program = str(Path(home) / "bin" / "java") if home else "java"
     advice = f"install Java {MIN_JAVA} or newer for the compaction: on Debian, apt-get install openjdk-17-jre-headless"
     try:

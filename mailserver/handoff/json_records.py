@@ -1,5 +1,6 @@
-"""Records beside a store: JSON files of ours that are read whole, field by field, or not at all. Standard library only:
-the compaction reads and writes them, too.
+"""Records: JSON files of ours that are read field by field, and either whole or not at all.
+
+Standard library only: the compaction reads and writes them, too.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from mailserver.errors import MailserverError
 
 MAX_RECORD_BYTES = 1024 * 1024
-"""A record takes some kilobytes, and a hundred where it speaks of years of days. A larger file is none."""
+"""A record has some kilobytes; a hundred if it lists the days of years. A larger file is not a record."""
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _MAX_COUNT = 2**63 - 1
@@ -34,10 +35,10 @@ def read_record(
     """Read a record; None if there is none.
 
     Args:
-        decode: makes a value of it, or raises ValueError.
-        version: the only one that is known.
+        decode: turns the object into a value, or raises ValueError.
+        version: the only version that is understood.
         what: what the file should be, in words.
-        error: what is raised, with one line for the operator, if it cannot be read or is not that.
+        error: raised, with one line for the operator, if the file cannot be read or is something else.
     """
     try:
         with path.open("rb") as file:
@@ -60,10 +61,10 @@ def read_record(
 
 
 def field_of(record: Record, name: str, kind: type[_F]) -> _F:
-    """A field of just this type.
+    """A field of exactly this type.
 
     Raises:
-        ValueError: it is not there, or of another.
+        ValueError: it is missing, or of another type.
     """
     value = record.get(name)
     if type(value) is not kind:
@@ -72,10 +73,10 @@ def field_of(record: Record, name: str, kind: type[_F]) -> _F:
 
 
 def count_of(name: str, value: object) -> int:
-    """A number of things, as SQLite could hold it.
+    """A count: a whole number from 0 that fits into 63 bits.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if type(value) is not int or not 0 <= value <= _MAX_COUNT:
         raise ValueError(f"{name} is {shown(value)}")
@@ -83,10 +84,10 @@ def count_of(name: str, value: object) -> int:
 
 
 def number_of(name: str, value: object) -> float:
-    """A number that may have a fraction, as a time in Unix seconds has: 0 or more, and finite.
+    """A number that may have a fraction, such as a time in Unix seconds: 0 or more, and finite.
 
     Raises:
-        ValueError: it is none. So are NaN and Infinity, which JSON as Python reads it has.
+        ValueError: it is not; nor are NaN and Infinity, which Python accepts in JSON.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
         raise ValueError(f"{name} is {shown(value)}")
@@ -94,10 +95,10 @@ def number_of(name: str, value: object) -> float:
 
 
 def number_or_none(record: Record, name: str) -> float | None:
-    """The same as a field; None where it is null or not there.
+    """A field that is such a number; None if it is null or missing.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is something else.
     """
     value = record.get(name)
     return None if value is None else number_of(name, value)
@@ -112,7 +113,7 @@ def day_of(text: str) -> int:
     """The day that `day_text` wrote.
 
     Raises:
-        ValueError: it is another form of ISO 8601, or none.
+        ValueError: it has a different form.
     """
     if len(text) != len("YYYY-MM-DD") or (day := date.fromisoformat(text)).isoformat() != text:
         raise ValueError(f"{shown(text)} is not YYYY-MM-DD")

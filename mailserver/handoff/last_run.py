@@ -1,8 +1,8 @@
-"""How the last run of the compaction went, and what is in the archive: what a run leaves for people and the daemon.
+"""How the last run of the compaction went, and what is in the archive, for people and for the daemon.
 
-JSON. A run writes it when it begins, and again at its end; one that was killed leaves "started, not finished" and no
-lock. It decides nothing: what may be pruned stands in `handoff.archived`. Where it is kept is the engine's
-(`store.sqlite.handoff`). Standard library only: the compaction imports this module.
+JSON. A run writes it when it begins, and again when it ends; a run that was killed leaves "started, not finished" and
+no lock. It decides nothing: `handoff.archived` says what may be pruned. The engine keeps it (`store.sqlite.handoff`).
+Standard library only: the compaction imports this module.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ from mailserver.handoff.json_records import (
 VERSION = 1
 
 MAX_ARCHIVED_DAYS = 62
-"""Of so many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
+"""For how many days of reception, the latest ones, the record says what is in the archive: two months, for a chart."""
 
 MAX_ARCHIVED_MONTHS = 240
-"""Of so many months, the latest ones, it says how many rows of them are in the archive: to miss what is gone."""
+"""For how many months, the latest ones, it says how many rows are in the archive, so that a loss is noticed."""
 
 MAX_ERROR_CHARS = 1000
 
 EXIT_DAMAGED = 3
-"""Exit code of a run that has done its work, and has found the archive damaged, or rows of it lost."""
+"""Exit code of a run that has done its work, but has found the archive damaged, or rows of it lost."""
 
 
 class CompactionRecordError(MailserverError):
@@ -42,7 +42,7 @@ class CompactionRecordError(MailserverError):
 
 
 class CompactionState(Enum):
-    """How the last run stands. The value is for programs."""
+    """The state of the last run. The values are for programs."""
 
     NEVER = "never"
     RUNNING = "running"
@@ -51,11 +51,11 @@ class CompactionState(Enum):
     """It has done its work; files of the archive are missing or damaged, or rows that were in it are lost."""
     FAILED = "failed"
     DIED = "died"
-    """It was killed, or the machine went down: it began, did not finish, and holds no lock."""
+    """It was killed, or the machine stopped: it began, did not finish, and holds no lock."""
 
 
 ENDS = {0: CompactionState.SUCCEEDED, EXIT_DAMAGED: CompactionState.DAMAGED}
-"""How a run stands that came to its end, by its exit code; any other is FAILED."""
+"""The state of a run that came to its end, by its exit code; with any other code it is FAILED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class ArchiveFigures:
     """What is wrong with the archive, as the last run that came to its end found it.
 
     Args:
-        faults: files that it found missing or damaged; what could be mended, is.
-        lost_rows: rows that were archived and are not there any more, and no operator has acknowledged it.
-        quarantined_rows: rows that were no envelopes any more and were set aside, and nobody has acknowledged it.
-        miscounted_rows: how far the days of the store are from what it has counted.
+        faults: files that it found missing or damaged; those that could be mended are.
+        lost_rows: rows that were archived and are gone, which no operator has acknowledged.
+        quarantined_rows: rows that were no longer envelopes and were set aside, which no operator has acknowledged.
+        miscounted_rows: by how many rows the days of the store differ from what the store has counted.
     """
 
     faults: int = 0
@@ -88,20 +88,20 @@ class Compaction:
     """One run of the compaction, the last that had this store's lock. Times are Unix seconds.
 
     Args:
-        finished_at: None while it is at work, and for ever if it was killed; `exit_code`, too.
-        error: why it failed, or what is wrong with the archive, one line; "" if all is well.
-        rows: envelopes that it put into the archive, of all its stores; 0 if it failed, as the next two.
+        finished_at: None while it is at work, and for ever if it was killed; so is `exit_code`.
+        error: why it failed, or what is wrong with the archive, in one line; "" if all is well.
+        rows: envelopes that it put into the archive, from all its stores; 0 if it failed, like the next two.
         bytes: of the files that it wrote.
-        days: of reception, that it wrote.
-        report: the run's report, as `spark-export compact` prints it, but for long lists; empty if it failed.
-        succeeded_at: the end of the last run that did its work, this one or an earlier one, damaged or not.
-        archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive, as the last successful
-            run found it; whatever stores they are from.
-        archived_months: by month of reception, "2026-11", how many rows it had; the last MAX_ARCHIVED_MONTHS.
-        archived_in: the URL of that archive; "" where earlier versions wrote the record.
+        days: of reception that it wrote.
+        report: the run's report, as `spark-export compact` prints it, without long lists; empty if it failed.
+        succeeded_at: the end of the last run that did its work: this one or an earlier one, damaged or not.
+        archived: by day (Unix seconds / 86400), the last MAX_ARCHIVED_DAYS in the archive as the last successful run
+            found it, whatever stores they are from.
+        archived_months: by month of reception ("2026-11"), how many rows it had; the last MAX_ARCHIVED_MONTHS.
+        archived_in: the URL of that archive; "" in the records of earlier versions.
         archive: what is wrong with it, in numbers.
-        damage: files of it that are missing or damaged and rows that are lost, one line, as the last run that did its
-            work found it; "" if there are none.
+        damage: which of its files are missing or damaged and how many rows are lost, in one line, as the last run that
+            did its work found it; "" if nothing is.
     """
 
     started_at: float
@@ -122,7 +122,7 @@ class Compaction:
 
 
 def encode_compaction(compaction: Compaction) -> dict[str, object]:
-    """The record as JSON has it."""
+    """The record as a JSON object."""
     return {
         "version": VERSION,
         "started_at": compaction.started_at,
@@ -150,7 +150,7 @@ def decode_compaction(record: Record) -> Compaction:
     """The record that `encode_compaction` made.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is something else.
     """
     archived = field_of(record, "archived", dict)
     if len(archived) > MAX_ARCHIVED_DAYS:
@@ -175,13 +175,13 @@ def decode_compaction(record: Record) -> Compaction:
         archived_months=_months(record),
         archived_in=field_of(record, "archived_in", str) if "archived_in" in record else "",
         archive=_figures(record),
-        # Earlier versions had one line for both.
+        # Earlier versions had one line for error and damage.
         damage=field_of(record, "damage", str) if "damage" in record else error if exit_code == EXIT_DAMAGED else "",
     )
 
 
 def _months(record: Record) -> Mapping[str, int]:
-    if "archived_months" not in record:  # written before there were any
+    if "archived_months" not in record:  # written by an earlier version
         return MappingProxyType({})
     months = field_of(record, "archived_months", dict)
     if len(months) > MAX_ARCHIVED_MONTHS:
@@ -190,7 +190,7 @@ def _months(record: Record) -> Mapping[str, int]:
 
 
 def _figures(record: Record) -> ArchiveFigures:
-    if "archive" not in record:  # written before there were any
+    if "archive" not in record:  # written by an earlier version
         return ArchiveFigures()
     said = field_of(record, "archive", dict)
     return ArchiveFigures(**{one.name: count_of(one.name, said.get(one.name)) for one in fields(ArchiveFigures)})

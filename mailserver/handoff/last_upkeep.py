@@ -1,8 +1,8 @@
 """How the last merge of the archive went, and the last verification.
 
-Like the compaction's record (`handoff.last_run`) it is for people, and for the daemon, which tells of what failed; all
-that it decides is when the next run is due. Where it is kept, and what a run locks, are the engine's
-(`store.sqlite.handoff`). Standard library only: the compaction imports this module.
+Like the compaction's record (`handoff.last_run`) it is for people, and for the daemon, which reports what failed. It
+decides only when the next run is due. The engine keeps it, and has the lock that a run holds (`store.sqlite.handoff`).
+Standard library only: the compaction imports this module.
 """
 
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ class UpkeepRecordError(MailserverError):
 
 
 class Task(Enum):
-    """What is done to a whole archive now and then. The value is the command's name."""
+    """What is done to a whole archive now and then. The values are the names of the commands."""
 
     MERGE = "merge"
     VERIFY = "verify"
@@ -28,13 +28,13 @@ class Task(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """How one task stands. Times are Unix seconds, None if that has not happened.
+    """The state of one task. Times are Unix seconds, None if that has not happened.
 
     Args:
-        waits_since: a run that was due later than this, and before now, has been missed: the end of the last one that
-            succeeded; before the first, when the task was first looked for.
-        finished_at: None while a run is at work, and for ever if it was killed; `exit_code`, too.
-        error: why it failed, one line; "" if it did not.
+        waits_since: a run that was due after this, and before now, was missed. It is the end of the last run that
+            succeeded; before the first one, the time when the schedule first looked for the task.
+        finished_at: None while a run is at work, and for ever if it was killed; so is `exit_code`.
+        error: why it failed, in one line; "" if it did not.
     """
 
     waits_since: float
@@ -46,7 +46,7 @@ class Upkeep:
 
 
 def encode_upkeep(upkeep: Upkeep) -> dict[str, object]:
-    """The record as JSON has it."""
+    """The record as a JSON object."""
     return {"version": VERSION, **asdict(upkeep), "error": upkeep.error[:MAX_ERROR_CHARS]}
 
 
@@ -54,7 +54,7 @@ def decode_upkeep(record: Record) -> Upkeep:
     """The record that `encode_upkeep` made.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is something else.
     """
     exit_code = record.get("exit_code")
     upkeep = Upkeep(

@@ -1,7 +1,7 @@
 """P2P Request -> P2P Messages -> P2P Request Complete: the history side of a mailserver (8/WAKU-MAIL).
 
-Every request ends in a completion or, whatever went wrong, an error completion: a client that hears nothing
-waits for minutes.
+Every request ends in a completion or, whatever went wrong, in an error completion: a client that hears nothing waits
+for minutes.
 """
 
 import asyncio
@@ -40,32 +40,31 @@ MAX_REQUEST_BYTES = 16 * 1024
 """Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
 
 PAGE_WORK = 500_000
-"""After so much work of the store (`store.sqlite.work`), a sixth of a second of one processor, a page by bloom
-filter ends with what it has found. Where it takes strangers' envelopes of a day one by one, these are some 100,000."""
+"""A page by bloom filter ends with what it has found after so much work of the source, a sixth of a second of one
+processor. If the source must look at strangers' envelopes of a day one by one, these are some 100,000."""
 
 PAGE_TIME_S = 4.0
-"""So does one after so long, where many wait for the store: clients give up on a request after 10 to 30 s."""
+"""It also ends after so long, if many wait for the source: clients give up on a request after 10 to 30 s."""
 
 FIND_TIMEOUT_S = 10.0
-"""How long the store may look for one page at all."""
+"""How long the source may search for any one page."""
 
 MAX_REMEMBERED_REQUESTS = 8192
-"""Requests to our public key of which we remember whose they were; 250 bytes an entry."""
+"""How many requests to our public key we remember with the peers that made them; 250 bytes per entry."""
 
 _LIKELY_BYTES = 512
-"""How long envelopes are taken to be before any of an answer was read."""
+"""How long we take envelopes to be before any of an answer was read."""
 
 _MAX_ROWS = 256
-"""Most envelopes that are looked at for a packet: so many sealed ones, of 256 bytes and more, fill it. Of tiny ones
-with long ones between, it would be the rest of the page again and again."""
+"""Most envelopes that are looked at for one packet: so many sealed ones, of 256 bytes and more, fill it. Without this
+bound, tiny envelopes with long ones among them would make us look at the rest of the page for every packet."""
 
 
 class Client(Protocol):
     """Where an answer goes."""
 
     async def turn(self, size: int) -> None:
-        """Wait until a packet of about so many bytes may be sent: while the client has not read enough of the ones
-        before.
+        """Wait until a packet of about so many bytes may be sent: until the client has read enough of the ones before.
 
         Raises:
             ConnectionLost: the client is gone.
@@ -83,8 +82,8 @@ class Client(Protocol):
 class DeliverySettings:
     """How requests are read and answered.
 
-    `symmetric_key` opens requests sealed with the shared password, `key` those sealed to our public key.
-    `max_limit` bounds the envelopes per request; `min_request_pow` is asked of sealed requests only.
+    `symmetric_key` opens requests sealed with the shared password, `key` those sealed to our public key. `max_limit`
+    bounds the envelopes per request. `min_request_pow` holds for sealed requests only.
     """
 
     symmetric_key: bytes
@@ -96,7 +95,7 @@ class DeliverySettings:
 
 
 class Delivery:
-    """Answers history requests from the store."""
+    """Answers history requests from one source."""
 
     def __init__(self, source: HistorySource, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
         self._source = source
@@ -117,9 +116,9 @@ class Delivery:
 
         Args:
             requester: who asks, and what it may still ask for.
-            max_packet_bytes: longest packet that is made of more than one envelope.
+            max_packet_bytes: the longest packet with more than one envelope.
         Raises:
-            ConnectionLost: the client is gone. Nothing else: what fails is told to the client.
+            ConnectionLost: the client is gone. Nothing else is raised: the client is told what fails.
         """
         record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
         try:
@@ -144,7 +143,7 @@ class Delivery:
                 record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
                 request = self._read(sealed, requester.node_id)
             except RequestRejected:
-                _admit(requester, None)  # to read it takes time, whatever comes out: it counts as a request
+                _admit(requester, None)  # reading it has taken time, so it counts as a request
                 raise
             _admit(requester, request.cursor)
             return await self._deliver(request, client, requester, max_packet_bytes, record), Outcome.DELIVERED
@@ -156,7 +155,7 @@ class Delivery:
             return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
 
     async def refuse(self, payload: bytes, rejected: RequestRejected, client: Client, peer: NodeId) -> None:
-        """Answer a request that is not even looked at, and counts against no limit, with an error.
+        """Answer a request that we do not even look at with an error. It counts against no limit.
 
         Raises:
             ConnectionLost: the client is gone.
@@ -192,7 +191,7 @@ class Delivery:
         try:
             return open_symmetric(data, self._settings.symmetric_key).payload
         except DecodeError:
-            pass  # not the password: then perhaps our public key
+            pass  # not sealed with the password; perhaps to our public key
         try:
             opened = open_asymmetric(data, self._settings.key).payload
         except DecodeError as error:
@@ -203,9 +202,9 @@ class Delivery:
     def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
         """Refuse a request to our public key that another peer has made before.
 
-        Who has it from elsewhere and cannot read it would learn from the answer what it asks for. A request sealed with
-        the password needs no such care: whoever knows that can read it, and ask by itself. What is old is answered, as
-        by deployed mailservers: clocks of phones are wrong.
+        A peer that has captured the request, and cannot read it, would learn from the answer what it asks for. A
+        request sealed with the password needs no such care: whoever knows the password can read it, and make one of its
+        own. Old requests are answered, as deployed mailservers do: the clocks of phones are wrong.
         """
         if self._askers.setdefault(request.request_id, asker) != asker:
             raise RequestRejected(Rejection.REPLAYED)
@@ -265,9 +264,9 @@ class Delivery:
         max_bytes = max_body_bytes(max_packet_bytes)
         mean = _LIKELY_BYTES
         while page.left:
-            # As many as will fit, if they are as long as those of the packet before.
+            # As many as will fit if they are as long as those of the packet before.
             count = 1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS, page.left)
-            # First the turn, then the envelopes, and they go at once: whoever does not read has us keep none.
+            # The turn comes before the envelopes are read, and they go at once: a client that stalls costs no memory.
             await client.turn(min(packet_bytes(count * mean), max_packet_bytes))
             raws = await page.read(count, max_bytes)
             bill.charge_envelopes(len(raws.sizes), _now())

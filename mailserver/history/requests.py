@@ -1,6 +1,6 @@
-"""What one history request asked for and how it ended: its metrics, and its line in the log.
+"""What one history request asked for, and how it ended: its metrics, and its line in the log.
 
-The line says who asked and how much, not for what: topics are counted, not named, and there is no address in it.
+The line says who asked and for how much, but not for what: topics are counted, not named. It has no address.
 """
 
 import logging
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 class RequestRecord:
     """One request. Times are monotonic seconds; `first_at` is when the first envelopes were handed to the connection.
 
-    `lower`, `upper` are the bounds in force, Unix seconds; `topics` says how many, 0 for a bloom filter. `is_clear`:
-    it came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
-    limits of its peer and address, which bounds how many such lines there are. `work`: of the store, see
-    `mailserver.store.sqlite.work`. `is_early`: its page has ended before it was full or all was looked at. `archived`:
-    so many of its envelopes came from the archive.
+    `lower`, `upper`: the bounds in force, Unix seconds. `topics`: how many, 0 for a bloom filter. `is_clear`: the
+    request came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
+    limits of its peer and address, which bounds how many such lines there are. `work`: what it cost the source.
+    `is_early`: its page ended before it was full and before everything was searched. `archived`: how many of its
+    envelopes came from the archive.
     """
 
     peer: NodeId
@@ -50,14 +50,14 @@ class RequestRecord:
     cause: str = ""
 
     def asks(self, request: MailRequest, *, lower: int, upper: int, limit: int) -> None:
-        """Note what it asks for, once it could be read."""
+        """Note what it asks for, once it is readable."""
         self.kind = _kind(request.interest)
         self.follows_cursor = request.cursor is not None
         self.lower, self.upper, self.limit = lower, upper, limit
         self.topics = len(request.interest.topics or ())
 
     def sent(self, count: int, size: int, now: float, *, archived: int = 0) -> None:
-        """Note a packet of so many envelopes, so many of them from the archive, of so many bytes."""
+        """Note a packet with so many envelopes, `archived` of them from the archive, and so many bytes."""
         if self.first_at is None:
             self.first_at = now
         self.envelopes += count
@@ -65,11 +65,11 @@ class RequestRecord:
         self.bytes += size
 
     def refused(self, rejection: Rejection, cause: str) -> None:
-        """Note why it is not answered; `cause` is for the log."""
+        """Note why it is refused; `cause` is for the log."""
         self.rejection, self.cause = rejection, cause
 
     def end(self, metrics: Metrics, now: float) -> None:
-        """It is over: count it, and log its line."""
+        """The request is over: count it, and log its line."""
         labels = self.kind.value, self.outcome.value
         metrics.requests.labels(*labels).inc()
         if self.rejection is not None:
@@ -111,7 +111,7 @@ class RequestRecord:
     def _level(self) -> int:
         if self.outcome is Outcome.FAILED:
             return logging.ERROR
-        # Of what does not count there is as much as a stranger likes: it stays below the default level.
+        # A stranger can cause any number of requests that do not count: they stay below the default level.
         return logging.INFO if self.is_counted and self.rejection is not Rejection.RATE_LIMITED else logging.DEBUG
 
     def _ms(self, moment: float | None) -> float | str:

@@ -1,1 +1,1 @@
-"""Live envelopes: judged, stored, relayed to peers, handed to whoever listens."""
+"""Live envelopes: judged, stored, relayed to peers, handed to filters and subscriptions."""

@@ -1,7 +1,7 @@
 """One stream of accepted envelopes, and readers that follow it, each at its own pace.
 
-Relay, filters and subscriptions all read here. Publishing never waits: what is published goes into a ring of bounded
-size, and a reader that falls behind the ring's end loses what has left it, and learns how much that was.
+Relay, filters and subscriptions all read here. Publishing never waits: envelopes go into a ring of bounded size. A
+reader that falls further behind misses those that have left the ring, and is told how many.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from mailserver.waku.envelope import Envelope, EnvelopeHash
 
 MAX_FEED_ENVELOPES = 16_384
 MAX_FEED_BYTES = 16 * 1024 * 1024
-"""What the ring holds: more than arrives in the time in which any reader that is well takes its turn."""
+"""What the ring holds: more than arrives between two turns of any healthy reader."""
 
 
 class LiveEnvelope:
     """An accepted envelope on its way to whoever wants it."""
 
-    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "source")
+    __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "subnet")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class LiveEnvelope:
         envelope_hash: EnvelopeHash,
         sighting: Sighting | None = None,
         *,
-        source: bytes | None = None,
+        subnet: bytes | None = None,
         ahead: int = 0,
         is_own: bool = False,
         is_p2p: bool = False,
@@ -35,16 +35,16 @@ class LiveEnvelope:
         """Take an envelope as it was judged.
 
         Args:
-            sighting: which peers have it; a new one, that says none, if not given.
-            source: the subnet that it came from first; None if it was made here.
+            sighting: which peers have it; if not given, none do.
+            subnet: the one that it came from first; None if it was made here.
             ahead: seconds by which it was created after our now, as `Envelope.pow` counts them.
             is_own: it was made here.
-            is_p2p: it came outside gossip, from a trusted peer: for filters that allow it, and never relayed.
+            is_p2p: it came outside gossip, from a trusted peer. It is for filters that allow that, and never relayed.
         """
         self.envelope = envelope
         self.hash = envelope_hash
         self.sighting = Sighting() if sighting is None else sighting
-        self.source = source
+        self.subnet = subnet
         self.is_own = is_own
         self.is_p2p = is_p2p
         self._ahead = ahead
@@ -52,21 +52,21 @@ class LiveEnvelope:
 
     @property
     def pow(self) -> float:
-        """Its proof of work, hashed at the first call; from the future, the lower one that its receivers count."""
+        """Its proof of work, hashed at the first call; if it is from the future, the lower one that receivers count."""
         if self._pow is None:
             self._pow = self.envelope.pow(self._ahead)
         return self._pow
 
 
 class Feed:
-    """The ring. Numbers count envelopes from the first one published."""
+    """The ring. Envelopes are numbered from the first one published."""
 
     def __init__(self, *, max_envelopes: int = MAX_FEED_ENVELOPES, max_bytes: int = MAX_FEED_BYTES) -> None:
         self._max_envelopes = max_envelopes
         self._max_bytes = max_bytes
         self._ring: deque[LiveEnvelope] = deque()
         self._bytes = 0
-        self._first = 0  # number of the oldest one held
+        self._first = 0  # the number of the oldest envelope that is held
         self._published = asyncio.Event()
 
     def publish(self, live: LiveEnvelope) -> None:
@@ -91,21 +91,21 @@ class Feed:
     async def wait(self, position: int) -> None:
         """Wait until there is an envelope from `position` on."""
         while position >= self.end:
-            if self._published.is_set():  # it has woken those who waited
+            if self._published.is_set():  # it has woken the readers that waited
                 self._published = asyncio.Event()
             await self._published.wait()
 
     def since(self, position: int) -> tuple[list[LiveEnvelope], int]:
         """The envelopes from `position` on, and how many of them are no longer there."""
         missed = max(self._first - position, 0)
-        # From the end: all that was read before is not gone through each time.
+        # From the end, so that what was read before is not gone through each time.
         envelopes = list(islice(reversed(self._ring), self.end - position - missed))
         envelopes.reverse()
         return envelopes, missed
 
 
 class FeedReader:
-    """One who follows the feed. `missed` counts what it was too slow for."""
+    """One reader of the feed. `missed` counts the envelopes that it was too slow for."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

@@ -154,7 +154,7 @@ class Intake:
                 batch.timely += now - created <= TIMELY_S
             ahead = max(created - int(now), 0)
             live = LiveEnvelope(
-                envelope, envelope_hash, sighting, source=batch.subnet, ahead=ahead, is_own=peer is None
+                envelope, envelope_hash, sighting, subnet=batch.subnet, ahead=ahead, is_own=peer is None
             )
             self._feed.publish(live)
         else:

@@ -1,7 +1,7 @@
 """Live envelopes in bundles, kept for peers that are slow or come later.
 
-A bundle stays until all of it has expired. If there are too many, the subnet that most of what is there came from loses
-the oldest of it: who floods the pool drives out nothing of those that have less in it, however many connections it has.
+A bundle stays until all of it has expired. If the pool is full, the subnet with the most bytes in it loses its oldest
+envelopes. So whoever floods the pool displaces only its own envelopes, however many connections it has.
 """
 
 from bisect import bisect_left
@@ -15,19 +15,21 @@ from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PeerSettings
 
 MAX_BUNDLE_BYTES = 64 * 1024
-"""A packet of live envelopes is no longer, unless one envelope is: on a slow line other things come between."""
+"""A packet of live envelopes is no longer than this, unless one envelope is, so that a slow line carries other packets
+in between."""
 
 POOL_BYTES = 16 * 1024 * 1024
 """Memory for all bundles."""
 
 ENVELOPE_OVERHEAD_BYTES = 600
-"""What Python takes for an envelope beside its bytes. It counts, or the tiniest would take 30 times as much memory."""
+"""What Python needs for an envelope besides its bytes. If it did not count, tiny envelopes would take 30 times as much
+memory."""
 
 
 class Bundle:
     """Envelopes, at least one, that go out together.
 
-    `bytes` is how long they are, `memory` what those of each source take.
+    `bytes`: their length. `memory`: how much memory those of each subnet take.
     """
 
     __slots__ = ("_masks", "bytes", "envelopes", "last_expiry", "memory", "number")
@@ -39,11 +41,11 @@ class Bundle:
         self.last_expiry = max(live.envelope.expiry for live in envelopes)
         self.memory: Counter[bytes | None] = Counter()
         for live in envelopes:
-            self.memory[live.source] += memory_of(live)
+            self.memory[live.subnet] += memory_of(live)
         self._masks: dict[Topic, int] | None = None
 
     def select(self, peer: int, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
-        """What a peer wants of it and does not have.
+        """The envelopes that a peer wants and does not have.
 
         Args:
             peer: the number of its connection: an envelope never goes back to where it came from.
@@ -62,13 +64,13 @@ class Bundle:
             if peer not in live.sighting.peers and live.envelope.expiry >= now and (not min_pow or live.pow >= min_pow)
         ]
 
-    def without(self, sources: Container[bytes | None]) -> "Bundle | None":
-        """The same, less what these have brought; None if that is all."""
-        left = [live for live in self.envelopes if live.source not in sources]
+    def without(self, subnets: Container[bytes | None]) -> "Bundle | None":
+        """The same bundle without what these subnets have sent; None if nothing is left."""
+        left = [live for live in self.envelopes if live.subnet not in subnets]
         return Bundle(left, self.number) if left else None
 
     def _masks_of_topics(self) -> dict[Topic, int]:
-        """What bloom filters are held against: made for the first peer that wants less than all, and once."""
+        """What bloom filters are compared with. It is made once, for the first peer that does not want everything."""
         if self._masks is None:
             self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in self.envelopes}}
         return self._masks
@@ -89,7 +91,7 @@ class Pool:
 
     @property
     def usage(self) -> tuple[int, int]:
-        """How many envelopes float here, and their bytes."""
+        """How many envelopes are in the pool, and their bytes."""
         bundles = self._bundles
         return sum(len(bundle.envelopes) for bundle in bundles), sum(bundle.bytes for bundle in bundles)
 
@@ -99,14 +101,14 @@ class Pool:
         return self._bundles[at] if at < len(self._bundles) else None
 
     def add(self, envelopes: Sequence[LiveEnvelope], now: float) -> None:
-        """Put envelopes into bundles; drop what is too much then, and what has expired (`now`: Unix seconds)."""
+        """Put envelopes into bundles; then drop what has expired, and what is too much (`now`: Unix seconds)."""
         for part in cut_envelopes(envelopes, MAX_BUNDLE_BYTES):
             self._bundles.append(Bundle(part, self.end))
             self.end += 1
         self.purge(now)
 
     def purge(self, now: float) -> None:
-        """Drop what has expired, whatever is still good before it, and what is too much."""
+        """Drop bundles that have expired, wherever they are, and what is too much."""
         self._bundles = [bundle for bundle in self._bundles if bundle.last_expiry >= now]
         memory: Counter[bytes | None] = Counter()
         for bundle in self._bundles:
@@ -116,14 +118,14 @@ class Pool:
             self._shed(_fair_losses(memory, excess))
 
     def _shed(self, losses: dict[bytes | None, int]) -> None:
-        """Drop the oldest of what these sources have brought, of each at least so many bytes."""
+        """Drop the oldest envelopes of these subnets, at least so many bytes of each."""
         kept: list[Bundle] = []
         for bundle in self._bundles:
             losing = losses.keys() & bundle.memory.keys()
-            for source in losing:
-                losses[source] -= bundle.memory[source]
-                if losses[source] <= 0:
-                    del losses[source]
+            for subnet in losing:
+                losses[subnet] -= bundle.memory[subnet]
+                if losses[subnet] <= 0:
+                    del losses[subnet]
             left = bundle.without(losing) if losing else bundle
             if left is not None:
                 kept.append(left)
@@ -131,24 +133,24 @@ class Pool:
 
 
 def memory_of(live: LiveEnvelope) -> int:
-    """What an envelope takes of our memory, in bytes."""
+    """How much memory an envelope takes, in bytes."""
     return len(live.envelope.raw) + ENVELOPE_OVERHEAD_BYTES
 
 
 def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
-    """Cut envelopes into packets of at most so many bytes; one that is longer goes alone."""
+    """Cut envelopes into packets of at most so many bytes. An envelope that is longer gets a packet of its own."""
     for packet in cut([len(live.envelope.raw) for live in envelopes], max_bytes):
         yield envelopes[packet.start : packet.stop]
 
 
 def _fair_losses(memory: Counter[bytes | None], excess: int) -> dict[bytes | None, int]:
-    """What each source has to lose for all to lose `excess` bytes, and none that has less than another that loses."""
+    """How many bytes each subnet must lose so that `excess` bytes go, and always from the subnets with the most."""
     largest = memory.most_common()
-    rest = excess  # how much the `count` largest lose, were they all brought down to the next one
+    rest = excess  # what must still go after the `count` largest are brought down to the size of the next one
     for count, (_, size) in enumerate(largest, start=1):
         following = largest[count][1] if count < len(largest) else 0
         if rest <= count * (size - following):
             level = size - -(-rest // count)
-            return {source: size - level for source, size in largest[:count] if size > level}
+            return {subnet: size - level for subnet, size in largest[:count] if size > level}
         rest -= count * (size - following)
     return dict(largest)

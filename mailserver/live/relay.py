@@ -1,8 +1,8 @@
 """Live envelopes -> the peers that want them (6/WAKU1 "Gossip based routing").
 
-What the feed brings is put into bundles. Each peer goes through the bundles at its own pace and gets of each what it
-wants and does not have; peers that want the same of a bundle share the encoded packet. Who is too slow misses what has
-left the pool by then.
+Envelopes from the feed are put into bundles. Each peer walks through the bundles at its own pace, and gets what it
+wants and does not have. Peers that want the same of a bundle share the encoded packet. A peer that is too slow misses
+what has left the pool meanwhile.
 """
 
 import asyncio
@@ -36,42 +36,42 @@ from mailserver.waku.packets import PacketCode, PeerSettings
 log = logging.getLogger(__name__)
 
 BUNDLE_INTERVAL_S = 0.3
-"""How long envelopes are collected after a bundle, as by deployed nodes. The first after a pause goes at once."""
+"""How long envelopes are collected after a bundle, as by deployed nodes. The first one after a pause goes at once."""
 
 COLLECT_INTERVAL_S = 0.03
-"""How often to look into the feed meanwhile: at full speed it brings 1,000 envelopes in that time, and holds 16,000."""
+"""How often to read the feed meanwhile: at full speed it brings 1,000 envelopes in this time, and it holds 16,000."""
 
 PURGE_INTERVAL_S = 10.0
-"""How often to look for expired envelopes while none come in."""
+"""How often to look for expired envelopes while no new ones come in."""
 
 BACKLOG_BYTES_PER_MINUTE = POOL_BYTES
 BACKLOG_BURST_BYTES = 2 * POOL_BYTES
-"""What the connections of one address (of IPv6: a /64) are sent of what was there before them; beyond it, they get only
-what is new. Phones behind one address take what little they want of it."""
+"""How much of the backlog, which was there before them, the connections of one address (of IPv6: a /64) are sent.
+Beyond it, they get only what is new. Many phones behind one address fit, as each wants little."""
 
 LOOKED_AT_BYTES = 32
-"""What it counts to look whether a connection wants an envelope: in that time, so much is encrypted."""
+"""What checking whether a connection wants an envelope counts: so many bytes could be encrypted in that time."""
 
 MAX_BACKLOG_ADDRESSES = 16_384
-"""Most addresses whose use of that is remembered; 200 bytes an entry. In two minutes all is forgiven."""
+"""Most addresses whose use of the backlog is remembered; 200 bytes per entry. After two minutes nothing counts."""
 
 MAX_SHARED_BYTES = 8 * 1024 * 1024
-"""Memory for encoded packets that are kept for peers that want the same, which is within moments of each other."""
+"""Memory for encoded packets. They are kept for other peers that want the same, usually within moments."""
 
 BUNDLED_AT_ONCE = 1000
-"""Envelopes that become bundles in one turn of the event loop: 1 ms. A flood brings 25,000 at a time: 22 ms."""
+"""How many envelopes become bundles in one turn of the event loop, which takes 1 ms. A flood brings 25,000: 22 ms."""
 
 WOKEN_AT_ONCE = 64
-"""So many peers are told at a time that there is a bundle, before others have their turn: to look at it takes each some
-25 us, and 2,000 at once kept a request waiting for 60 ms."""
+"""How many peers are woken for a bundle before others have their turn: each takes some 25 us to look at it, and 2,000
+at once made a request wait for 60 ms."""
 
 MAX_HELD_BYTES = 64 * 1024
-"""Memory for envelopes that are held back for one peer because their topics are at its limit. They may be out of the
-pool by then, and different ones for every peer. Beyond it the oldest are dropped."""
+"""Memory for envelopes that are held back for one peer because their topics are at its limit. They may have left the
+pool, and differ from peer to peer. Beyond it, the oldest are dropped."""
 
 
 class Relay:
-    """Makes bundles of what the feed brings, and has them ready for every peer."""
+    """Makes bundles of the envelopes in the feed, and keeps them ready for every peer."""
 
     def __init__(
         self, feed: Feed, clock: Clock, *, metrics: Metrics, light_node: bool = False, pool_bytes: int = POOL_BYTES
@@ -79,7 +79,7 @@ class Relay:
         """Start with an empty pool.
 
         Args:
-            light_node: relay what was made here only (6/WAKU1 "Light Node Field").
+            light_node: relay only what was made here (6/WAKU1 "Light Node Field").
         """
         self.metrics = metrics
         self._reader = feed.reader()
@@ -97,11 +97,11 @@ class Relay:
 
     @property
     def usage(self) -> tuple[int, int]:
-        """How many envelopes float here, and their bytes."""
+        """How many envelopes are in the pool, and their bytes."""
         return self._pool.usage
 
     async def run(self) -> None:
-        """Make bundles of what the feed brings, for ever."""
+        """Make bundles of the envelopes in the feed, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(PURGE_INTERVAL_S):
@@ -114,7 +114,7 @@ class Relay:
                 await self._bundle(collected)
 
     async def _collect(self) -> list[LiveEnvelope]:
-        """Take what the feed brings in the time between two bundles, often enough that its ring does not run over."""
+        """Read the feed in the time between two bundles, so often that its ring does not overflow."""
         envelopes: list[LiveEnvelope] = []
         loop = asyncio.get_running_loop()
         due = loop.time() + BUNDLE_INTERVAL_S
@@ -128,7 +128,7 @@ class Relay:
         return envelopes
 
     async def next(self, position: int) -> tuple[Bundle, int]:
-        """Wait for the first bundle from `position` on; return it and the position behind it."""
+        """Wait for the first bundle from `position` on; return it, and the position behind it."""
         while True:
             bundle = self._pool.first(position)
             if bundle is not None:
@@ -146,21 +146,21 @@ class Relay:
         return self._pool.end
 
     async def turn(self) -> None:
-        """Wait for one's turn at what takes long: those who come together do it one by one."""
+        """Wait for a turn to do something long. Peers that come at the same time take turns."""
         await self._turns.wait()
 
     def may_have_backlog(self, address: str) -> bool:
-        """Whether the connections of an address may have more of what was there before them."""
+        """Whether the connections of an address may have more of the backlog."""
         now = asyncio.get_running_loop().time()
         return self._backlogs.of(groups_of(address).address, now).wait(1, now) == 0.0
 
     def count_backlog(self, address: str, size: int) -> None:
-        """Count what a connection of this address is sent of that."""
+        """Count what a connection of this address is sent of the backlog."""
         now = asyncio.get_running_loop().time()
         self._backlogs.of(groups_of(address).address, now).take(size, now)
 
     def share(self, envelopes: Sequence[LiveEnvelope]) -> SharedPayload:
-        """The payload of Messages with these envelopes: encoded once for all who want the same within a while."""
+        """The payload of Messages with these envelopes, encoded once for all peers that soon want the same."""
         key = tuple(envelopes)
         payload = self._shared.get(key)
         if payload is None:
@@ -184,13 +184,13 @@ class Relay:
             self._pool.add(due[at : at + BUNDLED_AT_ONCE], now)
         waiting, self._waiting = self._waiting, {}
         for number, bundled in enumerate(waiting, start=1):
-            if not bundled.done():  # whoever waited may be gone
+            if not bundled.done():  # the peer that waited may be gone
                 bundled.set_result(None)
             if not number % WOKEN_AT_ONCE:
-                await asyncio.sleep(0)  # others' turn
+                await asyncio.sleep(0)  # let others have their turn
 
     def _purge(self) -> None:
-        """Forget what has expired while nothing came."""
+        """Forget what has expired while nothing new came."""
         self._pool.purge(self._clock())
         if not len(self._pool):
             self._shared.clear()
@@ -198,7 +198,7 @@ class Relay:
 
 
 class PeerRelay:
-    """What one peer gets of the pool."""
+    """What one peer gets from the pool."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class PeerRelay:
             number: of the connection.
             send_rate: follows what the peer announces.
             turn: waits until a packet of so many bytes may be sent.
-            is_limited: whether there is a limit to how much of what was there before it is sent.
+            is_limited: whether there is a limit to how much of the backlog it is sent.
         """
         self._relay = relay
         self._connection = connection
@@ -233,13 +233,13 @@ class PeerRelay:
 
     async def run(self) -> None:
         """Send what is due until the connection ends."""
-        with contextlib.suppress(ConnectionLost):  # whoever serves the peer knows
+        with contextlib.suppress(ConnectionLost):  # the task that serves the peer knows
             while True:
                 await self._connection.drain()
-                if self._position < self._joined_at:  # a peer that comes late finds the whole pool at once
+                if self._position < self._joined_at:  # a peer that comes late has the whole pool before it
                     await self._relay.turn()
                 else:
-                    await asyncio.sleep(0)  # others' turn
+                    await asyncio.sleep(0)  # let others have their turn
                 envelopes = await self._next()
                 for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._send_rate.max_packet_bytes)):
                     await self._send(packet)
@@ -253,7 +253,7 @@ class PeerRelay:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUNDLE_INTERVAL_S):
                     bundle, self._position = await self._relay.next(self._position)
-        if self._send_rate.limits_topics:  # to look at each takes ten times as long
+        if self._send_rate.limits_topics:  # then looking at each envelope takes ten times as long
             await self._relay.turn()
         now, settings = self._clock(), self._connection.settings
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
@@ -272,7 +272,7 @@ class PeerRelay:
         return allowed
 
     def _select(self, bundle: Bundle, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
-        """What the peer wants of a bundle; nothing of one from before it, if its address has had enough of those."""
+        """What the peer wants of a bundle; nothing of the backlog, if its address has had enough of it."""
         if bundle.number >= self._joined_at or not self._is_limited:
             return bundle.select(self._number, settings, now)
         address = self._connection.host
@@ -301,5 +301,5 @@ class PeerRelay:
 
 
 def _shared_memory(envelopes: Sequence[LiveEnvelope], payload: SharedPayload) -> int:
-    # As it is and compressed: what is sealed gets no shorter by that. The envelopes may have left the pool.
+    # As it is, and compressed, which makes sealed bytes no shorter. The envelopes themselves may have left the pool.
     return 2 * len(payload.raw) + ENVELOPE_OVERHEAD_BYTES * len(envelopes)

@@ -1,4 +1,4 @@
-"""Which live envelopes we have had, from whom, and whether they are stored: so that each is relayed and stored once."""
+"""Which live envelopes we have seen, from whom, and whether they are stored: each is relayed and stored once."""
 
 from collections import deque
 from functools import lru_cache
@@ -6,22 +6,22 @@ from functools import lru_cache
 from mailserver.waku.envelope import EnvelopeHash
 
 MAX_SEEN = 131_072
-"""Most envelopes that are remembered. Beyond it the one first seen is forgotten: the store knows it all the same, and
-it would take as many unexpired envelopes in the network for one of them to go round twice."""
+"""Most envelopes that are remembered. Beyond it, the one seen first is forgotten. The store still knows it, and one can
+go round twice only if the network has more unexpired envelopes than this."""
 
 MAX_SENDERS = 16
-"""Most connections of which one envelope remembers that they have it, so that it does not go back to them; at the
-bound the first is forgotten. Hardly more neighbours send us the same before we relay it. MAX_SEEN of them, each sent
-by 500 peers, would take half a gigabyte; by 16 each, 50 MB."""
+"""Most connections that one envelope is known to have come from, so that it does not go back to them. At the bound the
+first is forgotten. Hardly more neighbours send us the same envelope before we relay it. MAX_SEEN envelopes that 500
+peers each have sent would take half a gigabyte; with 16 peers each, 50 MB."""
 
 MAX_ALONE = 1024
-"""Most peers for which the tuple of them alone is kept, to be shared; 150 bytes an entry."""
+"""Most peers for which a tuple of that peer alone is kept, to be shared; 150 bytes per entry."""
 
-_LOOKED_AT = 2  # for each new envelope: more go than come, so that it shrinks again after a burst
+_LOOKED_AT = 2  # per new envelope: as more may go than come, the memory shrinks again after a burst
 
 
 class Sighting:
-    """What we know of one envelope. `peers` are numbers of connections that have it: it came from them."""
+    """What we know of one envelope. `peers`: the numbers of the connections that it came from."""
 
     __slots__ = ("expiry", "is_stored", "peers")
 
@@ -31,7 +31,7 @@ class Sighting:
         self.peers: tuple[int, ...] = ()
 
     def add_peer(self, number: int) -> None:
-        """Note that a peer has it; beyond MAX_SENDERS, who sent it first is forgotten."""
+        """Note that a peer has it. Beyond MAX_SENDERS, the first sender is forgotten."""
         if not self.peers:
             self.peers = _alone(number)
         elif number not in self.peers:
@@ -40,17 +40,17 @@ class Sighting:
 
 @lru_cache(MAX_ALONE)
 def _alone(number: int) -> tuple[int, ...]:
-    """One tuple for all that one peer alone has sent, as is usual: 5 MB of a hundred thousand."""
+    """One shared tuple for all envelopes that only this peer has sent, as is usual. Of 100,000 it saves 5 MB."""
     return (number,)
 
 
 class Seen:
-    """The live envelopes that we have had, until they expire."""
+    """The live envelopes that we have seen, until they expire."""
 
     def __init__(self, *, max_seen: int = MAX_SEEN) -> None:
         self._max_seen = max_seen
         self._sightings: dict[EnvelopeHash, Sighting] = {}
-        self._order: deque[EnvelopeHash] = deque()  # the one first seen first; with it a third of an OrderedDict
+        self._order: deque[EnvelopeHash] = deque()  # the first seen comes first; takes a third of an OrderedDict
 
     def __len__(self) -> int:
         return len(self._sightings)
@@ -60,9 +60,9 @@ class Seen:
         return self._sightings.get(envelope_hash)
 
     def add(self, envelope_hash: EnvelopeHash, expiry: int, now: float) -> Sighting:
-        """Remember a new envelope until its expiry (Unix seconds); forget from the front what has expired.
+        """Remember a new envelope until its expiry (Unix seconds); forget the oldest that have expired.
 
-        Whoever judges envelopes takes them up to the end of the second in which they expire.
+        An envelope is remembered to the end of the second in which it expires, as it is accepted for so long.
         """
         for _ in range(min(_LOOKED_AT, len(self._order))):
             oldest = self._order[0]

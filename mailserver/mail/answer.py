@@ -1,8 +1,8 @@
 """What may be in the answer to a history request (8/WAKU-MAIL "Receiving Historic Messages"): each envelope is compared
 with what was asked for, and with those before it.
 
-The order is newest first, by the second of creation: 10/WAKU-USAGE recommends it, ours and the deployed mailserver
-answer so. Within a second they differ, and so any order is right there.
+The order is newest first, by the second of creation: 10/WAKU-USAGE recommends it, and both this and the deployed
+mailserver answer like that. Within a second they differ, so any order is right.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from mailserver.mail.request import MailRequest
 from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeHash
 
 MAX_REMEMBERED = 100_000
-"""So many envelopes back a double is noticed, over all pages: it takes 12 MB."""
+"""How many envelopes back a double is noticed, over all pages. They take 12 MB."""
 
 
 class Fault(Enum):
@@ -27,12 +27,12 @@ class Fault(Enum):
 
 
 class AnswerCheck:
-    """Looks at the pages of one answer. `faults` counts what was wrong with how many envelopes."""
+    """Checks the pages of one answer. `faults` counts the envelopes that were wrong, by what was wrong with them."""
 
     def __init__(self) -> None:
         self.faults: Counter[Fault] = Counter()
         self._first: dict[Fault, EnvelopeHash] = {}
-        self._remembered: dict[EnvelopeHash, None] = {}  # the oldest first
+        self._remembered: dict[EnvelopeHash, None] = {}  # the oldest comes first
         self._request: MailRequest
         self._taken = 0
         self._previous: int | None = None
@@ -43,7 +43,7 @@ class AnswerCheck:
         self._taken = 0
 
     def right(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Those that were asked for. One that is only in the wrong place is among them, and counted."""
+        """The envelopes that were asked for. One that is merely in the wrong place is among them, and counted."""
         return [envelope for envelope in envelopes if self._is_right(envelope)]
 
     def _is_right(self, envelope: Envelope) -> bool:

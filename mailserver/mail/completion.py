@@ -4,7 +4,7 @@
                     "ERROR=" || request-id(32) || message                       the request failed
     specification   [request-id, last-envelope-hash, cursor]                    a list
 
-We send the deployed form, which deployed clients need, or by a setting the list; we read both.
+We send the deployed form, which deployed clients need, or, if the operator says so, the list. We read both.
 """
 
 import re
@@ -17,7 +17,7 @@ from mailserver.mail.request import CURSOR_BYTES, REQUEST_ID_BYTES, Cursor, Requ
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 NO_ENVELOPE = EnvelopeHash(bytes(HASH_BYTES))
-"""The last envelope's hash where none was found."""
+"""Stands for the hash of the last envelope if none was found."""
 
 _ERROR_PREFIX = b"ERROR="
 _POW_TOO_LOW = re.compile(r"\b(pow|proof of work)\b.*\btoo low\b", re.IGNORECASE)
@@ -33,7 +33,7 @@ class CompletionFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A request is answered; `cursor` is where the next one goes on, None if nothing remains."""
+    """A request is answered. `cursor`: where the next request continues; None if nothing remains."""
 
     request_id: RequestId
     last_envelope_hash: EnvelopeHash = NO_ENVELOPE
@@ -49,14 +49,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request failed; `message` says why, for people."""
+    """A request failed. `message` tells people why."""
 
     request_id: RequestId
     message: str
 
     @property
     def is_pow_too_low(self) -> bool:
-        """Whether it says that the request has not enough proof of work: in our words, or the deployed server's."""
+        """Whether it says, in our words or the deployed server's, that the request has too little proof of work."""
         return _POW_TOO_LOW.search(self.message) is not None
 
     def encode(self) -> bytes:
@@ -68,12 +68,12 @@ def decode_completion(payload: bytes) -> Completion | Failure:
     """Decode a completion in any form.
 
     Raises:
-        DecodeError: none of the forms.
+        DecodeError: it has none of the forms.
     """
     item = rlp.decode(payload)
     if isinstance(item, list):
         return _from_list(item)
-    if item.startswith(_ERROR_PREFIX):  # also of 64 or 100 bytes: deployed clients look at the prefix first
+    if item.startswith(_ERROR_PREFIX):  # even if it has 64 or 100 bytes: deployed clients look at the prefix first
         return _failure(item)
     if len(item) not in (_MIN_BYTES, _MIN_BYTES + CURSOR_BYTES):
         raise DecodeError("completion has the wrong length", got=len(item))

@@ -6,15 +6,15 @@ from mailserver.waku.envelope import packet_bytes
 from mailserver.waku.packets import MAX_PACKET_BYTES
 
 TARGET_PACKET_BYTES = 64 * 1024
-"""A packet is closed when it reaches this: the first one leaves early, a slow phone gets one through within the
-write timeout, and 500 clients that do not read have us keep 32 MB."""
+"""A packet is closed when it reaches this size. So the first packet leaves early, a slow phone receives one within the
+write timeout, and 500 clients that read nothing cost 32 MB."""
 
 
 def max_body_bytes(target: int) -> int:
     """The most bytes of envelopes that fit into a packet which stays within `target` and MAX_PACKET_BYTES.
 
     Args:
-        target: at least 1 byte, which is what a packet of nothing takes.
+        target: at least 1 byte, the size of an empty packet.
     """
     bound = min(target, MAX_PACKET_BYTES)
     body = bound
@@ -26,9 +26,8 @@ def max_body_bytes(target: int) -> int:
 def cut(sizes: Sequence[int], target: int) -> Iterator[range]:
     """Cut envelopes of these sizes, in bytes and in order, into packets; yield which belong to each.
 
-    A packet holds at least one envelope, and more only as long as the whole stays within `target` and
-    MAX_PACKET_BYTES. An envelope that is too long for any packet gets one to itself. `target` is as in
-    `max_body_bytes`.
+    A packet holds at least one envelope, and more only while the whole stays within `target` and MAX_PACKET_BYTES. An
+    envelope that is too long for that gets a packet of its own. `target` is as in `max_body_bytes`.
     """
     bound = max_body_bytes(target)
     start, body = 0, 0

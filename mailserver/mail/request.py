@@ -18,16 +18,20 @@ from mailserver.waku.bloom import BLOOM_BYTES, Interest, bloom_of
 from mailserver.waku.envelope import HASH_BYTES, MAX_U32, TOPIC_BYTES, Envelope, EnvelopeHash, Topic, decode_envelope
 
 RequestId = NewType("RequestId", bytes)
-"""What an answer refers to: Keccak-256 of the request envelope's RLP, or the id given in the clear: 32 bytes."""
+"""What an answer refers to, 32 bytes: Keccak-256 of the RLP of the request's envelope, or the id given in the clear."""
 
 REQUEST_ID_BYTES = 32
+
+UNSEALED_ID = RequestId(bytes(REQUEST_ID_BYTES))
+"""Stands in a request that is still to be sealed: its id will be the hash of its envelope."""
+
 CURSOR_BYTES = 4 + HASH_BYTES
 
 MAX_REQUEST_TOPICS = 1000
 """Most topics in one request (8/WAKU-MAIL, ABNF of `topics`). Deployed clients ask for 10 at a time."""
 
 OPEN_UPPER_AHEAD_S = 60
-"""An `upper` of 0 means until now, and this much more for clocks that run ahead."""
+"""An `upper` of 0 means until now, plus this for clocks that run ahead."""
 
 _CLEAR_FIELDS = 7
 _ENVELOPE_FIELDS = 5
@@ -38,7 +42,7 @@ _MAX_ITEMS = 2 * MAX_REQUEST_TOPICS + 16
 
 
 class Cursor(NamedTuple):
-    """A place in the order (created, hash), newest first; what follows it is strictly below it."""
+    """A place in the order (created, hash), newest first. What follows it is strictly below it."""
 
     created: int
     hash: EnvelopeHash
@@ -106,7 +110,7 @@ class ClearRequest:
 
 
 def decode_request(payload: bytes) -> SealedRequest | ClearRequest:
-    """Tell what the payload of P2P Request is.
+    """Tell which form the payload of P2P Request has.
 
     Raises:
         DecodeError: not RLP, or neither an envelope nor the clear form.
@@ -123,7 +127,7 @@ def decode_request(payload: bytes) -> SealedRequest | ClearRequest:
 
 
 def fallback_request_id(payload: bytes) -> RequestId:
-    """The id under which a request is answered that has no readable one: Keccak-256 of the packet's payload."""
+    """The id for the answer to a request without a readable id: Keccak-256 of the payload of the packet."""
     return RequestId(keccak256(payload))
 
 
@@ -232,7 +236,7 @@ def _cursor(item: rlp.Item) -> Cursor | None:
 
 
 def _interest(topics: rlp.Item, bloom: rlp.Item) -> Interest:
-    """Topics if there are any, and then whatever the bloom filter is; else the bloom filter."""
+    """The topics if there are any, whatever the bloom filter is; else the bloom filter."""
     wanted = rlp.as_list(topics)
     if len(wanted) > MAX_REQUEST_TOPICS:
         raise RequestRejected(Rejection.TOO_MANY_TOPICS, f"{len(wanted)} > {MAX_REQUEST_TOPICS}")

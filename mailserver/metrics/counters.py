@@ -1,6 +1,7 @@
-"""Metrics for what happens thousands of times a second, in the event loop alone: a tenth of the library's time.
+"""Metrics for what happens thousands of times a second. They take a tenth of the time of the library's own.
 
-The library's own count for any thread, by locks; for a packet of one envelope they took some per cent of all work.
+Only the event loop's thread may use these. The library's own serve any thread by locks, which took some per cent of all
+work for a packet of one envelope.
 """
 
 from bisect import bisect_left
@@ -20,19 +21,19 @@ class Count:
         self.value = 0
 
     def inc(self, amount: int = 1) -> None:
-        """It happened so many times more."""
+        """Count `amount` more."""
         self.value += amount
 
 
 class PlainCounter(Collector):
-    """Counts. With `label` there is one for each of its `values`, else one for ""."""
+    """A counter. With `label` it has a count for each of `values`, else one count, under ""."""
 
     def __init__(self, name: str, help_text: str, label: str = "", values: Iterable[str] = ("",)) -> None:
         self._name, self._help, self._label = name, help_text, label
         self.counts = {value: Count() for value in values}
 
     def collect(self) -> Iterable[Metric]:
-        """Give the counts."""
+        """The counts, for the library."""
         family = CounterMetricFamily(self._name, self._help, labels=[self._label] if self._label else [])
         for value, count in self.counts.items():
             family.add_metric([value] if self._label else [], count.value)
@@ -40,7 +41,7 @@ class PlainCounter(Collector):
 
 
 class PlainHistogram(Collector):
-    """Measurements, in buckets up to and including `bounds`, which ascend; the rest is +Inf."""
+    """Measurements in buckets. Each bucket includes its bound; `bounds` ascend, and +Inf takes the rest."""
 
     def __init__(self, name: str, help_text: str, bounds: tuple[float, ...]) -> None:
         self._name, self._help, self._bounds = name, help_text, bounds
@@ -48,12 +49,12 @@ class PlainHistogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one of this size."""
+        """Count one measurement."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def collect(self) -> Iterable[Metric]:
-        """Give the buckets."""
+        """The buckets, for the library."""
         names = [*map(str, self._bounds), "+Inf"]
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)]

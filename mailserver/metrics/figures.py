@@ -1,4 +1,4 @@
-"""What is, and not what happens: read when somebody asks for metrics, and counted nowhere twice."""
+"""States, as opposed to events: read when somebody asks for metrics, so that nothing is counted twice."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _L = TypeVar("_L", bound=tuple[str, ...])
 
 @dataclass(frozen=True, slots=True)
 class CatchupFigures:
-    """How far catching up from one source is; `source` names it, `wrong` counts by reason."""
+    """How far catching up from one source has come. `wrong`: dropped envelopes by reason."""
 
     source: str
     left_s: int
@@ -27,7 +27,7 @@ class CatchupFigures:
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What the store holds. `bytes`: of its pages in use; `file_bytes`, `wal_bytes`: of its files.
+    """What the store holds. `bytes`: without free space; `file_bytes`, `wal_bytes`: the lengths of its file and log.
 
     `oldest`: when the oldest envelope was received, Unix seconds, None in an empty store.
     """
@@ -41,7 +41,7 @@ class StoreFigures:
 
 @dataclass(frozen=True, slots=True)
 class DiskFigures:
-    """The file system of the store, in bytes; `free` is what we may use of it."""
+    """The file system of the store, in bytes; `free` is what we may use."""
 
     free: int
     size: int
@@ -52,8 +52,8 @@ class CompactionFigures:
     """How the nightly compaction goes. Times are Unix seconds, None for never.
 
     `finished_at`, `exit_code`, `rows`, `seconds`: of the last run; the first two are unknown while it is at work, and
-    if it was killed. `succeeded_at`: the end of the last one that ended well. `verified_at`: when a run last found
-    the archive to be equal to the store. `archive_faults`, `lost_rows`, `quarantined_rows`, `miscounted_rows`: see
+    after it was killed. `succeeded_at`: the end of the last run that ended well. `verified_at`: when a run last found
+    the archive equal to the store. `archive_faults`, `lost_rows`, `quarantined_rows`, `miscounted_rows`: see
     `handoff.last_run.ArchiveFigures`.
     """
 
@@ -75,9 +75,9 @@ class CompactionFigures:
 class NodeFigures:
     """The running node, at one moment. Mappings have every member of their enum.
 
-    `handshakes`: connections that have not said Hello. `writer_envelopes`, `writer_bytes`: what waits for the disk.
+    `handshakes`: connections without a Hello yet. `writer_envelopes`, `writer_bytes`: what waits for the disk.
     `relay_envelopes`, `relay_bytes`: what is kept for peers. `requests_waiting`: history requests that wait for their
-    turn. `refused`: connections, by reason; `exceeded`: packets and envelopes over a rate limit, by limit.
+    turn. `refused`: refused connections, by reason; `exceeded`: packets and envelopes over a rate limit, by limit.
     """
 
     peers: Mapping[tuple[Direction, ClientFamily], int]
@@ -95,10 +95,10 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is, at one moment, as far as it is known.
+    """The state at one moment, as far as it is known.
 
-    `problems`: what is wrong; `is_ready`: the mailserver can do its work all the same. `memory_limit`: most bytes that
-    the process may take, None for as many as there are.
+    `problems`: what is wrong; `is_ready`: whether the mailserver can do its work all the same. `memory_limit`: how many
+    bytes the process may take, None if there is no limit.
     """
 
     node: NodeFigures
@@ -112,13 +112,13 @@ class Figures:
 
 
 class FiguresCollector(Collector):
-    """What is, read whenever somebody asks. What is not known is left out."""
+    """Figures, read whenever somebody asks. Unknown ones are left out."""
 
     def __init__(self, read: Callable[[], Figures]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """Read the figures."""
+        """Read the figures, for the library."""
         figures = self._read()
         yield from _of_node(figures.node)
         yield from _gauges(_STORE, figures.store)

@@ -1,4 +1,4 @@
-"""The values of labels: closed sets, so that no peer can make a series."""
+"""The values of labels. They are closed sets, so that no peer can add a series."""
 
 from enum import Enum
 
@@ -13,7 +13,7 @@ class RequestKind(Enum):
 
 
 class Outcome(Enum):
-    """How a history request ended. LOST: its client was gone before the completion."""
+    """How a history request ended. LOST: its client was gone before the answer was complete."""
 
     DELIVERED = "delivered"
     REJECTED = "rejected"
@@ -29,14 +29,14 @@ class ArchiveRead(Enum):
 
 
 class Direction(Enum):
-    """Who dialled, or whither bytes went."""
+    """Who dialled, or in which direction bytes went."""
 
     IN = "in"
     OUT = "out"
 
 
 class ClientFamily(Enum):
-    """Which program a peer says that it is, by the name in its Hello."""
+    """Which program a peer claims to be, by the name in its Hello."""
 
     STATUS_GO = "status-go"
     NIM = "nim"
@@ -60,7 +60,7 @@ _PREFIXES = {
 
 
 class Check(Enum):
-    """What is looked at to tell whether the mailserver is well."""
+    """What is checked to tell whether the mailserver is well."""
 
     STORE = "store"
     DAMAGE = "damage"

@@ -1,8 +1,8 @@
 """Every metric: its name, help text and labels, in one place (Prometheus' text format).
 
-What happens is counted and timed where it happens, in `Metrics`; what is, is read when somebody asks (`figures`):
-nothing is counted twice. Labels come from enums (`labels`): no peer can make a series. Names of the deployed Go node
-are kept where they say what is meant (docs/metrics.md has them all).
+Events are counted and timed where they happen, in `Metrics`. States are read when somebody asks (`figures`), so nothing
+is counted twice. Labels come from enums (`labels`), so no peer can add a series. Names of the deployed Go node are kept
+where they say what is meant. docs/metrics.md lists all metrics.
 """
 
 import platform
@@ -21,7 +21,7 @@ from mailserver.metrics.counters import Count, PlainCounter, PlainHistogram
 from mailserver.metrics.labels import ArchiveRead, Direction, Outcome, RequestKind
 from mailserver.waku.acceptance import Verdict
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each that counts, for when it began: nobody asks for that
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with its beginning: nobody needs it
 
 
 DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -34,10 +34,10 @@ _P = TypeVar("_P", bound=Collector)
 
 
 class Metrics:
-    """What is counted and timed where it happens; one for a daemon."""
+    """What is counted and timed where it happens. A daemon has one of these."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()  # the library's own would be shared by all of a process
+        registry = self.registry = CollectorRegistry()  # the library's own would be shared by the whole process
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(name, help_text, labels, registry=registry)
@@ -160,12 +160,12 @@ class Metrics:
 
 
 def count_of(counter: Counter | Gauge | Count) -> float:
-    """How far a counter or gauge is."""
+    """The value of a counter or gauge, over all its labels."""
     if isinstance(counter, Count):
         return counter.value
     return sum(sample.value for metric in counter.collect() for sample in metric.samples)
 
 
 def _by(counter: Counter, members: Iterable[_K]) -> dict[_K, Counter]:
-    """The series of a counter by its label; each is there from the start, so that its first count is an increase."""
+    """The series of a counter by label. Each exists from the start, so that its first count is seen as an increase."""
     return {member: counter.labels(member.name.lower()) for member in members}

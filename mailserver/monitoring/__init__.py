@@ -1,1 +1,1 @@
-"""What tells operators how the mailserver is: figures, health, and an HTTP address that shows both."""
+"""The state of the mailserver for operators: figures, health, and an HTTP address that shows both."""

@@ -1,6 +1,7 @@
 """Whether the mailserver is well, in words for the operator.
 
-What is FATAL keeps it from its work, and `/ready` says 503; all else is a warning: it works, and somebody should look.
+A fatal problem keeps the mailserver from its work, and `/ready` answers 503. Any other problem is a warning: the
+mailserver works, and somebody should look.
 """
 
 import logging
@@ -20,34 +21,35 @@ from mailserver.waku.acceptance import Verdict
 log = logging.getLogger(__name__)
 
 LATE_S = 26 * 3600.0
-"""A nightly compaction is late when the last good one is older: a day, and two hours for a run that takes long."""
+"""The nightly compaction is late if the last successful run is older: a day, and two hours for a long run."""
 
 NO_PEERS_S = 300.0
-"""For so long nobody need be connected, or connect: phones come and go, but a network has somebody."""
+"""How long it is normal that nobody is connected or connects. Phones come and go, but a network has somebody."""
 
 NEARLY_FULL_SHARE = 0.05
 NEARLY_FULL_BYTES = 10 * 1024**3
-"""A disk is nearly full when less than this share of it is free, unless that is more than so many bytes."""
+"""A disk is nearly full if less is free than this share of it, and less than this many bytes."""
 
 FULL_BYTES = 64 * 1024**2
-"""A disk with less is full: SQLite's log alone may grow by as much."""
+"""A disk with less free space counts as full: SQLite's log alone may grow by as much."""
 
 CLOCK_WINDOW_S = 300.0
-"""So far back it is looked at whether envelopes are refused for their time."""
+"""How far back refusals of envelopes for their time are counted."""
 
 LEAST_REFUSED = 20
-"""Fewer envelopes tell nothing of our clock: some peers' own are wrong."""
+"""Fewer refused envelopes say nothing about our clock: the clocks of some peers are wrong."""
 
 NOTABLE_S = 86_400.0
-"""By so much our clock may differ from the time that has passed for sure: whoever was off for a night is not warned."""
+"""How much our clock may differ from the time that has passed for certain before we warn. A machine that was off for a
+night stays below it."""
 
 NOT_BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
-"""No clock that is right shows an earlier time: this program is younger."""
+"""A clock that shows an earlier time is wrong: this program is younger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong. `text` is one line; `is_fatal`: the mailserver cannot do its work."""
+    """Something is wrong. `text` is one line. If `is_fatal`, the mailserver cannot do its work."""
 
     check: Check
     text: str
@@ -56,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Refusals:
-    """Counts at one moment: envelopes received, and refused as too old and as from the future."""
+    """Counts at one moment: envelopes received, refused as too old, and refused as from the future."""
 
     at: float
     received: float
@@ -65,7 +67,7 @@ class _Refusals:
 
 
 class Health:
-    """Judges what a `Watch` sees. Times are Unix seconds of `clock`, which is judged, too."""
+    """Judges what `Watch` sees. Times are Unix seconds of `clock`, which is judged, too."""
 
     def __init__(
         self,
@@ -82,10 +84,10 @@ class Health:
         """Take what to judge by.
 
         Args:
-            expects_compaction: one is set up, whether or not it has ever run.
-            ahead: how far our clock is ahead of the time that has passed for sure.
-            archive_problem: why nothing is deleted for the archive's sake; one line, "" if that is not so.
-            reading_problem: why requests could not be answered from the archive of late, in the same way.
+            expects_compaction: whether a compaction is set up, even if it has never run.
+            ahead: how many seconds our clock is ahead of the time that has passed for certain.
+            archive_problem: why the archive keeps anything from being deleted, on one line; "" if it does not.
+            reading_problem: why requests could not be answered from the archive, on one line; "" if they could.
         """
         self._metrics = metrics
         self._peer_count = peer_count
@@ -107,14 +109,14 @@ class Health:
         return not any(problem.is_fatal for problem in self.problems)
 
     def as_json(self) -> dict[str, object]:
-        """What is wrong, as an object of JSON."""
+        """The problems, for JSON."""
         problems = [
             {"check": problem.check.value, "fatal": problem.is_fatal, "text": problem.text} for problem in self.problems
         ]
         return {"problems": problems}
 
     def judge(self, sight: Sight) -> None:
-        """Find out what is wrong now; log what has changed."""
+        """Find the present problems; log what has changed."""
         found = (*self._store(sight), *self._disk(sight), *self._time(), *self._upkeep(sight), *self._peers())
         before = {problem.check for problem in self.problems}
         for problem in found:
@@ -129,7 +131,7 @@ class Health:
         problems = []
         if sight.store_problem:
             problems.append(Problem(Check.STORE, f"the store is not writable: {sight.store_problem}", is_fatal=True))
-        if sight.store_damage:  # what is still good is served
+        if sight.store_damage:  # not fatal: what is undamaged is served
             problems.append(Problem(Check.DAMAGE, f"the store is damaged: {sight.store_damage}"))
         return problems
 
@@ -138,14 +140,14 @@ class Health:
         if disk is None or disk.free >= min(disk.size * NEARLY_FULL_SHARE, NEARLY_FULL_BYTES):
             return []
         what = "full" if disk.free < FULL_BYTES else "nearly full"
-        text = f"the disk is {what}: {size_text(disk.free)} of {size_text(disk.size)} are free"
+        text = f"the disk is {what}: {size_text(disk.free)} of {size_text(disk.size)} free"
         return [Problem(Check.DISK, text, is_fatal=disk.free < FULL_BYTES)]
 
     def _time(self) -> list[Problem]:
-        """Judge our clock by its own time, and by what peers send: they would not all be wrong."""
+        """Judge our clock by the time that it shows, and by what peers send: they would not all be wrong."""
         now = self._clock()
         if now < NOT_BEFORE.timestamp():
-            return [Problem(Check.CLOCK, f"the clock is off: it shows {_moment(now)}", is_fatal=True)]
+            return [Problem(Check.CLOCK, f"the clock is wrong: it shows {_moment(now)}", is_fatal=True)]
         rejected = self._metrics.rejected
         latest = _Refusals(
             self._monotonic(),
@@ -159,21 +161,24 @@ class Health:
         first = self._refusals[0]
         received = latest.received - first.received
         for count, hand in (
-            (latest.from_future - first.from_future, "from the future: our clock may be slow"),
-            (latest.too_old - first.too_old, "long expired: our clock may be fast"),
+            (latest.from_future - first.from_future, "came from the future: the clock here may be slow"),
+            (latest.too_old - first.too_old, "had long expired: the clock here may be fast"),
         ):
             if count >= LEAST_REFUSED and count * 2 > received:
-                text = f"{count:.0f} of the last {received:.0f} envelopes were {hand}"
+                text = f"{count:.0f} of the last {received:.0f} envelopes {hand}"
                 return [Problem(Check.CLOCK, text)]
         return self._leap()
 
     def _leap(self) -> list[Problem]:
-        """Judge our clock by what it has shown before."""
+        """Judge our clock by what it showed before."""
         days = self._ahead() / NOTABLE_S
         if days >= 1:
-            text = f"the clock is {days:.1f} days ahead of the time that has passed; ages go by that until peers agree"
+            text = (
+                f"the clock is {days:.1f} days ahead of the time known to have passed; "
+                "that is what ages are measured by until peers agree"
+            )
         elif days <= -1:
-            text = f"the clock is {-days:.1f} days behind what it was when peers agreed with it"
+            text = f"the clock is {-days:.1f} days behind the time that peers last agreed with"
         else:
             return []
         return [Problem(Check.CLOCK, text)]
@@ -183,14 +188,14 @@ class Health:
 
     def _archive(self, sight: Sight) -> list[Problem]:
         run = sight.compaction
-        if run is not None and run.damage:  # whatever has become of runs since
+        if run is not None and run.damage:  # however later runs went
             return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.damage}")]
         if sight.upkeep_problem:
             return [Problem(Check.ARCHIVE, f"the archive: {sight.upkeep_problem}")]
         if reading := self._reading_problem():
             return [Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {reading}")]
         problem = self._archive_problem()
-        return [Problem(Check.ARCHIVE, f"what is too old stays in the store: {problem}")] if problem else []
+        return [Problem(Check.ARCHIVE, f"envelopes beyond retention stay in the store: {problem}")] if problem else []
 
     def _compaction(self, sight: Sight) -> list[Problem]:
         run, figures = sight.compaction, sight.compaction_figures
@@ -206,12 +211,17 @@ class Health:
             return [Problem(Check.COMPACTION, f"the last compaction failed: {run.error or run.exit_code}")]
         done = run.started_at if run.succeeded_at is None else run.succeeded_at
         age = self._clock() - done
-        if age < -LATE_S:  # until then no run would ever be late
-            text = f"the last good compaction ended at {_moment(done)}, which is yet to come: the clock was off, or is"
+        if age < -LATE_S:  # until then, no run would ever be late
+            text = (
+                f"the last successful compaction ended at {_moment(done)}, which is in the future: "
+                "the clock is wrong, or it was"
+            )
             return [Problem(Check.COMPACTION, text)]
-        # A run at work makes up for what was missed: only one that hangs is late.
+        # A run at work makes up for missed ones, so it is late only if it hangs.
         if age > LATE_S and not (run.exit_code is None and self._clock() - run.started_at <= LATE_S):
-            return [Problem(Check.COMPACTION, f"the compaction is late: the last good run ended at {_moment(done)}")]
+            return [
+                Problem(Check.COMPACTION, f"the compaction is late: the last successful run ended at {_moment(done)}")
+            ]
         return []
 
     def _peers(self) -> list[Problem]:
@@ -222,9 +232,7 @@ class Health:
             self._peers_seen = now
         if now - self._peers_seen < NO_PEERS_S:
             return []
-        text = (
-            f"no peers: nobody has been connected for {(now - self._peers_seen) / 60:.0f} min; is the port reachable?"
-        )
+        text = f"no peer has been connected for {(now - self._peers_seen) / 60:.0f} min: is the port reachable?"
         return [Problem(Check.PEERS, text)]
 
     def _count_connections(self) -> int:

@@ -1,7 +1,7 @@
-"""Metrics, health and the status page, over HTTP. It changes nothing and tells no secret.
+"""Metrics, health and the status page over HTTP. It changes nothing and reveals no secret.
 
-Other sites' pages cannot read it: no answer allows it to another origin, and on loopback it answers to no name but
-this machine's own (DNS rebinding). On other addresses whoever reaches it may read it.
+Pages of other sites cannot read it: no answer permits another origin, and on loopback it answers only to the names of
+this machine (against DNS rebinding). On other addresses, everybody who can reach it may read it.
 """
 
 import asyncio
@@ -17,31 +17,30 @@ from mailserver.monitoring.state import Monitoring
 from mailserver.net.loopback import is_loopback_only, names_loopback
 
 MAX_CONNECTIONS = 16
-"""Most connections; one more drops the oldest. So nobody is kept out by who connects and says nothing."""
+"""Maximum number of connections. One more drops the oldest, so that silent connections keep nobody out."""
 
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 4096
-"""Most header lines of a request, and the length of each and of the request line."""
+"""Maximum number of header lines of a request, and maximum length of each and of the request line."""
 
 KEEPALIVE_S = 75.0
-"""How long a connection may be idle: Prometheus asks once a minute, or more often."""
+"""How long a connection may be idle. Prometheus asks once a minute or more often."""
 
 LINGER_S = 1.0
-"""How long a body is read and dropped; no request here needs one."""
+"""How long the body of a request is read and discarded. No request here needs one."""
 
 STOP_TIMEOUT_S = 0.25
-"""How long answers may take to be read when stopping."""
-
+"""How long callers have to read their answers when the daemon stops."""
 
 NO_STORE = {"Cache-Control": "no-store"}
-"""Of answers that are true only now."""
+"""Headers of answers that are true only at this moment."""
 
 PROTECTION = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer: it is nothing but what it says, and no other site's page may have it."""
+"""Headers of every answer: browsers must not guess its type, and pages of other sites must not read it."""
 
 
 class Monitor:
@@ -72,10 +71,10 @@ class Monitor:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, which is the one given unless that is 0.
+        """Listen; return the port, which is `port` unless that is 0.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address cannot be used.
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
@@ -123,11 +122,11 @@ class Monitor:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, request: web.Request) -> web.Response:
-        """Say that we live: the event loop turns. What is wrong is told, but nothing of it would go by a restart."""
+        """Say that the daemon is alive: its event loop runs. Problems are listed, but a restart would solve none."""
         return _as_json(200, {"status": "alive", **self._monitoring.health.as_json()})
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """Say whether the mailserver can do its work, 200 or 503, and what is wrong."""
+        """Say whether the mailserver can do its work, by 200 or 503, and list the problems."""
         health = self._monitoring.health
         status = "ready" if health.is_ready else "not ready"
         return _as_json(200 if health.is_ready else 503, {"status": status, **health.as_json()})

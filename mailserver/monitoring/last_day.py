@@ -1,9 +1,10 @@
-"""The last 24 hours, minute by minute: what the page and `waku-mailserver status` show of the past.
+"""The last 24 hours, minute by minute: what the status page and `waku-mailserver status` show of the past.
 
-Minutes are those of a clock that never steps. Only when they are shown or saved do they get times of day, by the
-present wall clock: a stepped clock moves all of them, and neither tears a hole nor has two minutes meet. A minute in
-which nobody looked, as when the mailserver was down, is a gap: NaN in every column. Counts are what a minute added to
-the counters of `metrics.registry`; answer times are kept as counts by bucket, so any minutes can be taken together.
+Minutes are those of a clock that never steps. They get times of day only when they are shown or saved, by the wall
+clock of that moment. So a step of the wall clock moves all of them together, and makes neither a hole nor an overlap.
+A minute in which nothing was recorded, because the mailserver was down, is a gap: NaN in every column. A count is what
+a minute added to a counter of `metrics.registry`. Answer times are kept as counts by bucket, so that minutes can be
+added up.
 """
 
 import json
@@ -27,14 +28,14 @@ MAX_MINUTES = 24 * 60
 
 _VERSION = 2
 _SINCE_2 = {"connected"}
-"""Columns that files of version 1 do not have: in their minutes they are not known."""
+"""Columns that files of version 1 lack. They are unknown in the minutes of such a file."""
 
 _LATEST = 2**33
-"""No time in a file is later: the year 2242."""
+"""The latest time that a file may contain: the year 2242."""
 
 
 class Column(Enum):
-    """What is known of each minute. Bytes are those of connections with peers; envelopes, what peers have sent."""
+    """The figures of a minute. Bytes are those of connections with peers, envelopes are those that peers sent."""
 
     RECEIVED = "received"
     TAKEN = "taken"
@@ -45,15 +46,15 @@ class Column(Enum):
     FAILED = "failed"
     LOST = "lost"
     CONNECTED = "connected"
-    """Peers that connected, however soon they went: most stay for less than a minute."""
+    """Peers that connected, however soon they left. Most stay for less than a minute."""
     BYTES_IN = "bytes_in"
     BYTES_OUT = "bytes_out"
     PEERS_IN = "peers_in"
     PEERS_OUT = "peers_out"
     QUEUED = "queued"
-    """Envelopes that waited for the disk: the most that any look found."""
+    """Envelopes waiting for the disk: the largest number that any look found."""
     LAG_S = "lag_s"
-    """How late the event loop was at worst."""
+    """The worst lag of the event loop."""
 
 
 _COUNTS = tuple(Column)[: tuple(Column).index(Column.PEERS_IN)]
@@ -64,7 +65,7 @@ _OUTCOMES = {
     Outcome.LOST: Column.LOST,
 }
 BUCKETS = tuple(f"answers_le_{bound}" for bound in (*DELAYS_S, "inf"))
-"""Columns that count answers by how long they took: so long, and longer than the bucket before."""
+"""Columns that count answers by how long they took: at most this bound, and more than the bound before."""
 
 NAMES = (*(column.value for column in Column), *BUCKETS)
 """All columns."""
@@ -74,7 +75,7 @@ _EMPTY = math.nan
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimes:
-    """How long answers took, in seconds: half of them at most `median_s`, 95 % at most `p95_s`."""
+    """How long answers took, in seconds: half of them took at most `median_s`, and 95 % at most `p95_s`."""
 
     median_s: float
     p95_s: float
@@ -85,8 +86,8 @@ class Minutes:
     """Consecutive minutes, oldest first. NaN stands for a gap.
 
     Args:
-        first_at: when the first began, Unix seconds.
-        columns: by name, the members of Column and the buckets of answer times; all of one length.
+        first_at: when the first one began, in Unix seconds.
+        columns: by name, those of Column and the buckets of answer times, all of the same length.
     """
 
     first_at: float
@@ -100,16 +101,16 @@ class Minutes:
         return {column: sum(filter(_is_known, self.columns[column.value])) for column in _COUNTS}
 
     def worst_lag(self) -> float:
-        """How late the event loop was at worst, in seconds."""
+        """The worst lag of the event loop, in seconds."""
         return max(filter(_is_known, self.columns[Column.LAG_S.value]), default=0.0)
 
     def answer_times(self) -> AnswerTimes | None:
-        """How long answers took in all of these minutes; None if there were none."""
+        """How long answers took in all of these minutes; None if there were no answers."""
         return answer_times([sum(filter(_is_known, self.columns[name])) for name in BUCKETS])
 
 
 class LastDay:
-    """What the last MAX_MINUTES were. The last of them is still under way."""
+    """The last MAX_MINUTES. The latest of them is still under way."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class LastDay:
 
         Args:
             clock: Unix seconds.
-            steady: seconds since whenever, that run on while the machine sleeps.
+            steady: seconds since any moment, of a clock that does not stop while the machine sleeps.
         """
         self._metrics = metrics
         self._clock = clock
@@ -131,11 +132,11 @@ class LastDay:
         self._counted: dict[str, float] | None = None
 
     def begin(self, node: NodeFigures) -> None:
-        """Take the counters as they are now for zero: what was counted before is of no minute."""
+        """Take the present values of the counters for zero: what was counted before belongs to no minute."""
         self._counted = self._count(node)
 
     def note(self, node: NodeFigures, lag_s: float) -> None:
-        """Add what has happened since the last time to the present minute; `lag_s` was the worst lag since then."""
+        """Add what has happened since the last call to the present minute. `lag_s` is the worst lag since then."""
         if self._counted is None:
             self.begin(node)
         assert self._counted is not None
@@ -153,11 +154,11 @@ class LastDay:
         self._raise(Column.LAG_S, lag_s)
 
     def minutes(self) -> Minutes:
-        """All of them, the one under way, too."""
+        """All minutes, including the one under way."""
         return Minutes(self._time_of_first(), {name: array("d", column) for name, column in self._columns.items()})
 
     def last_minute(self) -> Minutes | None:
-        """The last whole one; None while there is none, or if nobody looked then."""
+        """The last complete minute; None if there is none, or if it is a gap."""
         if len(self) < 2 or math.isnan(self._columns[Column.TAKEN.value][-2]):
             return None
         return Minutes(
@@ -166,10 +167,10 @@ class LastDay:
         )
 
     def resume(self, before: Minutes) -> None:
-        """Take what an earlier run has saved: all that is not too old, and not from the future. Before any `note`."""
+        """Take what an earlier run saved, except what is too old or in the future. Call it before any `note`."""
         now = self._steady()
         begun = now - (self._clock() - before.first_at)
-        first = math.floor(begun / MINUTE_S + 0.5)  # within half a minute of what was: no minute is lost or there twice
+        first = math.floor(begun / MINUTE_S + 0.5)  # within half a minute: no minute is lost or occurs twice
         kept = min(len(before), int(now // MINUTE_S) - first + 1)
         if kept < 1:
             return
@@ -187,7 +188,7 @@ class LastDay:
         return round(self._clock() - age_s, 3)
 
     def _move_to(self, minute: int) -> None:
-        """Go on to a minute, over a gap if need be, and drop what is too old."""
+        """Advance to a minute, leaving a gap if need be, and drop what is too old."""
         fresh = 1 if len(self) == 0 else min(minute - self._last, MAX_MINUTES)
         self._last = minute
         for column in self._columns.values():
@@ -199,7 +200,7 @@ class LastDay:
         values[-1] = max(_or_zero(values[-1]), value)
 
     def _count(self, node: NodeFigures) -> dict[str, float]:
-        """How far everything is that is counted."""
+        """The present values of everything that is counted."""
         metrics = self._metrics
         counts = {
             Column.RECEIVED.value: count_of(metrics.received),
@@ -222,7 +223,7 @@ def _samples(metric: Counter | Histogram) -> Iterable[Sample]:
 
 
 def _by_bucket(durations: Histogram) -> list[float]:
-    """How many requests were answered, by the bucket that their duration falls into."""
+    """How many requests were answered, by the bucket of their duration."""
     up_to = dict.fromkeys((*DELAYS_S, math.inf), 0.0)
     for sample in _samples(durations):
         if "le" in sample.labels and sample.labels["outcome"] == Outcome.DELIVERED.value:
@@ -232,14 +233,14 @@ def _by_bucket(durations: Histogram) -> list[float]:
 
 
 def answer_times(counts: Sequence[float]) -> AnswerTimes | None:
-    """Median and 95th percentile of so many answers by bucket of DELAYS_S and beyond; None for none and for a gap."""
-    if not sum(counts) > 0:  # nor is NaN, of a gap
+    """Median and 95th percentile of answers, counted by bucket of DELAYS_S and beyond; None if there are none."""
+    if not sum(counts) > 0:  # true of a gap, too, whose sum is NaN
         return None
     return AnswerTimes(_quantile(counts, 0.5), _quantile(counts, 0.95))
 
 
 def _quantile(counts: Sequence[float], share: float) -> float:
-    """As Prometheus' histogram_quantile: evenly spread within a bucket; what is beyond the last counts as its bound."""
+    """As histogram_quantile of Prometheus: even distribution within a bucket; what is beyond the last is its bound."""
     rank, lower = share * sum(counts), 0.0
     for count, upper in zip(counts, DELAYS_S, strict=False):
         if count and rank <= count:
@@ -250,7 +251,7 @@ def _quantile(counts: Sequence[float], share: float) -> float:
 
 
 def encode_file(minutes: Minutes) -> str:
-    """Minutes as the history file has them."""
+    """The text of the file."""
     columns = {name: _numbers(column) for name, column in minutes.columns.items()}
     return _encode({"version": _VERSION, "first_at": minutes.first_at}, columns)
 
@@ -259,15 +260,17 @@ def decode_file(data: bytes) -> Minutes:
     """Read what `encode_file` wrote.
 
     Raises:
-        ValueError: it is something else.
-        RecursionError: it is something else, nested deeply.
+        ValueError: the data is something else.
+        RecursionError: the data is something else, and deeply nested.
     """
     record = json.loads(data)
     version = record.get("version") if isinstance(record, dict) else None
     if version not in (1, _VERSION):
         raise ValueError(f"not a history of version 1 or {_VERSION}")
     first_at, columns = record.get("first_at"), record.get("columns")
-    if not isinstance(first_at, int | float) or not 0 <= first_at <= _LATEST:  # so not NaN, which Python's JSON has
+    if (
+        not isinstance(first_at, int | float) or not 0 <= first_at <= _LATEST
+    ):  # excludes NaN, which Python's JSON allows
         raise ValueError(f"first_at is {shown(first_at)}")
     missing = _SINCE_2 if version == 1 else set()
     if not isinstance(columns, dict) or columns.keys() != set(NAMES) - missing:
@@ -280,7 +283,7 @@ def decode_file(data: bytes) -> Minutes:
 
 
 def encode_shown(minutes: Minutes) -> str:
-    """Minutes as the page gets them (docs/status.md)."""
+    """The text of /history.json (docs/status.md)."""
     columns = {column.value: _numbers(minutes.columns[column.value]) for column in Column}
     times = [answer_times(counts) for counts in zip(*(minutes.columns[name] for name in BUCKETS), strict=True)]
     columns["median_s"] = _numbers(_EMPTY if each is None else each.median_s for each in times)
@@ -289,13 +292,13 @@ def encode_shown(minutes: Minutes) -> str:
 
 
 def _encode(head: Mapping[str, object], columns: Mapping[str, list[float | None]]) -> str:
-    # A column at a time: the encoder holds Python's lock as long as it is at work, and all of it is milliseconds.
+    # One column at a time: the encoder holds Python's lock while it works, and the whole text takes milliseconds.
     body = ",\n".join(f"{json.dumps(name)}: {json.dumps(column)}" for name, column in columns.items())
     return f'{json.dumps(head)[:-1]}, "columns": {{\n{body}}}}}\n'
 
 
 def _numbers(column: Iterable[float]) -> list[float | None]:
-    """As JSON has them: null for a gap, and counts without a decimal point."""
+    """Numbers for JSON: null for a gap, and counts without a decimal point."""
     return [
         None if math.isnan(value) else int(value) if value.is_integer() else round(value, 6)
         for value in map(float, column)

@@ -1,4 +1,4 @@
-"""The history's file in the data directory: it outlives a restart, and whatever is wrong with it stops nobody."""
+"""The file that keeps the last 24 hours over a restart. No fault of this file stops the daemon."""
 
 import asyncio
 import contextlib
@@ -11,42 +11,42 @@ from mailserver.monitoring.last_day import LastDay, Minutes, decode_file, encode
 HISTORY_FILE = "history.json"
 
 SAVE_INTERVAL_S = 300.0
-"""How much of the history may be lost with the machine. A file takes some 100 kB."""
+"""How often the file is saved: this much may be lost if the machine fails. A file has some 100 kB."""
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""A day takes a tenth of it, however long its numbers are. A larger file is none."""
+"""Largest file that is read. A day takes at most a tenth of it, however long its numbers are."""
 
 log = logging.getLogger(__name__)
 
 
 class LastDayFile:
-    """Where a history is kept."""
+    """Loads and saves the last 24 hours."""
 
-    def __init__(self, folder: Path, history: LastDay) -> None:
+    def __init__(self, folder: Path, last_day: LastDay) -> None:
         self._path = folder / HISTORY_FILE
-        self._history = history
+        self._last_day = last_day
         self._failing = False
 
     def load(self) -> None:
-        """Have the history go on where it was. A file that holds none is renamed, and it begins with nothing."""
+        """Continue from the file. If the file is damaged, rename it and begin with nothing."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
             if len(data) > MAX_FILE_BYTES:
                 raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-            self._history.resume(decode_file(data))
+            self._last_day.resume(decode_file(data))
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("history not read error=%r", str(error))
+            log.warning("figures of the last day not read error=%r", str(error))
         except (ValueError, RecursionError) as error:
             aside = self._path.with_name(f"{self._path.name}.damaged")
-            with contextlib.suppress(OSError):  # then the next save replaces it
+            with contextlib.suppress(OSError):  # if this fails, the next save replaces the file
                 self._path.replace(aside)
-            log.warning("history is damaged, a new one begins aside=%s cause=%r", aside, str(error))
+            log.warning("figures of the last day are damaged, they begin anew aside=%s cause=%r", aside, str(error))
 
     async def keep(self) -> None:
-        """Save again and again, and at the end: when this is cancelled."""
+        """Save every SAVE_INTERVAL_S, and when this is cancelled."""
         try:
             while True:
                 await asyncio.sleep(SAVE_INTERVAL_S)
@@ -55,20 +55,20 @@ class LastDayFile:
             await self.save()
 
     async def save(self) -> None:
-        """Write what there is now; what cannot be written is said once, until it can."""
-        minutes = self._history.minutes()
+        """Write the file. A failure is logged once, until a write succeeds."""
+        minutes = self._last_day.minutes()
         if not len(minutes):
             return
         writing = asyncio.ensure_future(asyncio.to_thread(self._write, minutes))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await asyncio.wait([writing])  # the last save must not meet it at the temporary file
+            await asyncio.wait([writing])  # or else the last save would use the same temporary file
             writing.exception()
             raise
         except OSError as error:
             if not self._failing:
-                log.warning("history not saved error=%r", str(error))
+                log.warning("figures of the last day not saved error=%r", str(error))
             self._failing = True
         else:
             self._failing = False

@@ -1,7 +1,7 @@
-"""How much memory this process may take: the limit of its control group, which a container or a systemd unit sets.
+"""How much memory this process may use: the limit of its control group, which a container or a systemd unit sets.
 
-The Linux kernel's documentation: "Control Group v2", memory.max; "Memory Resource Controller" of v1, memory.stat. Where
-both are mounted, memory is counted by one of them: the other has no such file.
+See the documentation of the Linux kernel: "Control Group v2", memory.max; for v1 "Memory Resource Controller",
+memory.stat. If both are mounted, only one of them counts memory, and the other has no such file.
 """
 
 from pathlib import Path
@@ -10,11 +10,11 @@ OWN_GROUP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 
 NO_LIMIT = 2**62
-"""v1 has no word for "no limit": it is the largest number of bytes in whole pages below 2**63."""
+"""v1 writes "no limit" as the largest number of bytes in whole pages below 2**63."""
 
 
 def memory_limit(own_group: Path = OWN_GROUP, groups: Path = GROUPS) -> int | None:
-    """Read the limit in bytes, the lowest of our group and those that it is in; None for no limit, or not known."""
+    """The lowest limit, in bytes, of our group and those that contain it; None if there is none or it is unknown."""
     limits = []
     for line in _text(own_group).splitlines():
         _, _, rest = line.partition(":")
@@ -28,7 +28,7 @@ def memory_limit(own_group: Path = OWN_GROUP, groups: Path = GROUPS) -> int | No
 
 def _limits_of_v2(groups: Path, name: str) -> list[int]:
     group = groups / name
-    # In a container the name may be that of outside, which is not there: then only its own, the topmost, is read.
+    # In a container, the name may be the one outside, which does not exist inside: then only the topmost group is read.
     limits = [
         _text(folder / "memory.max").strip() for folder in (group, *group.parents) if folder.is_relative_to(groups)
     ]
@@ -36,8 +36,8 @@ def _limits_of_v2(groups: Path, name: str) -> list[int]:
 
 
 def _limits_of_v1(groups: Path, name: str) -> list[int]:
-    """The group's own file has what holds for it, the groups that it is in taken in."""
-    for folder in (groups / name, groups):  # in a container, as above
+    """The file of the group itself has the lowest limit, including the groups that contain it."""
+    for folder in (groups / name, groups):  # the second in a container, as above
         words = [line.split() for line in _text(folder / "memory.stat").splitlines()]
         limits = [int(word[1]) for word in words if word[0] == "hierarchical_memory_limit"]
         if limits:

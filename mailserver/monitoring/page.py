@@ -1,6 +1,7 @@
-"""The status page: one HTML file with all that it needs in it, put together from `assets/`, and what guards it.
+"""The status page: one self-contained HTML file, assembled from `assets/`, and its Content-Security-Policy.
 
-A browser may run and apply exactly what is in it, by its SHA-256, and may ask nobody but us (Content-Security-Policy).
+The policy lets a browser run only the scripts and apply only the styles in the page, by their SHA-256, and lets it ask
+nobody but us.
 """
 
 import base64
@@ -21,7 +22,7 @@ class Page:
 
 
 def load_page() -> Page:
-    """Put the page together."""
+    """Assemble the page."""
     parts: dict[str, str] = {}
 
     def part(match: re.Match[str]) -> str:
@@ -40,7 +41,7 @@ def _policy(parts: dict[str, str]) -> str:
             "default-src 'none'",
             f"script-src {hashes('.js')}",
             f"style-src {hashes('.css')}",
-            "img-src data:",  # the icon: none, and not asked for
+            "img-src data:",  # the icon, which is empty, so that no browser asks for one
             "connect-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",

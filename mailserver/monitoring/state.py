@@ -1,4 +1,4 @@
-"""All that is known of how the mailserver is, in one place for whoever asks: Prometheus, commands, the status page."""
+"""The state of the mailserver in one place, for Prometheus, commands and the status page."""
 
 import asyncio
 import time
@@ -28,15 +28,15 @@ from mailserver.monitoring.watch import Watch
 
 
 class Monitoring:
-    """Looks after the figures while `run` runs."""
+    """Collects the figures while `run` runs."""
 
     def __init__(
         self,
         metrics: Metrics,
         watch: Watch,
         health: Health,
-        history: LastDay,
-        history_file: LastDayFile,
+        last_day: LastDay,
+        last_day_file: LastDayFile,
         *,
         enode: Enode,
         node: Callable[[], NodeFigures],
@@ -44,16 +44,16 @@ class Monitoring:
         errors: Callable[[], Iterable[LoggedError]],
         clock: Callable[[], float],
     ) -> None:
-        """Put together what looks; `node`, `sync` and `errors` read the node, how far catching up is, and the log."""
+        """Take what collects figures. `node`, `sync` and `errors` read the node, catching up and the log."""
         self.health = health
-        self.history = history
-        self._history_file = history_file
+        self.last_day = last_day
+        self._last_day_file = last_day_file
         self._enode = enode
         self._errors = errors
         self._clock = clock
         self._started = time.monotonic()
-        self._shown: str | None = None
-        self._shown_turn = asyncio.Lock()
+        self._history_json: str | None = None
+        self._encoding = asyncio.Lock()
         self._metrics = metrics
         self._watch = watch
         self._node = node
@@ -66,14 +66,14 @@ class Monitoring:
         return self._metrics.registry
 
     async def run(self) -> None:
-        """Look again and again, for ever; keep the history in its file."""
-        self.history.begin(self._node())
+        """Watch forever, and keep the last day in its file."""
+        self.last_day.begin(self._node())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run(self._on_look, self._on_change))
-            tasks.create_task(self._history_file.keep())
+            tasks.create_task(self._last_day_file.keep())
 
     def figures(self) -> Figures:
-        """What is."""
+        """The present figures, for Prometheus."""
         sight = self._watch.sight
         return Figures(
             node=self._node(),
@@ -87,9 +87,9 @@ class Monitoring:
         )
 
     def status(self) -> Status:
-        """What is, and what was, for people."""
+        """The present state and the last day, for people."""
         node, sight = self._node(), self._watch.sight
-        last_minute = self.history.last_minute()
+        last_minute = self.last_day.last_minute()
         archived = {} if sight.compaction is None else sight.compaction.archived
         return Status(
             versions=Versions(),
@@ -100,7 +100,7 @@ class Monitoring:
             problems=tuple(map(ProblemStatus.of, self.health.problems)),
             peers=PeersStatus.of(node),
             minute=None if last_minute is None else Activity.of(last_minute),
-            day=Activity.of(self.history.minutes()),
+            day=Activity.of(self.last_day.minutes()),
             queues=Queues.of(node),
             store=sight.store,
             disk=sight.disk,
@@ -111,16 +111,16 @@ class Monitoring:
         )
 
     async def history_json(self) -> str:
-        """The last 24 hours, minute by minute, as JSON; made once for all who ask between two looks."""
-        async with self._shown_turn:
-            if self._shown is None:
-                self._shown = await asyncio.to_thread(encode_shown, self.history.minutes())
-            return self._shown
+        """The last 24 hours, minute by minute, as JSON. It is encoded once between two looks, whoever asks."""
+        async with self._encoding:
+            if self._history_json is None:
+                self._history_json = await asyncio.to_thread(encode_shown, self.last_day.minutes())
+            return self._history_json
 
     def _on_change(self) -> None:
         self.health.judge(self._watch.sight)
 
     def _on_look(self) -> None:
         self._on_change()
-        self.history.note(self._node(), self._watch.take_worst_lag())
-        self._shown = None
+        self.last_day.note(self._node(), self._watch.take_worst_lag())
+        self._history_json = None

@@ -1,7 +1,7 @@
-"""The state of a running mailserver, as one value: for /status.json, the page and `waku-mailserver status`.
+"""The state of a running mailserver as one value, for /status.json, the status page and `waku-mailserver status`.
 
-`docs/status.md` describes each field. It is for whoever reaches the metrics address, so it names no peer: no address,
-no node id but our own, no topic, and of logged errors only what is ours.
+`docs/status.md` describes each field. Everybody who can reach the metrics address can read it, so it identifies no
+peer: no address, no node ID but our own, no topic, and only our own words of logged errors.
 """
 
 import platform
@@ -23,7 +23,7 @@ from mailserver.units import SECONDS_PER_DAY
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What is running."""
+    """The versions of what is running."""
 
     mailserver: str = __version__
     python: str = platform.python_version()
@@ -32,7 +32,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class ProblemStatus:
-    """Something that is wrong; `fatal`: the mailserver cannot do its work."""
+    """Something is wrong. If `fatal`, the mailserver cannot do its work."""
 
     check: str
     fatal: bool
@@ -65,7 +65,7 @@ class PeersStatus:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What happened in some minutes. Answer times are None if there were no answers."""
+    """What happened in a span of minutes. Answer times are None if there were no answers."""
 
     received: int
     taken: int
@@ -84,7 +84,7 @@ class Activity:
 
     @classmethod
     def of(cls, minutes: Minutes) -> "Activity":
-        """Take some minutes together."""
+        """Add up minutes."""
         totals = {column.value: int(total) for column, total in minutes.totals().items()}
         times = minutes.answer_times()
         return cls(
@@ -97,7 +97,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What waits: for the disk, for peers, for its turn."""
+    """What is waiting: for the disk, for peers, for its turn."""
 
     store_envelopes: int
     store_bytes: int
@@ -107,7 +107,7 @@ class Queues:
 
     @classmethod
     def of(cls, node: NodeFigures) -> "Queues":
-        """Show what waits."""
+        """Show what is waiting."""
         return cls(
             node.writer_envelopes, node.writer_bytes, node.relay_envelopes, node.relay_bytes, node.requests_waiting
         )
@@ -128,7 +128,7 @@ class CompactionStatus:
 
     @classmethod
     def of(cls, sight: Sight) -> "CompactionStatus | None":
-        """Show how the last run stands; None if there has been none, or nobody can tell."""
+        """Show the last run; None if there has been none, or its record cannot be read."""
         run, figures = sight.compaction, sight.compaction_figures
         if run is None or figures is None:
             return None
@@ -152,7 +152,7 @@ class CompactionStatus:
 
 @dataclass(frozen=True, slots=True)
 class CatchupStatus:
-    """How far catching up is, with all sources together."""
+    """The progress of catching up, with all sources together."""
 
     sources: int
     set_aside: int
@@ -162,7 +162,7 @@ class CatchupStatus:
 
     @classmethod
     def of(cls, sources: Iterable[CatchupFigures]) -> "CatchupStatus":
-        """Take sources together; `left_s` is that of the one that has most before it."""
+        """Combine sources. `left_s` is that of the source with the most left to fetch."""
         known = list(sources)
         return cls(
             sources=len(known),
@@ -175,7 +175,7 @@ class CatchupStatus:
 
 @dataclass(frozen=True, slots=True)
 class DayStatus:
-    """One day of reception. None: it is not in the store, or not in the archive."""
+    """One reception day. None means that the store, or the archive, has nothing of it."""
 
     day: str
     store_envelopes: int | None
@@ -186,7 +186,7 @@ class DayStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """A warning or an error of the log, the last time it came; `text` without what others have said."""
+    """A warning or an error of the log: its last occurrence. `text` contains no words of strangers."""
 
     time: float
     level: str
@@ -196,7 +196,7 @@ class LoggedError:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the mailserver is."""
+    """The state of the mailserver."""
 
     versions: Versions
     time: float
@@ -216,12 +216,12 @@ class Status:
     errors: tuple[LoggedError, ...]
 
     def as_json(self) -> dict[str, object]:
-        """As an object of JSON."""
+        """The state, for JSON."""
         return asdict(self)
 
 
 def days_of(stored: Iterable[ReceptionDay], archived: Mapping[int, ArchivedDay]) -> tuple[DayStatus, ...]:
-    """What is in the store and in the archive by day, the oldest first: the last MAX_ARCHIVED_DAYS that have any."""
+    """What store and archive have of each day, the oldest first: the last MAX_ARCHIVED_DAYS of which either has any."""
     by_day = {day.day: day for day in stored}
     days = []
     for day in sorted(by_day.keys() | archived.keys())[-MAX_ARCHIVED_DAYS:]:

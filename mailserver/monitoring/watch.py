@@ -1,6 +1,6 @@
 """Looks at the store, its disk, the compaction and the event loop every few seconds, and keeps what it saw.
 
-So an answer to whoever asks costs nothing, and nobody makes us read the disk by asking often.
+So an answer costs next to nothing, and nobody can make us read the disk by asking often.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from mailserver.monitoring.memory import memory_limit
 from mailserver.store.interface import Handoff, ReceptionDay, Store
 
 LOOK_INTERVAL_S = 15.0
-"""From the end of one look to the start of the next: Prometheus asks as often, or less."""
+"""Time from the end of one look to the start of the next. Prometheus asks as often or less."""
 
 STORE_INTERVAL_S = 1.0
-"""How often it is looked whether the store's files are there, and whether a failure is over; and least time between two
-changes that are told: a disk with little room fails large groups between small ones."""
+"""How often we check that the store's files are there, and whether a failure is over. It is also the shortest time
+between two changes that are reported: on a disk with little room, large groups fail between small ones that succeed."""
 
 STORE_TIMEOUT_S = 10.0
-"""How long the store may take to commit something. A disk that is slower than that does not keep up."""
+"""How long a commit may take. A slower disk cannot keep up."""
 
 LAG_INTERVAL_S = 0.5
 """How often the event loop's lag is measured."""
@@ -37,10 +37,10 @@ _TASKS = {Task.MERGE: "merge", Task.VERIFY: "verification"}
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look saw; None is not known. A compaction that has never run is None, too.
+    """What one look saw. None means unknown, or a compaction that has never run.
 
-    Problems are one line for the operator; "" is none. `days`: as many of the store as the compaction's record has of
-    the archive.
+    Problems are one line for the operator, "" if there is none. `days` are those of the store, as many as the record
+    of the compaction has of the archive.
     """
 
     store: StoreFigures | None = None
@@ -56,10 +56,10 @@ class Sight:
 
 
 class Watch:
-    """Looks again and again. `sight` is what it saw last."""
+    """Looks repeatedly. `sight` is what it last saw."""
 
     def __init__(self, store: Store, data_dir: Path, lag: Histogram) -> None:
-        """Take what to look at; `lag` is told how late the event loop is."""
+        """Take what to look at. `lag` receives the lag of the event loop."""
         self._store = store
         self._data_dir = data_dir
         self._lag = lag
@@ -68,11 +68,11 @@ class Watch:
         self._changed = asyncio.Event()
 
     async def run(self, on_look: Callable[[], None], on_change: Callable[[], None]) -> None:
-        """Look for ever.
+        """Look forever.
 
         Args:
             on_look: called after each look.
-            on_change: called as soon as the store has failed, or does again what it is there for.
+            on_change: called as soon as the store fails, or works again.
         """
         self._store.tell(self._changed.set)
         async with asyncio.TaskGroup() as tasks:
@@ -91,10 +91,10 @@ class Watch:
         store, days, not_read = await self._look_at_store()
         not_stored = "" if not_read else await self._try_to_store()
         disk = await asyncio.to_thread(_disk, self._data_dir)
-        compaction, figures, problem = await asyncio.to_thread(_compaction, self._store.handoff)
-        upkeep_problem = await asyncio.to_thread(_upkeep_problem, self._store.handoff)
+        compaction, figures, problem = await _compaction(self._store.handoff)
+        upkeep_problem = await _upkeep_problem(self._store.handoff)
         limit = await asyncio.to_thread(memory_limit)
-        # What the store itself has seen, at the last moment: it may have failed since it was tried.
+        # What the store itself has seen is read last: it may have failed since it was tried.
         store_problem = self._store.problem or not_read or not_stored
         self.sight = Sight(
             store=store,
@@ -110,7 +110,7 @@ class Watch:
         )
 
     def take_worst_lag(self) -> float:
-        """How late the event loop was at worst since this was last asked, in seconds."""
+        """The worst lag of the event loop since the last call, in seconds."""
         worst, self._worst_lag_s = self._worst_lag_s, 0.0
         return worst
 
@@ -124,24 +124,24 @@ class Watch:
         return figures, days, ""
 
     async def _try_to_store(self) -> str:
-        """Why nothing can be stored; "" if something can. So little may find room where envelopes do not."""
+        """Why nothing can be stored; "" if something can. What this writes may fit where envelopes do not."""
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._store.touch()
         except StoreError as error:
             return str(error)
         except TimeoutError:
-            return f"nothing was committed for {STORE_TIMEOUT_S:g} s"
+            return f"a commit took longer than {STORE_TIMEOUT_S:g} s"
         return ""
 
     async def _look_at_files(self) -> None:
         while True:
             await asyncio.sleep(STORE_INTERVAL_S)
-            with contextlib.suppress(StoreError):  # the store remembers, and tells
-                await self._store.look_at_files()
+            with contextlib.suppress(StoreError):  # the store remembers the failure and reports it
+                await self._store.check_presence()
 
     async def _follow_store(self, on_change: Callable[[], None]) -> None:
-        """Tell of a failure at once; then try again and again, and tell as soon as it is over."""
+        """Report a failure at once; then try repeatedly, and report as soon as it is over."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORE_INTERVAL_S if self.sight.store_problem else None):
@@ -172,14 +172,14 @@ def _disk(folder: Path) -> DiskFigures | None:
     return DiskFigures(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
 
-def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures | None, str]:
+async def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures | None, str]:
     try:
-        state, compaction = handoff.last_run()
-        archived = handoff.archived()
+        state, compaction = await handoff.last_run()
+        archived = await handoff.archived()
     except MailserverError as error:
         return None, None, str(error)
     except OSError as error:
-        return None, None, f"cannot look at the compaction: {error}"
+        return None, None, f"cannot read the record of the last compaction: {error}"
     if compaction is None:
         return None, None, ""
     figures = CompactionFigures(
@@ -199,14 +199,14 @@ def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFigures 
     return compaction, figures, ""
 
 
-def _upkeep_problem(handoff: Handoff) -> str:
-    """What is wrong with how the last merge and the last verification went; "" if nothing is."""
+async def _upkeep_problem(handoff: Handoff) -> str:
+    """What went wrong with the last merge and the last verification; "" if nothing did."""
     problems = []
     for task, name in _TASKS.items():
         try:
-            state, run = handoff.last_upkeep(task)
+            state, run = await handoff.last_upkeep(task)
         except (MailserverError, OSError) as error:
-            problems.append(f"cannot look at the last {name}: {error}")
+            problems.append(f"cannot read the record of the last {name}: {error}")
             continue
         if run is not None and state is CompactionState.FAILED:
             problems.append(f"the last {name} failed: {run.error}")

@@ -1,16 +1,16 @@
-"""The store of envelopes as the rest of the mailserver uses it, whatever engine keeps it.
+"""The store of envelopes as the rest of the mailserver uses it, whichever engine keeps it.
 
-An engine is a package beside this file, and fulfils `Store`. What leaves it are values: envelopes, times, hashes,
-counts. Row ids, statements and paths stay inside.
+An engine is a package beside this file that fulfils `Store`. Only values leave it: envelopes, times, hashes, counts.
+Row ids, statements and files stay inside. `tests/store/` tests every engine for what is said here.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
-from mailserver.handoff.archived import Archived
+from mailserver.handoff.archived import Archived, Mark
 from mailserver.handoff.last_run import Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.retention import Surplus, Usage
@@ -18,19 +18,19 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
 Place = tuple[int, EnvelopeHash]
-"""Where an envelope stands in the order of answers, which is newest first: (created, hash)."""
+"""A place in the order of answers, which is newest first: (created, hash)."""
 
 GoesOn = Callable[[int], bool]
-"""Whether a search may go on after so much work, in units of about 0.3 us."""
+"""Tells whether a search may go on after so much work, in units of about 0.3 us."""
 
 
 def always(_: int) -> bool:
-    """To the end."""
+    """Go on to the end."""
     return True
 
 
 class NewEnvelope(NamedTuple):
-    """An envelope to be stored. Times are Unix seconds; `raw` is the envelope as it came, `hash` its Keccak-256."""
+    """An envelope to store. Times are Unix seconds; `raw` is the envelope as it arrived, `hash` its Keccak-256."""
 
     received: int
     created: int
@@ -43,7 +43,7 @@ class NewEnvelope(NamedTuple):
 class Query:
     """Envelopes created from `lower` to `upper` (Unix seconds, inclusive) that `interest` wants.
 
-    `below`: only what comes after this place in the order of answers.
+    `below`: only those that come after this place in the order of answers.
     """
 
     lower: int
@@ -53,15 +53,15 @@ class Query:
 
 
 def _nobody(_: int) -> None:
-    """What we read for ourselves is charged to nobody."""
+    """Charge nobody: the mailserver reads for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """For whom something is read: one of a group, such as a peer of an address.
+    """For whom the store is read: a member of a group, such as a peer at an address.
 
-    `charge` is told how much work it is, before it is done, and again, below 0, what was too much. So also what fails,
-    or is given up, is charged.
+    `charge` is called with the work before it is done, and with a negative amount if it turns out to be less. So a read
+    that fails or is cancelled is charged, too.
     """
 
     group: Hashable = None
@@ -73,7 +73,7 @@ OURSELVES = Payer()
 
 
 class Raws(NamedTuple):
-    """Envelopes one after the other, as a packet holds them, and the length of each; 0 of one that was deleted.
+    """Envelopes one after the other, as a packet holds them, and the length of each: 0 if it was deleted.
 
     `archived`: how many of them came from the archive.
     """
@@ -84,17 +84,17 @@ class Raws(NamedTuple):
 
     @property
     def last(self) -> bytes:
-        """The last of them; there is one."""
+        """The last envelope; there must be one."""
         size = next(size for size in reversed(self.sizes) if size)
         return self.body[len(self.body) - size :]
 
     def split(self) -> list[bytes]:
-        """Each that is there, by itself."""
+        """Each envelope by itself; deleted ones are left out."""
         return [self.body[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0)) if end > start]
 
 
 class Page(Protocol):
-    """What a search has found, newest first. It reads itself, some envelopes at a time; its payer pays for that."""
+    """What a search has found, newest first. It reads itself, some envelopes at a time, at its payer's expense."""
 
     @property
     def left(self) -> int:
@@ -102,23 +102,23 @@ class Page(Protocol):
 
     @property
     def ended_early(self) -> bool:
-        """Whether the search ended before the page was full or all was found; `end` says where to go on."""
+        """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
-        """Keccak-256 of the last envelope that was read, whatever its bytes are by now; None before the first."""
+        """Keccak-256 of the last envelope that was read, even if it is damaged by now; None before the first."""
 
     @property
     def end(self) -> Place | None:
-        """Where the next page goes on, once all of this one is read; None if there is none."""
+        """Where the next page begins, once all of this one is read; None if there is no next page."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next envelopes, byte for byte as received; one that was deleted since is left out.
+        """Read the next envelopes, byte for byte as received. One that was deleted since is left out.
 
-        Of what is there the first comes, and more as long as all are within `max_bytes`.
+        The first one is always read, and more as long as all of them fit into `max_bytes`.
 
         Args:
-            count: how many at most; not many more than will do: all are looked at.
+            count: how many at most. Ask for few more than are needed: each of them is looked at.
         Raises:
             StoreError: the store cannot be read.
         """
@@ -141,8 +141,9 @@ class HistorySource(Protocol):
         """Find the first `limit` matches, newest first.
 
         Args:
-            payer: who asks: where many read, whoever has had less work done for it is next.
-            goes_on: whether to go on after so much work; else a page ends early, of a store only one by bloom filter.
+            payer: who asks. If many read at once, the payer for whom less work was done is served first.
+            goes_on: whether to go on after so much work. If not, a page ends early; a store ends only pages by bloom
+                filter early.
         Raises:
             StoreError: the source cannot be read.
         """
@@ -151,49 +152,67 @@ class HistorySource(Protocol):
 class Handoff(Protocol):
     """What daemon and nightly job tell each other about one store (`mailserver.handoff`).
 
-    Everything here waits for the disk: call it in a thread, but for `pruning_turn`, which takes microseconds.
+    The engine keeps the records and the locks. The job writes them; the daemon reads them here.
     """
 
-    def archived(self) -> Archived | None:
-        """Which rows are in the archive, as the compaction says; None if it has never said.
+    async def archived(self) -> Archived | None:
+        """What is in the archive, as the compaction says; None if it has never said.
 
         Raises:
             ArchivedError: the record cannot be read.
         """
 
-    def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction reads the store.
+    async def is_being_compacted(self) -> bool:
+        """Whether a run of the compaction is reading the store.
 
         Raises:
-            OSError: the lock cannot be looked at.
+            OSError: the lock cannot be read.
         """
 
-    def pruning_turn(self) -> AbstractContextManager[bool]:
-        """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+    def pruning_turn(self) -> AbstractAsyncContextManager[bool]:
+        """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
 
         Raises:
-            OSError: the lock cannot be looked at.
+            OSError: the lock cannot be read.
         """
 
-    def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """How the last run of the compaction stands, and its record; None if there has been none.
+    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
+        """The state of the last run of the compaction, and its record; None if there has been none.
 
         Raises:
             CompactionRecordError: the record cannot be read.
-            OSError: the lock cannot be looked at.
+            OSError: the lock cannot be read.
         """
 
-    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """How the last merge, or verification, of the archive stands, and its record.
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+        """The state of the last merge, or verification, of the archive, and its record.
 
         Raises:
             UpkeepRecordError: the record cannot be read.
-            OSError: the lock cannot be looked at.
+            OSError: the lock cannot be read.
+        """
+
+
+class TimeRecord(Protocol):
+    """The moment that time has certainly reached (`upkeep.proven_time`), which the engine keeps with the store."""
+
+    async def read(self) -> int | None:
+        """Read the moment, in Unix seconds; None if none was written yet.
+
+        Raises:
+            StoreError: the record cannot be read.
+        """
+
+    async def write(self, moment: int) -> None:
+        """Keep this moment in place of the one before.
+
+        Raises:
+            StoreError: it cannot be written; what was there is still there.
         """
 
 
 class Deleted(NamedTuple):
-    """What one batch of deletions took: so many envelopes, and their bytes."""
+    """How many envelopes a batch of deletions removed, and their bytes."""
 
     envelopes: int
     bytes: int
@@ -212,7 +231,7 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class ReceptionDay:
-    """What is in a store of one day of reception (Unix seconds / 86400); bytes are those of the envelopes."""
+    """How much a store holds of one day of reception (Unix seconds / 86400); bytes are those of the envelopes."""
 
     day: int
     envelopes: int
@@ -239,138 +258,146 @@ class Store(StoredHistory, Protocol):
     # Writing.
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
-        """Store envelopes; return once they are on disk. What is there already is left as it is.
+        """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
-            source: whose they are: sources take turns, so that none waits for all that the others have queued.
+            source: who sent them. Sources take turns, so that none waits for all that the others have queued.
         Raises:
-            StoreError: they are not stored, or not all.
+            StoreError: some or all of them are not stored.
         """
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
-        """Which of these envelopes are not in the store; in their order, each as often as it is given.
+        """Which of these envelopes are not in the store: in their order, each as often as it is given.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     def hold(self, why: str) -> None:
-        """Store nothing that is put from now on, for this reason; "": store it again. Pruning goes on."""
+        """Refuse every `put` from now on, for this reason; "": take envelopes again. Pruning goes on."""
 
     @property
     def queued(self) -> tuple[int, int]:
         """How many envelopes wait for the disk, and their bytes."""
 
-    # How it is.
+    # Its state.
 
     @property
     def problem(self) -> str:
-        """Why envelopes are not stored at present; "" if they are, as far as it is known."""
+        """Why envelopes are not being stored; "" if they are, as far as is known."""
 
     @property
     def damage(self) -> str:
-        """What else is wrong with what is stored, as far as it was used since it was opened; "" if nothing is."""
+        """What else is wrong with the store, as far as was noticed since it was opened; "" if nothing is."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether what is open is no longer the store that was opened: nothing is stored or deleted until a restart."""
+        """Whether the store was removed or replaced under us: nothing is stored or deleted until a restart."""
 
     def tell(self, on_change: Callable[[], None]) -> None:
-        """Have this called whenever `problem` or `damage` has changed by what was written or read."""
+        """Call this whenever a write or a read has changed `problem` or `damage`."""
 
     async def touch(self) -> None:
-        """Commit something that changes nothing: it takes the disk to do so.
+        """Commit a change without content, which shows that the disk takes it.
 
         Raises:
-            StoreError: nothing can be stored at present.
+            StoreError: nothing can be stored now.
         """
 
-    async def look_at_files(self) -> None:
-        """Look whether what is open is still the store that was opened: else nothing is stored any more.
+    async def check_presence(self) -> None:
+        """Check that the store was not removed or replaced under us. If it was, nothing is stored any more.
 
         Raises:
-            StoreError: it is not.
+            StoreError: it was.
         """
 
     async def identity(self) -> str:
-        """What tells this store from every other.
+        """An identity that no other store has.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     @property
+    def location(self) -> str:
+        """Where the store is, for people: a path, or a URL without its password."""
+
+    @property
     def handoff(self) -> Handoff:
         """What the nightly job and the daemon tell each other about this store."""
+
+    @property
+    def time_record(self) -> TimeRecord:
+        """The moment that time has certainly reached."""
 
     # Upkeep.
 
     async def usage(self) -> Usage:
-        """Say how much there is and what it takes on disk, without counting it.
+        """How much there is and what it takes on disk; nothing is counted for it.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     async def sizes_on_disk(self) -> tuple[int, int]:
-        """How many bytes the store takes on disk, and beside that its log; 0 of one that is not there."""
+        """How many bytes the store takes on disk, and how many its log takes; 0 for one that does not exist."""
 
     async def stats(self) -> StoreStats:
-        """Say what is in the store, without counting it.
+        """What is in the store; nothing is counted for it.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     async def reception_days(self, limit: int) -> list[ReceptionDay]:
-        """What is there of the last days of reception that have anything, the latest first.
+        """The last days of reception that have any envelopes, the latest first.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     async def held(self, surplus: Surplus) -> int:
-        """How much of what is too much is there.
+        """How many envelopes of the surplus are in the store.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     async def oldest_reception(self) -> int | None:
-        """When the oldest was received, in Unix seconds; None in an empty store.
+        """When the oldest envelope was received, in Unix seconds; None in an empty store.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
     async def last_reception(self, until: int) -> int | None:
-        """When the last was received that was received by `until`, in Unix seconds; None if there is none.
+        """When the last envelope was received that was received by `until`, in Unix seconds; None if there is none.
 
-        Rows from the future, of a clock that was ahead, tell nothing of when we were last there.
+        Envelopes from the future, received when our clock was ahead, do not show when we were last running.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
-    async def prune(self, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
-        """Delete a batch of what is too much, oldest by reception first; return what was deleted: 0 at the end.
+    async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
+        """Delete a batch of the surplus, oldest by reception first; return what was deleted: 0 at the end.
 
         Args:
-            archived: of each day of reception, up to which of its rows the archive has it, as the compaction's record
-                says (`handoff.archived`); no later row goes, and none of a day not named. None: all may.
+            archived: for each day of reception, up to which mark it is in the archive (`handoff.archived`). Envelopes
+                beyond the mark are kept, and so are all of a day not named. None: any may be deleted.
         Raises:
             StoreError: nothing was deleted.
         """
 
-    async def give_back_pages(self) -> int:
-        """Shorten the file by a few free pages, if there are more than are soon used again; return by how many.
+    async def maintain(self) -> bool:
+        """Do a few milliseconds of housekeeping, such as giving back space; return whether there was any to do.
 
         Raises:
             StoreError: the engine could not.
         """
 
     async def shrinks(self) -> bool:
-        """Whether the file can give pages back.
+        """Whether deleted envelopes' space is given back to the disk at all; else it is only used again.
 
         Raises:
             StoreError: the store cannot be read.

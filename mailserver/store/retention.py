@@ -1,6 +1,6 @@
-"""What to delete next: by age, by number, by size. Values and arithmetic alone: nothing is read or deleted here.
+"""What to delete next: by age, by number, by size. This is arithmetic: nothing is read or deleted here.
 
-Age is by reception, our clock: nobody can make us keep or delete anything by what an envelope claims.
+Age counts from reception, by our clock: nobody can make us keep or delete anything by what an envelope claims.
 """
 
 import math
@@ -10,25 +10,25 @@ from typing import NamedTuple
 from mailserver.units import SECONDS_PER_DAY
 
 BATCH_ROWS = 250
-"""Most envelopes that are deleted in one transaction. Commits wait for it: 6 ms in a store of a million, and twice
-that when SQLite takes it for a checkpoint."""
+"""Most envelopes that are deleted in one transaction. Commits wait for it: 6 ms in a store of a million envelopes, and
+twice that when SQLite adds a checkpoint."""
 
 BATCH_BYTES = 2 * 1024 * 1024
-"""A batch ends with the envelope that reaches this: SQLite reads large ones to free their pages."""
+"""A batch ends with the envelope that reaches this: SQLite reads large envelopes to free their pages."""
 
 END_OF_TIME = 2**62
 """After every `received`."""
 
 
 class Usage(NamedTuple):
-    """What a store holds. `bytes` is what its pages in use take on disk; free ones are left out."""
+    """What a store holds. `bytes` is what it takes on disk, without free space that it will use again."""
 
     envelopes: int
     bytes: int
 
 
 class Surplus(NamedTuple):
-    """What is too much: of the envelopes received before `before`, Unix seconds, the oldest, so many at most."""
+    """What is beyond a limit: the oldest envelopes received before `before` (Unix seconds), at most so many."""
 
     before: int
     envelopes: int
@@ -36,35 +36,35 @@ class Surplus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeRetention:
-    """Keeps what was received in the last `days` days."""
+    """Keeps envelopes that were received in the last `days` days."""
 
     days: float
 
     def surplus(self, usage: Usage, now: float) -> Surplus | None:
-        """What is older; None if nothing can be. A second that is not over yet counts as kept."""
+        """The older envelopes; None if there can be none. A second that is not over yet is kept."""
         before = math.floor(now - self.days * SECONDS_PER_DAY)
         return Surplus(before, usage.envelopes) if before > 0 and usage.envelopes else None
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRetention:
-    """Keeps so many envelopes."""
+    """Keeps so many envelopes at most."""
 
     envelopes: int
 
     def surplus(self, usage: Usage, now: float) -> Surplus | None:
-        """What is beyond that; None if nothing is."""
+        """The envelopes beyond that number; None if there are none."""
         return Surplus(END_OF_TIME, usage.envelopes - self.envelopes) if usage.envelopes > self.envelopes else None
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRetention:
-    """Keeps so many bytes on disk."""
+    """Keeps so many bytes on disk at most."""
 
     bytes: int
 
     def surplus(self, usage: Usage, now: float) -> Surplus | None:
-        """About what is beyond that, and more than a batch: only what comes free says whether it was enough."""
+        """An estimate of the envelopes beyond that size, more than a batch: only deleting shows what they free."""
         if usage.bytes <= self.bytes or not usage.envelopes:
             return None
         share = 1 - self.bytes / usage.bytes

@@ -1,1 +1,1 @@
-"""What keeps the store small and the clock honest: pruning, and the time that envelopes prove."""
+"""Keeping the store within its limits: pruning, and the time by which envelopes age."""

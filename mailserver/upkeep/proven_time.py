@@ -1,69 +1,54 @@
-"""How much time has passed for sure: what pruning by age goes by, so that a wrong clock makes nothing old.
+"""How much time has certainly passed. Pruning by age uses this, so that a wrong clock cannot make envelopes old.
 
-It counts on from a moment at which our clock was right, by a clock that nobody sets, and that runs on while the machine
-sleeps. Where our clock is further ahead, it was stepped, or we were not there for a while; which of the two, peers
-decide: once most of what they send agrees with our clock, it is believed, and time goes on from there. Without
-peers, what is too old goes all the same, only later: by as much as the clock has leapt.
+It counts from a moment at which our clock was right, by a clock that nobody sets and that goes on while the machine
+sleeps. If our clock is further ahead, either it was stepped, or we were not running for a while. Peers decide which:
+once most of what they send agrees with our clock, the clock is believed, and time counts from there. Without peers, old
+envelopes are deleted all the same, but later, by as much as the clock has leapt.
 
-The proven moment is kept beside the store: it outlives a restart.
+The proven moment is kept with the store (`store.interface.TimeRecord`), and so outlives a restart.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from mailserver.errors import MailserverError
-from mailserver.files import write_atomically
-from mailserver.handoff import json_records as records
+from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.interface import Store
+from mailserver.store.interface import Store, TimeRecord
 from mailserver.waku.acceptance import Verdict
 
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 15.0
-"""From one look at what peers send to the next."""
+"""How often to compare our clock with what peers send."""
 
 SAVE_INTERVAL_S = 60.0
-"""How much of the time that has passed a kill may lose: it counts late then."""
+"""How much of the time that has passed a kill may lose: envelopes then age that much later."""
 
 LEAST_ENVELOPES = 20
-"""Fewer tell nothing of our clock: some peers' own are wrong."""
+"""Fewer envelopes say nothing about our clock: some peers' own clocks are wrong."""
 
 MAX_DRIFT_S = 60.0
-"""A clock that moves by more between two looks was stepped: what came before says nothing of it."""
+"""A clock that moves by more between two looks was stepped: earlier envelopes say nothing about it."""
 
 NOTABLE_S = 3600.0
-"""A clock that is further ahead than this is told of: the store keeps for so much longer what is too old."""
-
-_VERSION = 1
-
-
-class ProvenTimeError(MailserverError):
-    """The record cannot be read or understood. `str()` is one line for the operator."""
-
-
-def proven_time_file(store: Path) -> Path:
-    """Where the record of a store lies."""
-    return store.with_name(f"{store.name}-time.json")
+"""If our clock is further ahead than this, it is logged: the store keeps old envelopes for so much longer."""
 
 
 class ProvenTime:
-    """The time that has passed for sure. Times are Unix seconds but those of `steady`, which count from whenever."""
+    """The time that has certainly passed. Times are Unix seconds, except those of `steady`, which have any origin."""
 
     def __init__(
         self,
-        path: Path,
+        record: TimeRecord,
         clock: Callable[[], float],
         *,
         metrics: Metrics,
         steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """Believe our clock until `begin` knows better; `path` is the store's."""
-        self._path = proven_time_file(path)
+        """Believe our clock until `begin` knows better; `record` is the store's."""
+        self._record = record
         self._clock = clock
         self._steady = steady
         self._metrics = metrics
@@ -73,33 +58,33 @@ class ProvenTime:
         self._looked_offset = self._proven_offset = self._offset()
 
     def now(self) -> float:
-        """Our clock, or the time that has passed for sure where our clock is further ahead."""
+        """Our clock, or the time that has certainly passed, whichever is earlier."""
         return min(self._clock(), self._proven())
 
     @property
     def ahead_s(self) -> float:
-        """How far our clock is ahead of the time that has passed for sure; below zero if it is behind."""
+        """How far our clock is ahead of the time that has certainly passed; below zero if it is behind."""
         return self._offset() - self._proven_offset
 
     async def begin(self, store: Store) -> None:
-        """Go on from the moment in the record; without one, from the last reception that is not in the future.
+        """Continue from the moment in the record; without one, from the last reception that is not in the future.
 
         Raises:
             StoreError: the store cannot be read.
         """
         proven: int | None = None
         try:
-            proven = await asyncio.to_thread(_read, self._path)
-        except ProvenTimeError as error:
-            log.warning("record of the time begun anew cause=%r", str(error))
+            proven = await self._record.read()
+        except StoreError as error:
+            log.warning("record of the time started anew cause=%r", str(error))
         if proven is None:
             proven = await store.last_reception(int(self._clock()))
-        if proven is not None:  # in an empty store nothing is old
+        if proven is not None:  # else the store is empty, and nothing in it is old
             self._proven_offset = proven - self._steady()
         self._tell()
 
     async def run(self) -> None:
-        """Look and save again and again, for ever; and save at the end, when this is cancelled."""
+        """Look and save at intervals until cancelled; then save once more."""
         save_at = 0.0
         try:
             while True:
@@ -113,8 +98,8 @@ class ProvenTime:
             await self.save()
 
     def look(self) -> None:
-        """Believe our clock if most of what peers have sent since it was set last agrees with it."""
-        agree, contradict = counts = self._counts()  # first: a step after this is one of the next look
+        """Believe our clock if most of what peers have sent since it was last set agrees with it."""
+        agree, contradict = counts = self._counts()  # read first: the next look sees a step that comes after this
         if abs(self._offset() - self._looked_offset) > MAX_DRIFT_S:
             self._counted = counts
         self._looked_offset = self._offset()
@@ -126,12 +111,11 @@ class ProvenTime:
         self._tell()
 
     async def save(self) -> None:
-        """Write the record; what cannot be written is said once, until it can."""
-        text = json.dumps({"version": _VERSION, "proven_at": max(int(self._proven()), 0)}) + "\n"
+        """Write the record. If that fails, it is logged once, until it succeeds."""
         try:
-            await asyncio.to_thread(write_atomically, self._path, text)
+            await self._record.write(max(int(self._proven()), 0))
             self._problem = None
-        except OSError as error:
+        except StoreError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("record of the time not written error=%r", self._problem)
@@ -143,7 +127,7 @@ class ProvenTime:
         return self._clock() - self._steady()
 
     def _counts(self) -> tuple[float, float]:
-        """How many envelopes of peers agree with our clock, and how many contradict it."""
+        """How many envelopes from peers agree with our clock, and how many contradict it."""
         rejected = self._metrics.rejected
         contradict = count_of(rejected[Verdict.VERY_OLD]) + count_of(rejected[Verdict.FROM_THE_FUTURE])
         return count_of(self._metrics.timely), contradict
@@ -151,14 +135,9 @@ class ProvenTime:
     def _tell(self) -> None:
         is_ahead = self.ahead_s > NOTABLE_S
         if is_ahead and not self._is_told:
-            log.warning("clock is ahead of the time that has passed, ages go by the latter seconds=%.0f", self.ahead_s)
+            log.warning(
+                "clock is ahead of the time that has passed, pruning goes by the latter seconds=%.0f", self.ahead_s
+            )
         elif self._is_told and not is_ahead:
-            log.info("clock is believed, ages go by it")
+            log.info("clock is believed, pruning goes by it")
         self._is_told = is_ahead
-
-
-def _read(path: Path) -> int | None:
-    def decode(record: records.Record) -> int:
-        return records.count_of("proven_at", record.get("proven_at"))
-
-    return records.read_record(path, decode, version=_VERSION, what="record of the time", error=ProvenTimeError)

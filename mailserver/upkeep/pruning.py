@@ -1,9 +1,9 @@
-"""Retention on a schedule: each minute, delete what is too much, batch after batch, beside ingest and history.
+"""Retention on a schedule: each minute, delete what is beyond the limits, batch after batch, beside ingest and history.
 
-Where the nightly compaction archives the store, only what a verified run has archived goes (`handoff.archived`), and
-nothing goes while a run reads. Before the rows of a day go, it is looked in the archive whether its files are there;
-where that cannot be seen from here, a run must have looked not long ago. The store decides nothing: limits, records and
-lock are looked at here.
+Where the nightly compaction archives the store, only what a verified run has archived is deleted (`handoff.archived`),
+and nothing is deleted while a run reads. Before the envelopes of a day are deleted, pruning checks that the day's files
+are in the archive. If the archive cannot be seen from here, a run must have checked it recently. The store decides
+nothing: limits, records and lock are checked here.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
 from mailserver.archive.files import local_folder
 from mailserver.archive.holdings import check_day
 from mailserver.errors import StoreError
-from mailserver.handoff.archived import Archived, ArchivedError
+from mailserver.handoff.archived import Archived, ArchivedError, Mark
 from mailserver.live.intake import Clock
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Store
@@ -28,31 +29,31 @@ from mailserver.units import SECONDS_PER_DAY
 log = logging.getLogger(__name__)
 
 FIRST_ROUND_S = 1.0
-"""From the start to the first round: whoever waited for the mailserver comes first."""
+"""From the start to the first round: clients that waited for the mailserver come first."""
 
 ROUND_INTERVAL_S = 60.0
 """From the end of one round to the start of the next."""
 
 LOOK_LIFE_S = 10.0
-"""So long a look at a day's files in the archive holds, while its rows are deleted batch after batch."""
+"""How long one check of a day's files in the archive counts, while the day is deleted batch after batch."""
 
 LOOK_TIMEOUT_S = 30.0
-"""A disk that has not answered by then does not answer: a look takes milliseconds."""
+"""A disk that has not answered by then counts as dead: a check takes milliseconds."""
 
 _CLOCK_TOLERANCE_S = 3600.0
-"""By so much the clock of the compaction's machine may be ahead of ours."""
+"""How far the clock of the compaction's machine may be ahead of ours."""
 
 WARNING_INTERVAL_S = 3600.0
-"""Least time between two warnings that the archive is waited for."""
+"""Least time between two warnings that pruning waits for the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class PruningSettings:
-    """What may stay, and what may go.
+    """What is kept, and what may be deleted.
 
-    `archive_before_prune`: only what is archived goes, once there is a record of the compaction beside the store.
-    `archive`: its path or URL; without a record, nothing goes where there is one. `archive_max_age_s`: where it cannot
-    be seen from here, how long ago the last run may have looked at it.
+    `archive_before_prune`: once there is a record of the compaction, delete only what is archived. `archive`: its path
+    or URL; if there is one, nothing is deleted until there is a record. `archive_max_age_s`: if the archive cannot be
+    seen from here, how long ago the last run may have checked it.
     """
 
     limits: tuple[Retention, ...]
@@ -71,7 +72,15 @@ class _Round:
     waiting: int = 0
     cause: str = ""
     looks: dict[int, float] = field(default_factory=dict)
-    """By day of reception, when it was last seen to be in the archive; monotonic seconds."""
+    """For each day of reception, when it was last seen in the archive; monotonic seconds."""
+
+
+class _ArchivedDay(NamedTuple):
+    """A day of reception (Unix seconds / 86400) of which the archive has all up to `mark`, as the record says."""
+
+    record: Archived
+    day: int
+    mark: Mark
 
 
 class Pruning:
@@ -86,11 +95,11 @@ class Pruning:
         metrics: Metrics,
         wall: Clock = time.time,
     ) -> None:
-        """Take what to prune.
+        """Prune `store`.
 
         Args:
-            clock: tells ages of envelopes, in Unix seconds.
-            wall: the clock that the compaction's records go by.
+            clock: the time by which envelopes age, in Unix seconds.
+            wall: the clock by which the compaction writes its records.
         """
         self._store = store
         self._settings = settings
@@ -99,7 +108,7 @@ class Pruning:
         self._folder = local_folder(settings.archive)
         self._look: asyncio.Task[None] | None = None
         self.archive_problem = ""
-        """Why what is too much is not deleted, if that is for the archive's sake; one line, "" if nothing waits."""
+        """Why nothing is deleted although the store is beyond its limits, if the archive is the reason; else ""."""
         self._metrics = metrics
         self._stopping = asyncio.Event()
         self._problem: str | None = None
@@ -118,20 +127,20 @@ class Pruning:
         self._stopping.set()
 
     def change(self, settings: PruningSettings) -> None:
-        """Keep within other limits: what is being deleted ends after its batch, and the next round goes by these."""
+        """Keep within other limits: a round under way ends after its batch, and the next one goes by these."""
         self._settings = settings
 
     async def prune_once(self) -> None:
-        """Delete all that is too much now and may go. Failures are logged: the next round tries again."""
+        """Delete all that is beyond the limits and may be deleted. Failures are logged: the next round tries again."""
         settings, this = self._settings, _Round(time.monotonic())
-        if self._store.is_lost:  # that was said
+        if self._store.is_lost:  # the store has logged it
             return
         if not settings.limits:
             self._metrics.pruning_waiting.set(0)
             self._say_why(this)
             return
         try:
-            if await asyncio.to_thread(self._store.handoff.is_being_compacted):
+            if await self._store.handoff.is_being_compacted():
                 log.debug("pruning waits for the compaction")
                 return
             archived = await self._archived()
@@ -140,7 +149,7 @@ class Pruning:
                 await self._keep_within(limit, archived, settings, this)
             self._metrics.pruning_waiting.set(this.waiting)
             self._say_why(this)
-            await self._give_back_pages()
+            await self._maintain()
             if archived is not None and this.waiting:
                 await self._warn(this.waiting)
         except ArchivedError as error:
@@ -155,10 +164,10 @@ class Pruning:
             await self._report(this)
 
     async def _archived(self) -> Archived | None:
-        """Which rows are archived, as the compaction says; None if that does not matter."""
+        """What is archived, as the compaction says; None if that does not matter."""
         if not self._settings.archive_before_prune:
             return None
-        archived = await asyncio.to_thread(self._store.handoff.archived)
+        archived = await self._store.handoff.archived()
         if archived is None:
             return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
         if archived.store_id != await self._store.identity():
@@ -173,15 +182,15 @@ class Pruning:
             await self._delete(limit, now, None, settings, this)
             return
         oldest = await self._store.oldest_reception()
-        for day, seq in sorted(archived.days.items()):
+        for day, mark in sorted(archived.days.items()):
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None or oldest is None or not self._goes_on(settings):
                 return
             if day * SECONDS_PER_DAY >= surplus.before:
                 break
-            if day < oldest // SECONDS_PER_DAY:  # gone before
+            if day < oldest // SECONDS_PER_DAY:  # deleted long ago
                 continue
-            if await self._delete(limit, now, (archived, day, seq), settings, this):
+            if await self._delete(limit, now, _ArchivedDay(archived, day, mark), settings, this):
                 return
         surplus = limit.surplus(await self._store.usage(), now)
         if surplus is not None:
@@ -194,61 +203,63 @@ class Pruning:
         self,
         limit: Retention,
         now: float,
-        archived: tuple[Archived, int, int] | None,
+        archived: _ArchivedDay | None,
         settings: PruningSettings,
         this: _Round,
     ) -> bool:
-        """Delete what is too much: anything, or up to a row of one day that is archived. False if more should go."""
-        may_go = None if archived is None else {archived[1]: archived[2]}
+        """Delete what is beyond a limit: anything, or only what is archived of one day. False if more should go."""
+        deletable = None if archived is None else {archived.day: archived.mark}
         while self._goes_on(settings):
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None:
                 return True
-            if archived is not None and not await self._is_there(*archived, this):
+            if archived is not None and not await self._is_in_archive(archived, this):
                 return False
             began = time.monotonic()
-            with self._store.handoff.pruning_turn() as ours:
+            async with self._store.handoff.pruning_turn() as ours:
                 if not ours:  # a run has begun to read
                     return True
-                deleted = await self._store.prune(surplus, may_go)
+                deleted = await self._store.prune(surplus, deletable)
             if not deleted.envelopes:
                 return False
             this.envelopes += deleted.envelopes
             self._metrics.pruned.inc(deleted.envelopes)
             this.bytes += deleted.bytes
-            if deleted.envelopes == surplus.envelopes:  # what has come meanwhile is for the next round
+            if deleted.envelopes == surplus.envelopes:  # what has arrived since then is for the next round
                 return True
-            await self._pause(time.monotonic() - began)  # half of the writer's time is left to others
+            await self._pause(time.monotonic() - began)  # leave half of the writer's time to others
         return True
 
-    async def _is_there(self, archived: Archived, day: int, seq: int, this: _Round) -> bool:
-        """Whether the other copy of a day is there: as seen just now, or by a run not long ago."""
+    async def _is_in_archive(self, archived: _ArchivedDay, this: _Round) -> bool:
+        """Whether the other copy of a day is there: as checked just now, or by a run recently."""
         if self._folder is None:
-            age = self._wall() - archived.verified_at
+            verified_at = archived.record.verified_at
+            age = self._wall() - verified_at
             if -_CLOCK_TOLERANCE_S <= age <= self._settings.archive_max_age_s:
                 return True
-            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(archived.verified_at))
-            this.cause = f"the archive cannot be seen from here, and the compaction last looked at it at {moment}"
+            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(verified_at))
+            this.cause = f"the archive cannot be seen from here, and the compaction last checked it at {moment}"
             return False
-        if time.monotonic() - this.looks.get(day, -math.inf) < LOOK_LIFE_S:
+        if time.monotonic() - this.looks.get(archived.day, -math.inf) < LOOK_LIFE_S:
             return True
         try:
-            await self._look_at(self._folder, archived.store_id, day, seq)
+            await self._look_at(self._folder, archived)
         except ArchiveBusy as error:  # the next round is soon
             log.debug("pruning waits cause=%r", str(error))
             return False
         except ArchiveFault as error:
             this.cause = this.cause or str(error)
             return False
-        this.looks[day] = time.monotonic()
+        this.looks[archived.day] = time.monotonic()
         return True
 
-    async def _look_at(self, folder: Path, store_id: str, day: int, seq: int) -> None:
-        """Look at a day's files, off the loop. A disk that does not answer keeps one thread, not one each round."""
+    async def _look_at(self, folder: Path, archived: _ArchivedDay) -> None:
+        """Check a day's files in a thread. A disk that does not answer occupies one thread, not one each round."""
         if self._look is not None and not self._look.done():
             raise ArchiveFault(f"{folder} does not answer")
-        self._look = asyncio.create_task(asyncio.to_thread(check_day, folder, store_id, day, seq))
-        self._look.add_done_callback(_hear)  # after its time nobody waits for it any more
+        store_id = archived.record.store_id
+        self._look = asyncio.create_task(asyncio.to_thread(check_day, folder, store_id, archived.day, archived.mark))
+        self._look.add_done_callback(_retrieve)  # after the timeout nobody waits for it any more
         done, _ = await asyncio.wait({self._look}, timeout=LOOK_TIMEOUT_S)
         if not done:
             raise ArchiveFault(f"{folder} does not answer within {LOOK_TIMEOUT_S:g} s")
@@ -257,15 +268,15 @@ class Pruning:
     def _say_why(self, this: _Round) -> None:
         cause = this.cause if this.waiting else ""
         if cause and cause != self.archive_problem:
-            log.error("pruning waits, the archive is not seen to be whole cause=%r", cause)
+            log.error("pruning waits, the archive is not known to be whole cause=%r", cause)
         elif self.archive_problem and not cause:
             log.info("pruning waits no longer, the archive is there")
         self.archive_problem = cause
 
-    async def _give_back_pages(self) -> None:
+    async def _maintain(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            if not await self._store.give_back_pages():
+            if not await self._store.maintain():
                 return
             await self._pause(time.monotonic() - began)
 
@@ -294,7 +305,7 @@ class Pruning:
     async def _oldest(self) -> str:
         try:
             oldest = await self._store.oldest_reception()
-        except StoreError as error:  # the line says what it can
+        except StoreError as error:  # the log line says what it can
             return str(error)
         return "-" if oldest is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(oldest))
 
@@ -302,9 +313,9 @@ class Pruning:
         with contextlib.suppress(StoreError):
             if await self._store.shrinks():
                 return
-            log.info("store keeps its size, free pages are used again, but not given back")
+            log.info("store does not shrink, free space is used again but not given back")
 
 
-def _hear(look: asyncio.Task[None]) -> None:
+def _retrieve(look: asyncio.Task[None]) -> None:
     if not look.cancelled():
         look.exception()

@@ -12,21 +12,21 @@ MAX_AHEAD_S = 10
 """How far an envelope's creation may lie in our future: clocks differ."""
 
 MAX_EXPIRED_S = 20
-"""Up to here an expired envelope is late, beyond it its sender's clock is wrong."""
+"""An envelope that expired at most so long ago is late. If it is longer, the clock of its sender is wrong."""
 
 GRACE_PERIOD_S = 10.0
-"""How long the previous requirement is tolerated after a change: peers learn of it late."""
+"""How long the former requirements still do after a change: peers learn of it late."""
 
 MAX_FORMER = 16
-"""Most former requirements that are tolerated at a time: who changes them more often cuts the grace of the first."""
+"""Most former requirements that still do at a time. If they change more often, the first ones lose their grace."""
 
 MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - 4
-"""Longest envelope: alone in a packet, whose list header takes 4 bytes, it just fits. A longer one could not be
-given back: deployed clients disconnect above MAX_PACKET_BYTES."""
+"""The longest envelope that fits alone into a packet, whose list header takes 4 bytes. A longer one could not be
+delivered: deployed clients disconnect above MAX_PACKET_BYTES."""
 
 
 class Verdict(Enum):
-    """What becomes of a received envelope. `code` is what its sender is told, None for nothing."""
+    """What becomes of a received envelope. `code`: what its sender is told, None for nothing."""
 
     ACCEPTED = "accepted"
     EXPIRED = "expired"
@@ -57,10 +57,10 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What an envelope must be.
+    """What an envelope must have.
 
-    At least `min_pow`, and of our interest: both are announced to peers. At most `max_envelope_bytes` long, up to
-    MAX_ENVELOPE_BYTES: for that there is no option in Status.
+    At least `min_pow`, and a topic of our interest: both are announced to peers. At most `max_envelope_bytes`, up to
+    MAX_ENVELOPE_BYTES: Status has no option for that.
     """
 
     min_pow: float
@@ -71,17 +71,17 @@ class Requirements:
 class Acceptance:
     """Judges envelopes by the requirements in force and those that were in force in the last GRACE_PERIOD_S.
 
-    The length has no grace period: peers cannot know of it, early or late.
-    Times are Unix seconds: they are compared with what envelopes claim.
+    The length has no grace period: peers never learn of it. Times are Unix seconds: they are compared with what
+    envelopes claim.
     """
 
     def __init__(self, requirements: Requirements) -> None:
         self._current = requirements
-        self._former: deque[tuple[Requirements, float]] = deque(maxlen=MAX_FORMER)  # and when they were changed
+        self._former: deque[tuple[Requirements, float]] = deque(maxlen=MAX_FORMER)  # with the times of their change
 
     @property
     def requirements(self) -> Requirements:
-        """What is in force."""
+        """The requirements in force."""
         return self._current
 
     def change(self, requirements: Requirements, now: float) -> None:
@@ -91,7 +91,7 @@ class Acceptance:
         self._current = requirements
 
     def judge(self, envelope: Envelope, now: float) -> Verdict:
-        """Decide about one envelope. The cheap rules come first, the proof of work, which takes a hash, last."""
+        """Judge one envelope. The cheap rules come first; the proof of work, which takes a hash, comes last."""
         seconds = int(now)
         raw, expiry, ttl, topic = envelope[:4]
         created = expiry - ttl
@@ -104,7 +104,7 @@ class Acceptance:
         current = self._current
         if len(raw) > current.max_envelope_bytes:
             return Verdict.OVERSIZE
-        while self._former and abs(now - self._former[0][1]) >= GRACE_PERIOD_S:  # also if the clock was stepped back
+        while self._former and abs(now - self._former[0][1]) >= GRACE_PERIOD_S:  # even if the clock was set back
             self._former.popleft()
         if (
             current.interest is not FULL_INTEREST
@@ -115,9 +115,9 @@ class Acceptance:
         min_pow = current.min_pow
         for former, _ in self._former:
             min_pow = min(min_pow, former.min_pow)
-        # Without one leading zero bit the proof of work is 1 / (size * ttl), and ttl one second more for each that it
-        # is from the future, and one for that. Where so little is enough, and for most envelopes of a short ttl it is,
-        # no hash can fail. This is below it: the whole is longer than its size.
+        # With no leading zero bit, the proof of work is 1 / (size * ttl). For an envelope from the future, ttl counts
+        # as longer, by the seconds ahead and one more. If so little is enough, as for most envelopes with a short ttl,
+        # no hash can fail. This bound is lower still, as the envelope is longer than its counted size.
         least_pow = 1 / len(raw) / (ttl + MAX_AHEAD_S + 1)
         if least_pow < min_pow and envelope.pow(max(created - seconds, 0)) < min_pow:
             return Verdict.LOW_POW

@@ -35,10 +35,10 @@ def bloom_of(topics: Iterable[bytes]) -> bytes:
 def mask_of(topic: bytes) -> int:
     """The bits that a filter must have to match a topic: bit n as 1 << n.
 
-    A filter matches where (filter AND topic's bloom) == topic's bloom, as deployed Go clients make a topic's bloom.
-    They write each of the three bits over the whole byte in which it lies: where two share a byte, only the later one
-    is set. That befalls 1 topic in 21; a filter of theirs for such a topic lacks a bit. So a bit counts here only if
-    no later one shares its byte. Filters with all three bits match as ever.
+    A filter matches a topic if (filter AND topic's bloom) == topic's bloom, with the topic's bloom as deployed Go
+    clients make it: they write each of the three bits over the whole byte in which it lies. If two bits share a byte,
+    only the later one is set. This is so for 1 topic in 21, and their filter for such a topic lacks a bit. So here a
+    bit counts only if no later one shares its byte. Filters with all three bits match as well.
     """
     a, b, c = bits_of(topic)
     mask = 1 << c
@@ -50,19 +50,19 @@ def mask_of(topic: bytes) -> int:
 
 
 def as_integer(bloom: bytes) -> int:
-    """A filter as `mask_of` has its bits."""
+    """A filter as an integer, with its bits as in `mask_of`."""
     return int.from_bytes(bloom, "little")
 
 
 def matches(bloom: bytes, topic: bytes) -> bool:
-    """Whether a filter matches a topic, see `mask_of`."""
+    """Whether a filter matches a topic; see `mask_of`."""
     mask = mask_of(topic)
     return as_integer(bloom) & mask == mask
 
 
 class Matcher:
-    """Tells which of many topics a filter matches. It looks up and compares columns of bytes as a whole: thousands of
-    topics take no longer than a hundred by `matches`."""
+    """Tells which of many topics a filter matches. It works on whole columns of bytes: thousands of topics take no
+    longer than a hundred with `matches`."""
 
     __slots__ = ("_high", "_low")
 
@@ -71,7 +71,7 @@ class Matcher:
         self._low, self._high = (bytes(255 * (bits >> half + byte & 1) for byte in range(256)) for half in (0, 256))
 
     def marks(self, topics: bytes) -> bytes:
-        """A byte for each topic, not 0 if the filter matches it, see `mask_of`.
+        """A byte for each topic, other than 0 if the filter matches it; see `mask_of`.
 
         Args:
             topics: 4 bytes each, one after the other.
@@ -79,7 +79,10 @@ class Matcher:
         count = len(topics) // TOPIC_BYTES
         fourth = topics[3::TOPIC_BYTES]
         second_half = _as_columns(b"\x20" * count)
-        has, place = [], []  # by which of the three bits: whether the filter has it, and in which byte of 64 it lies
+        has, place = (
+            [],
+            [],
+        )  # for each of the three bits: whether the filter has it, and in which of the 64 bytes it lies
         for at, halves in enumerate(_HALVES):
             column, half = topics[at::TOPIC_BYTES], _as_columns(fourth.translate(halves))
             low, high = _as_columns(column.translate(self._low)), _as_columns(column.translate(self._high))
@@ -103,7 +106,7 @@ _IS_ZERO = b"\xff" + bytes(255)
 
 
 class PackedTopics(Set[Topic]):
-    """A set of topics: 4 bytes for each, where a frozenset takes 100, and half a microsecond to look one up."""
+    """A set of topics that takes 4 bytes for each, not 100 as a frozenset. Looking one up takes half a microsecond."""
 
     __slots__ = ("_numbers",)
 
@@ -126,11 +129,6 @@ class PackedTopics(Set[Topic]):
     def __hash__(self) -> int:
         return self._hash()
 
-    @property
-    def memory_bytes(self) -> int:
-        """What it takes, but for some fixed overhead."""
-        return self._numbers.itemsize * len(self._numbers)
-
 
 def _number(topic: bytes) -> int:
     return int.from_bytes(topic, "big")
@@ -138,7 +136,7 @@ def _number(topic: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """Which envelopes a node wants: those on `topics` if not None, else those that `bloom` matches."""
+    """Which envelopes a node wants: those on `topics` if it is not None, else those that `bloom` matches."""
 
     topics: Set[Topic] | None = None
     bloom: bytes = FULL_BLOOM
@@ -150,7 +148,7 @@ class Interest:
         return self.bloom == FULL_BLOOM or matches(self.bloom, topic)
 
     def wanted(self, masks: Mapping[Topic, int]) -> Collection[Topic]:
-        """Which of many topics are wanted, given what `mask_of` says of each."""
+        """Which of many topics are wanted, given the `mask_of` each."""
         topics = self.topics
         if topics is not None:
             return {topic for topic in masks if topic in topics}

@@ -1,7 +1,7 @@
 """Envelopes: decoding that keeps the received bytes, hash, proof of work (6/WAKU1 "Envelope").
 
-An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and served untouched, so an Envelope
-is its bytes, the numbers read from them, and where the parts stand.
+An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and served untouched, so an Envelope has its
+bytes, the numbers read from them, and where the parts stand.
 """
 
 import struct
@@ -12,7 +12,7 @@ from mailserver.codec.keccak import keccak256, running_keccak
 from mailserver.errors import DecodeError
 
 Topic = NewType("Topic", bytes)
-"""4 bytes that say, roughly, what an envelope is about."""
+"""4 bytes that say roughly what an envelope is about."""
 
 EnvelopeHash = NewType("EnvelopeHash", bytes)
 """Keccak-256 of an envelope's RLP as received: 32 bytes."""
@@ -25,20 +25,19 @@ MAX_U32 = 0xFFFF_FFFF
 MAX_ENVELOPES_PER_PACKET = 8192
 """Most envelopes in one packet. Sealed data is padded to 256 bytes and more, so 1.5 MB hold 5,300 honest ones."""
 
-
 MAX_ENVELOPES_PER_LONG_PACKET = 65_536
-"""The same of a packet of 16 MiB, which holds no more of 256 bytes."""
+"""The same for a packet of 16 MiB, which holds no more envelopes of 256 bytes."""
 
 PART_ENVELOPES = 256
 PART_BYTES = 256 * 1024
-"""How much of a long packet is read at once: 3.1 ms, measured with envelopes of 1 kB. One envelope may be longer."""
+"""How much of a long packet is read at once. With envelopes of 1 kB it takes 3.1 ms. One envelope may be longer."""
 
 LEAST_SEALED_BYTES = 256
-"""Whatever is sealed is padded to so many bytes or more (7/WAKU-DATA): what is shorter is no message."""
+"""Sealed data is padded to at least so many bytes (7/WAKU-DATA). What is shorter is no message."""
 
 
 class TooManyEnvelopes(DecodeError):
-    """A packet holds more envelopes than are taken of one."""
+    """A long packet holds more than MAX_ENVELOPES_PER_LONG_PACKET envelopes."""
 
 
 class Envelope(NamedTuple):
@@ -59,7 +58,7 @@ class Envelope(NamedTuple):
 
     @property
     def created(self) -> int:
-        """When the sender says it made the envelope: expiry - ttl; below zero in a forged one."""
+        """When the sender claims to have made the envelope: expiry - ttl; below 0 in a forged one."""
         return self.expiry - self.ttl
 
     @property
@@ -68,7 +67,7 @@ class Envelope(NamedTuple):
         return self.raw[self.data_at : self.nonce_at]
 
     def hash(self) -> EnvelopeHash:
-        """Keccak-256 of the bytes as received. Computed at each call."""
+        """Keccak-256 of the bytes as received. It is computed at each call."""
         return EnvelopeHash(keccak256(self.raw))
 
     def pow(self, ahead: int = 0) -> float:
@@ -79,8 +78,8 @@ class Envelope(NamedTuple):
         where the nonce is 8 bytes, big-endian, and size the length of that RLP.
 
         Args:
-            ahead: seconds by which the envelope was created after our now. The deployed node counts
-                `ttl + ahead + 1` then; 0 where it was not.
+            ahead: seconds by which the envelope was created after our now, else 0. The deployed node then counts
+                `ttl + ahead + 1`.
         """
         body = self.raw[self.body_at : self.nonce_at]
         body = rlp.list_prefix(len(body)) + body
@@ -89,7 +88,7 @@ class Envelope(NamedTuple):
 
 
 def pow_of(digest: bytes, size: int, ttl: int) -> float:
-    """Return 2 ** leading-zero-bits(digest) / (size * ttl); a ttl of 0 counts as 1, so that it stays finite."""
+    """Return 2 ** leading-zero-bits(digest) / (size * ttl). A ttl of 0 counts as 1, so that this is finite."""
     zero_bits = 256 - int.from_bytes(digest, "big").bit_length()
     return float(2**zero_bits) / size / (ttl or 1)
 
@@ -105,7 +104,7 @@ def find_nonce(
 ) -> int | None:
     """Try `attempts` nonces from `first_nonce` on; return the first whose proof of work reaches `target`, or None.
 
-    It takes size * ttl * target attempts on average, of 2 us each.
+    On average it takes size * ttl * target attempts of 2 us each.
     """
     body = rlp.encode([rlp.encode_uint(expiry), rlp.encode_uint(ttl), topic, data])
     prefix = running_keccak(body)
@@ -156,7 +155,7 @@ def decode_envelopes(payload: bytes) -> list[Envelope]:
 
 
 class EnvelopeReader:
-    """Reads the payload of a long Messages packet a part at a time, so that others have their turn in between."""
+    """Reads the payload of a long Messages packet part by part, so that others have their turn in between."""
 
     def __init__(self, payload: bytearray) -> None:
         """Begin.
@@ -193,18 +192,18 @@ class EnvelopeReader:
 
     @property
     def size(self) -> int:
-        """How long the payload is, in bytes."""
+        """The length of the payload, in bytes."""
         return len(self._payload)
 
     def payload_hash(self) -> bytes:
-        """Keccak-256 of the payload, once all of it has been read: what a confirmation names."""
+        """Keccak-256 of the payload, once all of it has been read. Confirmations name it."""
         return self._keccak.digest()
 
 
 def count_envelopes(payload: bytes) -> int:
-    """How many envelopes `decode_envelopes` would have to decode, at most; 5 times as fast.
+    """How many envelopes `decode_envelopes` would have to decode at most. This is 5 times as fast.
 
-    Never raises: nothing is counted behind what ends too early, or is longer than the packet.
+    It never raises: counting stops at an item that is cut off, or longer than the packet.
     """
     count = 0
     try:
@@ -221,17 +220,17 @@ def count_envelopes(payload: bytes) -> int:
 
 
 def encode_envelopes(raws: list[bytes]) -> bytes:
-    """Encode the payload of Messages or P2P Message from envelopes' bytes, which go in untouched."""
+    """Encode the payload of Messages or P2P Message from the bytes of envelopes, which stay untouched."""
     return encode_body(b"".join(raws))
 
 
 def encode_body(body: bytes) -> bytes:
-    """Encode the same payload from envelopes that stand one after the other."""
+    """Encode the same payload from envelopes that are joined already."""
     return rlp.list_prefix(len(body)) + body
 
 
 def packet_bytes(body_bytes: int) -> int:
-    """How long a packet's payload is whose envelopes take `body_bytes`."""
+    """The length of the payload of a packet whose envelopes take `body_bytes`."""
     return len(rlp.list_prefix(body_bytes)) + body_bytes
 
 
@@ -241,9 +240,9 @@ _USUAL_HEADS = 0xF9, 0x84, 0x84, 0xB9
 
 
 def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
-    """Read the envelope at `at`; return it and where it ends. It runs for every envelope that is taken in.
+    """Read the envelope at `at`; return it, and where it ends. This runs for every envelope that is received.
 
-    What has the usual form is read at a stroke, in half the time. Whatever else there is, `_read` knows what to say.
+    An envelope of the usual form is read at a stroke, in half the time. `_read` judges all others.
     """
     if end - at <= _USUAL.size:
         return _read(data, at, end)

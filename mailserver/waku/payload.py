@@ -1,7 +1,7 @@
 """What is inside an envelope's data: sealing and opening, symmetric and asymmetric (7/WAKU-DATA).
 
 Plaintext: flags(1) || payload length (1 to 3 bytes, little-endian) || payload || padding || [signature(65)].
-The specification allows 4 bytes of length, but the two bits of the flags cannot say so.
+The specification allows 4 bytes of length, but the two bits of the flags cannot express that.
 Symmetric: AES-256-GCM, ciphertext || tag(16) || nonce(12). Asymmetric: ECIES to a secp256k1 key.
 All randomness is an argument.
 """
@@ -30,8 +30,8 @@ _FLAGS_BYTES = 1
 class Opened:
     """An opened payload.
 
-    `signer` is the public key that signed it, None if it is not signed. `padding` is what stands between payload and
-    signature: random bytes of any number, or what the sender chose to put there.
+    `signer`: the public key that signed it, None if it is not signed. `padding`: what stands between payload and
+    signature, any number of random bytes, or what the sender has put there.
     """
 
     payload: bytes
@@ -40,7 +40,7 @@ class Opened:
 
 
 def key_from_password(password: str) -> bytes:
-    """Derive the symmetric key that deployed clients derive: PBKDF2-HMAC-SHA256 with an empty salt. Takes ~30 ms."""
+    """Derive the symmetric key as deployed clients do: PBKDF2-HMAC-SHA256 with an empty salt. It takes 30 ms."""
     return pbkdf2_hmac("sha256", password.encode(), b"", PASSWORD_ITERATIONS, SYMMETRIC_KEY_BYTES)
 
 
@@ -57,7 +57,7 @@ def seal_symmetric(
 
     Args:
         nonce: 12 random bytes, never twice with one key.
-        padding: at least MAX_PADDING_BYTES random bytes; as many are used as are needed.
+        padding: at least MAX_PADDING_BYTES random bytes, of which as many are used as are needed.
         exact_padding: `padding` is used as it is, whatever its length, and the plaintext fills no blocks
             (9/WAKU-RPC `waku_post`).
     """
@@ -127,7 +127,7 @@ def payload_size(length: int) -> bytes:
     """The payload length field: little-endian, in as few bytes as hold it, at least one.
 
     Raises:
-        ValueError: 16 MiB or more, which takes 4 bytes: the flags cannot say that.
+        ValueError: 16 MiB or more takes 4 bytes, which the flags cannot express.
     """
     if length >= 1 << 24:
         raise ValueError(f"payload of {length} bytes is too long")

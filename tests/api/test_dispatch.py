@@ -147,7 +147,7 @@ async def test_unknown_members_of_a_request_are_passed_over() -> None:
 
 
 async def test_unknown_method() -> None:
-    assert await answer_to(request("foobar")) == failure(ErrorCode.METHOD_NOT_FOUND, "no method 'foobar'", 1)
+    assert await answer_to(request("foobar")) == failure(ErrorCode.METHOD_NOT_FOUND, "unknown method 'foobar'", 1)
 
 
 async def test_what_is_sent_back_of_a_long_name_is_short() -> None:
@@ -162,8 +162,8 @@ async def test_what_is_sent_back_of_a_long_name_is_short() -> None:
         ([1], "subtrahend: missing"),
         ([1, None], "subtrahend: missing"),
         ([1, "2"], "subtrahend: not a whole number"),
-        ([1, 101], "subtrahend: not from -100 to 100"),
-        ([1, 2, 3], "3 parameters, at most 2"),
+        ([1, 101], "subtrahend: not between -100 and 100"),
+        ([1, 2, 3], "3 parameters, but the method takes at most 2"),
         ({"minuend": 1, "subtrahent": 2}, "'subtrahent': unknown"),
     ],
 )
@@ -199,7 +199,7 @@ async def test_result_that_is_no_json_is_a_fault_of_ours(caplog: pytest.LogCaptu
 async def test_call_that_takes_too_long_is_ended(caplog: pytest.LogCaptureFixture) -> None:
     answer = await answer_to(request("hang"))
 
-    assert answer == failure(ErrorCode.TIMED_OUT, "not done within 0.001 s", 1)
+    assert answer == failure(ErrorCode.TIMED_OUT, "not finished within 0.001 s", 1)
     assert not caplog.records
 
 
@@ -237,9 +237,9 @@ async def test_what_is_no_json_is_a_parse_error(text: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1", "a request is an object"),
-        ("null", "a request is an object"),
-        ('"echo"', "a request is an object"),
+        ("1", "the request is not an object"),
+        ("null", "the request is not an object"),
+        ('"echo"', "the request is not an object"),
         ("{}", 'jsonrpc is not "2.0"'),
         ('{"method": "echo"}', 'jsonrpc is not "2.0"'),
         ('{"jsonrpc": 2.0, "method": "echo"}', 'jsonrpc is not "2.0"'),
@@ -253,7 +253,7 @@ async def test_what_is_no_json_is_a_parse_error(text: str | bytes) -> None:
         ('{"jsonrpc": "2.0", "method": "echo", "id": {}}', "id is neither a string nor a number"),
         ('{"jsonrpc": "2.0", "method": "echo", "id": "%s"}' % ("x" * 255), "id is longer than 256 characters"),
         ('{"jsonrpc": "2.0", "method": "echo", "id": %s}' % ("9" * 257), "id is longer than 256 characters"),
-        ("[]", "a batch of no requests"),
+        ("[]", "the batch is empty"),
     ],
 )
 async def test_what_is_no_request(text: str, message: str) -> None:
@@ -287,7 +287,7 @@ async def test_values_at_the_limit_are_parsed() -> None:
 async def test_nesting_at_the_limit_is_parsed() -> None:
     answer = await answer_to("[" * MAX_CONTAINERS + "]" * MAX_CONTAINERS)
 
-    assert answer == [failure(ErrorCode.INVALID_REQUEST, "a request is an object")]
+    assert answer == [failure(ErrorCode.INVALID_REQUEST, "the request is not an object")]
 
 
 @given(st.one_of(st.text(), st.binary()))
@@ -308,8 +308,8 @@ async def test_batch_is_answered_in_its_order_but_for_notifications() -> None:
 
     assert answer == [
         {"jsonrpc": "2.0", "id": "a", "result": 2},
-        failure(ErrorCode.INVALID_REQUEST, "a request is an object"),
-        failure(ErrorCode.METHOD_NOT_FOUND, "no method 'none'", "b"),
+        failure(ErrorCode.INVALID_REQUEST, "the request is not an object"),
+        failure(ErrorCode.METHOD_NOT_FOUND, "unknown method 'none'", "b"),
         failure(ErrorCode.INVALID_REQUEST, 'jsonrpc is not "2.0"'),
     ]
     assert calls.made == ["subtract", "echo"]
@@ -327,7 +327,7 @@ async def test_batch_at_the_limit_passes_and_beyond_it_nothing_is_called() -> No
     refused = await answer_to(f"[{','.join([one] * (MAX_BATCH + 1))}]", calls)
 
     assert len(passed) == MAX_BATCH
-    assert refused == failure(ErrorCode.INVALID_REQUEST, "a batch of 101 requests, at most 100")
+    assert refused == failure(ErrorCode.INVALID_REQUEST, "the batch has 101 requests, but may have at most 100")
     assert calls.made == []
 
 

@@ -202,7 +202,7 @@ async def test_symmetric_keys_are_bounded() -> None:
     key_id = store.new_symmetric()
     store.add_symmetric(SYMMETRIC)
 
-    with pytest.raises(TooManyKeys, match="no room for another symmetric key, limit 2"):
+    with pytest.raises(TooManyKeys, match="no room for another symmetric key, the limit is 2"):
         store.new_symmetric()
     with pytest.raises(TooManyKeys):
         store.add_symmetric(SYMMETRIC)
@@ -219,7 +219,7 @@ def test_key_pairs_are_bounded() -> None:
     key_id = store.new_pair()
     store.add_pair(ALICE.secret)
 
-    with pytest.raises(TooManyKeys, match="no room for another key pair, limit 2"):
+    with pytest.raises(TooManyKeys, match="no room for another key pair, the limit is 2"):
         store.new_pair()
     with pytest.raises(TooManyKeys):
         store.add_pair(ALICE.secret)

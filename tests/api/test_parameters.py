@@ -218,5 +218,5 @@ async def test_one_parameter_too_many(running: RunningNode, method: str) -> None
 
     assert await refusal(running, method, params) == (
         ErrorCode.INVALID_PARAMS,
-        f"{len(params)} parameters, at most {len(params) - 1}",
+        f"{len(params)} parameters, but the method takes at most {len(params) - 1}",
     )

@@ -18,7 +18,7 @@ ALICE = private_key("alice")
 PUBLIC_KEY = f"0x04{ALICE.public_key.hex()}"
 ENODE = Enode(ALICE.public_key, "127.0.0.1", 30303)
 NO_ID = "00" * 32
-LONGEST = "the longest envelope has 1048572 bytes, as many as fit into a packet of 1 MiB"
+LONGEST = "1048572 bytes are what fits into a packet of 1 MiB"
 
 
 async def failure(running: RunningNode, method: str, *params: Json) -> tuple[int, str]:
@@ -77,21 +77,21 @@ async def test_peer_is_marked_trusted(running: RunningNode) -> None:
 @pytest.mark.parametrize(
     ("method", "params", "message"),
     [
-        ("waku_version", [1], "1 parameters, at most 0"),
-        ("waku_info", [{}], "1 parameters, at most 0"),
+        ("waku_version", [1], "1 parameters, but the method takes at most 0"),
+        ("waku_info", [{}], "1 parameters, but the method takes at most 0"),
         ("waku_setMinPoW", [], "minPow: missing"),
-        ("waku_setMinPoW", [-0.1], "minPow: not from 0 to 1.79769e+308"),
+        ("waku_setMinPoW", [-0.1], "minPow: not between 0 and 1.79769e+308"),
         ("waku_setMinPoW", ["1"], "minPow: not a number"),
-        ("waku_setMaxEnvelopeSize", [0], f"size: not from 1 to 1048572; {LONGEST}"),
-        ("waku_setMaxEnvelopeSize", [1024 * 1024], f"size: not from 1 to 1048572; {LONGEST}"),
+        ("waku_setMaxEnvelopeSize", [0], f"size: not between 1 and 1048572; {LONGEST}"),
+        ("waku_setMaxEnvelopeSize", [1024 * 1024], f"size: not between 1 and 1048572; {LONGEST}"),
         ("waku_setMaxEnvelopeSize", [1.5], f"size: not a whole number; {LONGEST}"),
         ("waku_markTrustedPeer", ["enode://00"], "enode: not an enode URL (enode://<128 hex digits>@host:port)"),
         ("waku_addPrivateKey", ["0x00"], "privateKey: 1 bytes, not 32"),
         ("waku_addPrivateKey", [f"0x{'00' * 32}"], "privateKey: private key is not on the curve"),
         ("waku_addSymKey", ["0x00"], "key: 1 bytes, not 32"),
-        ("waku_addSymKey", ["00" * 32], "key: not bytes in hex digits, after 0x"),
+        ("waku_addSymKey", ["00" * 32], "key: not bytes in hex digits after 0x"),
         ("waku_generateSymKeyFromPassword", [1], "password: not a string"),
-        ("waku_generateSymKeyFromPassword", ["\ud800"], "password: half of a surrogate pair in it"),
+        ("waku_generateSymKeyFromPassword", ["\ud800"], "password: contains half of a surrogate pair"),
         ("waku_generateSymKeyFromPassword", ["x" * 4097], "password: longer than 4096 characters"),
         ("waku_hasSymKey", [1], "id: not a string"),
         ("waku_getSymKey", ["x" * 129], "id: longer than 128 characters"),

@@ -228,7 +228,7 @@ async def test_refusal_for_too_little_work_names_the_setting(running: RunningNod
     message = Rejection.POW_TOO_LOW.value
     mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, Failure(request.request_id, message).encode())
 
-    error = f"{message}; this node gives more by its setting request_pow"
+    error = f"{message}; raise the setting request_pow of this node"
     assert await subscriber.ended(request_id) == told(request_id, error=error)
 
 
@@ -411,16 +411,16 @@ async def test_as_many_works_as_there_may_be(running: RunningNode, monkeypatch: 
         ({"mailServerPeer": None}, "request.mailServerPeer: missing"),
         ({"mailServerPeer": "x"}, "request.mailServerPeer: not an enode URL (enode://<128 hex digits>@host:port)"),
         ({"symKeyID": None}, "request.symKeyID: missing"),
-        ({"from": -1}, "request.from: not from 0 to 4294967295"),
-        ({"to": 2**32}, "request.to: not from 0 to 4294967295"),
+        ({"from": -1}, "request.from: not between 0 and 4294967295"),
+        ({"to": 2**32}, "request.to: not between 0 and 4294967295"),
         ({"to": 1e3}, "request.to: not a whole number"),
         ({"from": NOW + 1}, "request.from: later than to"),
-        ({"limit": -1}, "request.limit: not from 0 to 4294967295"),
+        ({"limit": -1}, "request.limit: not between 0 and 4294967295"),
         ({"cursor": "00"}, "request.cursor: 1 bytes, not 36"),
         ({"cursor": "x"}, "request.cursor: not bytes in hex digits"),
         ({"topics": None}, "request.topics: missing"),
         ({"topics": ["0x9a"]}, "request.topics[0]: 1 bytes, not 4"),
-        ({"topics": [TOPIC] * 1001}, "request.topics: 1001 values, at most 1000"),
+        ({"topics": [TOPIC] * 1001}, "request.topics: 1001 values, but at most 1000 are allowed"),
         ({"topic": "0x9a"}, "request.topic: 1 bytes, not 4"),
         ({"timeout": "30"}, "request.timeout: not a number"),
         ({"force": 1}, "request.force: not true or false"),

@@ -126,7 +126,7 @@ async def test_notifications_come_before_the_answer(tmp_path: Path, control: Con
 
 
 async def test_refused_call_says_why(tmp_path: Path, control: ControlSocket) -> None:
-    with pytest.raises(CallFailed, match="no method 'nothing'"):
+    with pytest.raises(CallFailed, match="unknown method 'nothing'"):
         await call(tmp_path, "nothing")
     with pytest.raises(CallFailed, match="text: missing"):
         await call(tmp_path, "echo")
@@ -185,7 +185,7 @@ async def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path, calls: Call
 async def test_socket_that_cannot_be_made_is_named(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / CONTROL_FILE).mkdir()
 
-    with pytest.raises(StartupError, match=f"cannot make {tmp_path}/{CONTROL_FILE}: Is a directory"):
+    with pytest.raises(StartupError, match=f"cannot create {tmp_path}/{CONTROL_FILE}: Is a directory"):
         await ControlSocket(Dispatcher(calls.table(), CONTROL_ERRORS)).start(tmp_path)
 
 

@@ -350,9 +350,9 @@ def test_flood_of_one_error_becomes_some_lines_and_a_count(capsys: pytest.Captur
     said = [line[33:] for line in lines(capsys)]
     assert said == [
         *[f"store write failed envelopes={number}" for number in range(logs.MAX_REPEATS)],
-        "no more of this for a while of='store write failed' seconds=60",
+        "repeats are suppressed for now of='store write failed' seconds=60",
         "request failed id=00",  # what is something else is not held up
-        f"lines were left out of='store write failed' count={1000 - logs.MAX_REPEATS}",
+        f"repeats were suppressed of='store write failed' count={1000 - logs.MAX_REPEATS}",
         "store write failed envelopes=0",
         "store write failed envelopes=1",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
-from mailserver.catchup import retry as patience_module
+from mailserver.catchup import retry as retry_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import CatchupSettings
@@ -18,8 +18,8 @@ from mailserver.net import connection as connection_module
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope
-from tests.catchup.servers import DAY, raws, row, settings_for, stored_raws
-from tests.mailservers import NOW, Clock
+from tests.catchup.servers import DAY, raws, settings_for, stored_raws
+from tests.mailservers import NOW, Clock, stored
 from tests.store.samples import assert_counts_are_right
 from tests.waiting import DEADLINE_S, until
 
@@ -30,8 +30,8 @@ WHOLE = (NOW - 3 * DAY, NOW)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a source that failed asked again at once, and one that does not answer our goodbye left at once."""
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
-    monkeypatch.setattr(patience_module, "MIN_BACKOFF_S", 0.001)
-    monkeypatch.setattr(patience_module, "MAX_BACKOFF_S", 0.02)
+    monkeypatch.setattr(retry_module, "MIN_BACKOFF_S", 0.001)
+    monkeypatch.setattr(retry_module, "MAX_BACKOFF_S", 0.02)
     monkeypatch.setattr(catchup_module, "SAVE_INTERVAL_S", 0.01)
 
 
@@ -53,7 +53,7 @@ async def catching_up(
     settings = replace(settings or settings_for(), sources=sources)
     async with open_store(folder / STORE_FILE) as store:
         if held:
-            await store.put([row(envelope, NOW - DAY) for envelope in held])
+            await store.put([stored(envelope, NOW - DAY) for envelope in held])
         catchup = Catchup(store, folder, settings, clock or Clock())
         if wanted is not None:
             await catchup.add(*wanted)

@@ -17,7 +17,6 @@ from mailserver.codec.keys import Enode
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request
 from mailserver.rlpx.handshake import Recipient
-from mailserver.store.interface import NewEnvelope
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_BLOOM, FULL_INTEREST, Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelopes
@@ -49,9 +48,11 @@ def place(envelope: Envelope) -> tuple[int, EnvelopeHash]:
     return envelope.created, envelope.hash()
 
 
-def row(envelope: Envelope, received: int = NOW) -> NewEnvelope:
-    """The row of an envelope."""
-    return NewEnvelope(received, envelope.created, envelope.topic, envelope.hash(), envelope.raw)
+THREE_DAYS = make_envelopes(250, step_s=1000)
+"""Over a little less than three days."""
+
+SMALL = 20
+"""Envelopes in a page of an archive that gives few at once."""
 
 
 def raws(envelopes: Iterable[Envelope]) -> list[bytes]:
@@ -148,6 +149,10 @@ class Archive:
         asked.give(page)
         more = len(matching) >= limit if self._like_go else len(matching) > limit
         asked.complete(Cursor(*self._places[page[-1].raw]) if more and page else None)
+
+
+async def silent(asked: Asked) -> None:
+    """Answer nothing."""
 
 
 @contextlib.asynccontextmanager

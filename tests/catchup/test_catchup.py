@@ -1,161 +1,29 @@
-"""mailserver.catchup.catchup: several sources, what is owed over restarts, and what the log says."""
+"""mailserver.catchup.catchup: what is asked for, and what was missed."""
 
 import asyncio
-import json
-import logging
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
-from mailserver.catchup import ledger as ledger_module
 from mailserver.catchup.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.catchup.command import run_once
-from mailserver.catchup.ledger import PROGRESS_FILE, CatchupError, open_ledger
+from mailserver.catchup.ledger import PROGRESS_FILE, open_ledger
 from mailserver.catchup.outages import Contact, Contacts
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range
-from mailserver.codec.keys import Enode, NodeId
+from mailserver.codec.keys import NodeId
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import SqliteStore, open_store
-from tests.catchup.running import WHOLE, assert_stored, catching_up, hurry, settled, state_of
-from tests.catchup.servers import DAY, Archive, Asked, Server, make_envelopes, row, serving, settings_for
-from tests.mailservers import NOW, Clock, fill, make_envelope
-from tests.pairs import private_key
-from tests.store.samples import read, write
+from mailserver.store.sqlite.store import open_store
+from tests.catchup.running import WHOLE, assert_stored, catching_up, settled, state_of
+from tests.catchup.servers import DAY, SMALL, THREE_DAYS, Archive, serving, settings_for
+from tests.catchup.starts import asked_since, lines, nobody, start
+from tests.mailservers import NOW, Clock, fill, make_envelope, stored
 from tests.waiting import DEADLINE_S, turns, until
 
-pytestmark = pytest.mark.integration
-
-THREE_DAYS = make_envelopes(250, step_s=1000)
-SMALL = 20
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    hurry(monkeypatch)
-    caplog.set_level(logging.INFO, "mailserver")
-
-
-def lines(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
-    return [record.message for record in caplog.records if record.message.startswith(start)]
-
-
-def nobody(number: int) -> Enode:
-    """A source that is never there."""
-    return Enode(private_key(f"nobody {number}").public_key, "127.0.0.1", 1)
-
-
-async def silent(asked: Asked) -> None:
-    pass
-
-
-# Several sources
-
-
-async def test_sources_fill_each_others_gaps_and_nothing_is_stored_twice(tmp_path: Path) -> None:
-    one, other = THREE_DAYS[:150], THREE_DAYS[100:]
-
-    async with (
-        serving(Archive(one, max_limit=SMALL), name="one") as first,
-        serving(Archive(other, like_go=True), name="other") as second,
-        catching_up(tmp_path, first.enode, second.enode) as catchup,
-    ):
-        progress = await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert [source.fetched for source in progress] == [150, 150]
-
-
-async def test_sources_that_are_silent_or_down_hold_up_nobody(tmp_path: Path) -> None:
-    async with (
-        serving(silent, name="silent") as mute,
-        serving(Archive(THREE_DAYS)) as honest,
-        catching_up(tmp_path, mute.enode, nobody(1), honest.enode) as catchup,
-    ):
-        await state_of(catchup, State.DONE, 2)
-        assert not any(source.state is State.DONE for source in catchup.snapshot()[:2])
-
-    assert_stored(tmp_path, THREE_DAYS)
-
-
-async def test_source_that_is_named_twice_is_one(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, replace(server.enode, host="127.0.0.2"), server.enode) as catchup,
-    ):
-        assert len(await settled(catchup)) == 1
-        assert server.visits == 1
-
-
-async def test_source_that_has_moved_is_asked_where_it_is(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
-    ):
-        await state_of(catchup, State.WAITING)
-        await catchup.add(*WHOLE, [server.enode])
-        await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-
-
-async def test_source_can_be_waited_for_and_looked_at_by_itself(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, nobody(1), server.enode) as catchup,
-    ):
-        await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
-
-        (progress,) = catchup.snapshot([server.enode, nobody(2)])
-        assert (progress.state, progress.stored) == (State.DONE, len(THREE_DAYS))
-
-
-async def test_source_that_was_asked_by_the_way_makes_room_when_it_owes_nothing(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS[:100]), name="one") as one,
-        serving(Archive(THREE_DAYS[100:]), name="other") as other,
-        catching_up(tmp_path, *map(nobody, range(MAX_SOURCES - 1)), wanted=None) as catchup,
-    ):
-        for source in (one.enode, other.enode):
-            await catchup.add(*WHOLE, [source])
-            await asyncio.wait_for(catchup.settled([source]), DEADLINE_S)
-
-        assert len(catchup.snapshot()) == MAX_SOURCES
-        with pytest.raises(CatchupError, match="more than 16 mailservers"):
-            await catchup.add(*WHOLE, [one.enode, other.enode])
-        assert_stored(tmp_path, THREE_DAYS)
-
-
-async def test_sources_that_were_asked_by_the_way_push_no_other_out_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "MAX_ACCOUNTS", MAX_SOURCES)
-
-    async with catching_up(tmp_path, nobody(1), wanted=None) as catchup:
-        for number in range(MAX_SOURCES + 2):
-            async with serving(Archive([]), name=f"source {number}") as server:
-                await catchup.add(NOW - DAY, NOW, [server.enode])
-                await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
-        await catchup.add(*WHOLE)
-
-        assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
-
-
-async def test_more_sources_than_there_may_be_are_an_error(tmp_path: Path) -> None:
-    async with open_store(tmp_path / STORE_FILE) as store:
-        some = [nobody(number) for number in range(MAX_SOURCES)]
-        catchup = Catchup(store, tmp_path, settings_for(*some))
-
-        with pytest.raises(CatchupError, match="more than 16 mailservers"):
-            await catchup.add(0, 1, [nobody(MAX_SOURCES)])
-        with pytest.raises(CatchupError, match="more than 16 mailservers"):
-            Catchup(store, tmp_path, settings_for(*some, nobody(MAX_SOURCES)))
-
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick")]
 
 # What is asked for
 
@@ -227,24 +95,12 @@ async def test_nothing_to_do_is_settled_at_once_and_leaves_no_file(tmp_path: Pat
     assert not (tmp_path / PROGRESS_FILE).exists()
 
 
-# What was missed
-
-
-def asked_since(server: Server) -> int:
-    return min(request.lower for request in server.requests)
-
-
-async def start(folder: Path, *sources: Enode, days: float = 30.0) -> Catchup:
-    """What a daemon does first; it is killed before it does more."""
-    async with open_store(folder / STORE_FILE) as store:
-        catchup = Catchup(store, folder, settings_for(*sources), Clock())
-        await catchup.add_missed(days)
-    return catchup
-
-
 async def receive_live(folder: Path) -> None:
     async with open_store(folder / STORE_FILE) as store:
-        await store.put([row(THREE_DAYS[0])])
+        await store.put([stored(THREE_DAYS[0])])
+
+
+# What was missed
 
 
 async def test_all_since_the_last_reception_is_asked_for(tmp_path: Path) -> None:
@@ -262,7 +118,7 @@ async def test_all_since_the_last_reception_is_asked_for(tmp_path: Path) -> None
 async def test_rows_from_the_future_hide_no_downtime(tmp_path: Path) -> None:
     """Our clock was ahead once."""
     async with open_store(tmp_path / STORE_FILE) as store:
-        await store.put([row(THREE_DAYS[200], NOW - 2 * DAY), row(THREE_DAYS[0], NOW + 1000 * DAY)])
+        await store.put([stored(THREE_DAYS[200], NOW - 2 * DAY), stored(THREE_DAYS[0], NOW + 1000 * DAY)])
 
     await start(tmp_path, nobody(1))
 
@@ -307,7 +163,7 @@ async def test_start_without_sources_hides_no_downtime(tmp_path: Path) -> None:
 async def test_command_between_hides_no_downtime(tmp_path: Path) -> None:
     async with serving(Archive(THREE_DAYS)) as server:
         async with open_store(tmp_path / STORE_FILE) as store:
-            await store.put([row(THREE_DAYS[200], NOW - 2 * DAY)])
+            await store.put([stored(THREE_DAYS[200], NOW - 2 * DAY)])
             await run_once(store, tmp_path, settings_for(server.enode), NOW - 5000, NOW, clock=Clock())
             assert (await store.stats()).envelopes == 7
         await start(tmp_path, nobody(1))
@@ -569,359 +425,6 @@ async def test_clock_that_is_set_right_by_less_than_envelopes_are_late_is_no_lea
             await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
 
     assert not (tmp_path / PROGRESS_FILE).exists()
-
-
-# Sources that change
-
-
-async def test_new_source_is_asked_for_what_is_missed(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, wanted=None) as catchup,
-    ):
-        await catchup.add_missed(3)
-        catchup.follow([server.enode])
-        await settled(catchup)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert asked_since(server) == NOW - 3 * DAY
-
-
-async def test_new_source_is_not_asked_for_what_another_has_given(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS), name="one") as one,
-        serving(Archive(THREE_DAYS), name="other") as other,
-        catching_up(tmp_path, one.enode, wanted=None) as catchup,
-    ):
-        await catchup.add_missed(3)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
-        catchup.follow([one.enode, other.enode])
-        await settled(catchup)
-
-        assert asked_since(other) == NOW - LATE_S
-        assert one.visits == 1
-
-
-async def test_new_source_is_asked_for_nothing_where_days_are_none(tmp_path: Path) -> None:
-    async with catching_up(tmp_path, wanted=None) as catchup:
-        await catchup.add_missed(0)
-        catchup.follow([nobody(1)])
-        (progress,) = await settled(catchup)
-
-    assert progress.ranges == 0
-
-
-async def test_source_that_is_left_while_a_page_is_stored_says_so_throughout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storing, go_on, watched = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    problems: list[str] = []
-    put = SqliteStore.put
-
-    async def put_slowly(store: SqliteStore, *rows: Any, **more: Any) -> None:
-        storing.set()
-        await go_on.wait()
-        await put(store, *rows, **more)
-        asyncio.get_running_loop().call_soon(watch)
-
-    def watch() -> None:
-        problems.extend(progress.problem for progress in catchup.snapshot([server.enode]))
-        if len(problems) < 30:
-            asyncio.get_running_loop().call_soon(watch)
-        else:
-            watched.set()
-
-    archive = Archive(THREE_DAYS, max_limit=SMALL)
-
-    async def answer(asked: Asked) -> None:
-        if asked.number == 1:  # what is asked next is waited for while this is stored
-            await archive(asked)
-
-    async with serving(answer) as server, catching_up(tmp_path, server.enode) as catchup:
-        monkeypatch.setattr(SqliteStore, "put", put_slowly)
-        await asyncio.wait_for(storing.wait(), DEADLINE_S)
-        catchup.follow([])
-        go_on.set()
-        await asyncio.wait_for(watched.wait(), DEADLINE_S)
-
-    assert set(problems) == {"no trusted peer any more"}
-
-
-async def test_source_that_is_none_any_more_is_left_at_once_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    archive, left = Archive(THREE_DAYS, max_limit=SMALL), asyncio.Event()
-
-    async def answer(asked: Asked) -> None:
-        if asked.number != 4:  # else it waits, for longer than the test
-            await archive(asked)
-        else:
-            left.set()
-
-    async with (
-        serving(answer) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        waiting = asyncio.create_task(catchup.settled([server.enode]))
-        await asyncio.wait_for(left.wait(), DEADLINE_S)
-        catchup.follow([])
-        await asyncio.wait_for(waiting, DEADLINE_S)
-
-        (progress,) = catchup.snapshot([server.enode])
-        assert (progress.state, progress.problem) == (State.GIVEN_UP, "no trusted peer any more")
-        assert catchup.snapshot() == ()
-        await until(lambda: open_ledger(tmp_path).account(server.enode.node_id).pending[0].cursor is not None)
-        assert (server.visits, len(server.requests)) == (1, 4)
-
-        catchup.follow([server.enode])
-        await settled(catchup)
-        assert server.requests[4].cursor == server.requests[3].cursor
-
-    assert_stored(tmp_path, THREE_DAYS)
-
-
-async def test_source_that_is_none_any_more_is_asked_when_a_command_wants_it(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
-    ):
-        await state_of(catchup, State.WAITING)
-        catchup.follow([])
-        await catchup.add(*WHOLE, [server.enode])
-        (progress,) = await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
-
-
-async def test_source_that_owes_nothing_and_is_none_any_more_is_done(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        await settled(catchup)
-        catchup.follow([])
-
-        assert catchup.snapshot([server.enode])[0].state is State.DONE
-
-
-async def test_sources_that_are_none_any_more_make_room_and_what_they_owe_is_kept(tmp_path: Path) -> None:
-    async with catching_up(tmp_path, *map(nobody, range(MAX_SOURCES))) as catchup:
-        others = [nobody(number) for number in range(100, 100 + MAX_SOURCES)]
-        catchup.follow(others)
-
-        assert len(catchup.snapshot(others)) == MAX_SOURCES
-        await catchup.add(*WHOLE)
-        assert open_ledger(tmp_path).account(nobody(0).node_id).pending == [Range(*WHOLE)]
-
-
-async def test_sources_for_which_there_is_no_room_are_an_error_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    archive, go_on = Archive(THREE_DAYS), asyncio.Event()
-
-    async def answer(asked: Asked) -> None:
-        await go_on.wait()
-        await archive(asked)
-
-    async with serving(answer) as server, catching_up(tmp_path, wanted=None) as catchup:
-        await catchup.add_missed(3)
-        await catchup.add(*WHOLE, [server.enode, *(nobody(number) for number in range(MAX_SOURCES - 1))])
-        catchup.follow([nobody(100)])
-        (line,) = lines(caplog, "catch-up does not follow the settings")
-        assert "more than 16 mailservers" in line
-
-        go_on.set()
-        await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
-        catchup.follow([nobody(100)])
-        assert [progress.ranges for progress in catchup.snapshot([nobody(100)])] == [1]
-
-
-async def test_source_that_comes_and_goes_while_it_is_being_left_is_asked_on(tmp_path: Path) -> None:
-    archive = Archive(THREE_DAYS, max_limit=SMALL)
-
-    async def answer(asked: Asked) -> None:
-        if asked.number != 4:
-            await archive(asked)
-
-    async with (
-        serving(answer) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        await until(lambda: len(server.requests) == 4)
-        for sources in ([], [server.enode], [], [server.enode]):
-            catchup.follow(sources)
-            await turns()
-        (progress,) = await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
-    assert server.visits == 2
-
-
-# Over restarts
-
-
-async def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    stops = (2, 6, 10)
-
-    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
-        for count in stops:
-            async with catching_up(tmp_path, server.enode, wanted=WHOLE if count == stops[0] else None):
-                await until(lambda: len(server.requests) >= count)  # noqa: B023
-        async with catching_up(tmp_path, server.enode, wanted=None) as catchup:
-            await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    undisturbed = 16
-    assert len(server.requests) <= undisturbed + 2 * len(stops)  # what was under way, and what was to be asked next
-    assert json.loads(read(tmp_path / PROGRESS_FILE))["sources"] == {}
-
-
-async def test_same_request_after_a_restart_goes_on_too(tmp_path: Path) -> None:
-    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
-        async with catching_up(tmp_path, server.enode):
-            await until(lambda: len(server.requests) >= 9)
-        asked = len(server.requests)
-        async with catching_up(tmp_path, server.enode, wanted=WHOLE) as catchup:
-            await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert all(request.upper < NOW for request in server.requests[asked:])
-
-
-async def test_what_was_new_while_it_was_stopped_is_asked_for_too(tmp_path: Path) -> None:
-    before = [envelope for envelope in THREE_DAYS if envelope.created <= NOW - 2 * DAY]
-
-    async with serving(Archive(THREE_DAYS, max_limit=SMALL)) as server:
-        async with catching_up(tmp_path, server.enode, wanted=(NOW - 3 * DAY, NOW - 2 * DAY)):
-            await until(lambda: len(server.requests) >= 2)
-        asked = len(server.requests)
-        async with catching_up(tmp_path, server.enode, wanted=WHOLE) as catchup:
-            await settled(catchup)
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert len(before) > 3 * SMALL
-    lowest_new = NOW - 2 * DAY - LATE_S
-    assert min(request.lower for request in server.requests[asked:] if request.upper > NOW - 2 * DAY + 1) > lowest_new
-
-
-async def test_what_a_source_owes_waits_for_it_while_others_are_asked(tmp_path: Path) -> None:
-    async with open_store(tmp_path / STORE_FILE) as store:
-        await Catchup(store, tmp_path, settings_for(nobody(1))).add(*WHOLE)
-
-    async with (
-        serving(Archive(THREE_DAYS)) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        assert len(await settled(catchup)) == 1
-
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
-
-
-async def test_damaged_progress_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    write(tmp_path / PROGRESS_FILE, b"{")
-
-    async with open_store(tmp_path / STORE_FILE) as store:
-        with pytest.raises(CatchupError, match="is damaged"):
-            Catchup(store, tmp_path, settings_for(nobody(1)))
-
-    assert read(tmp_path / PROGRESS_FILE) == b"{"
-
-
-async def test_progress_that_cannot_be_saved_is_said_once_and_saved_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    blocked = tmp_path / f"{PROGRESS_FILE}.tmp"
-    async with (
-        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
-        catching_up(tmp_path, server.enode, wanted=None) as catchup,
-    ):
-        await catchup.add(*WHOLE)
-        blocked.mkdir()
-        await settled(catchup)
-        assert json.loads(read(tmp_path / PROGRESS_FILE))["sources"] != {}
-        await until(lambda: bool(lines(caplog, "catch-up progress not saved")))
-        await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
-        blocked.rmdir()
-        await until(lambda: json.loads(read(tmp_path / PROGRESS_FILE))["sources"] == {})
-
-    assert_stored(tmp_path, THREE_DAYS)
-    assert len(lines(caplog, "catch-up progress not saved")) == 1
-
-
-async def test_range_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
-
-    async with open_store(tmp_path / STORE_FILE) as store:
-        with pytest.raises(CatchupError, match="cannot write"):
-            await Catchup(store, tmp_path, settings_for(nobody(1))).add(*WHOLE)
-
-
-async def test_being_cancelled_is_being_stopped(tmp_path: Path) -> None:
-    async with (
-        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
-        open_store(tmp_path / STORE_FILE) as store,
-    ):
-        catchup = Catchup(store, tmp_path, settings_for(server.enode), lambda: NOW)
-        await catchup.add(*WHOLE)
-        running = asyncio.create_task(catchup.run())
-        await until(lambda: len(server.requests) >= 5)
-        running.cancel()
-        await asyncio.wait([running], timeout=DEADLINE_S)
-        owed = open_ledger(tmp_path).account(server.enode.node_id).pending
-
-        assert running.cancelled()
-        assert owed[0].cursor is not None
-        assert [source.ranges for source in catchup.snapshot()] == [len(owed)]
-
-
-# The log
-
-
-async def test_log_says_how_far_it_is_and_how_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(catchup_module, "LOG_INTERVAL_S", 0.0)
-    archive, go_on = Archive(THREE_DAYS, max_limit=SMALL), asyncio.Event()
-
-    async def answer(asked: Asked) -> None:
-        if asked.number == 3:
-            await go_on.wait()
-        await archive(asked)
-
-    async with (
-        serving(answer) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        await until(lambda: len(lines(caplog, "catching up")) > 0)
-        await until(lambda: catchup.snapshot()[0].pages == 2)
-        await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
-        under_way = lines(caplog, "catching up")
-        go_on.set()
-        (progress,) = await settled(catchup)
-
-    pages = [line.partition("pages=")[2].split()[0] for line in under_way]
-    assert under_way[-1].startswith(f"catching up source={progress.source} left_s=")
-    assert pages in (["1", "2"], ["2"])  # nothing is said where nothing has come
-    (end,) = lines(caplog, "caught up ")
-    start = f"caught up source={progress.source} pages=15 fetched=250 stored=250 wrong=0 seconds="
-    assert end.startswith(start)
-
-
-async def test_less_and_less_is_left(tmp_path: Path) -> None:
-    left: list[int] = []
-
-    async with (
-        serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
-        catching_up(tmp_path, server.enode) as catchup,
-    ):
-        while catchup.snapshot()[0].state is not State.DONE:
-            left.append(catchup.snapshot()[0].left_s)
-            await asyncio.sleep(0)
-
-    assert left[0] == 3 * DAY + 1
-    assert left == sorted(left, reverse=True)
-    assert len(set(left)) > 10
 
 
 async def test_nothing_is_stored_before_it_is_written_down_what_was_missed(

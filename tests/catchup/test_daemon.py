@@ -22,9 +22,9 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, mine
 from mailserver.waku.payload import key_from_password
 from tests.catchup.running import assert_stored, catching_up, hurry, settled, state_of
-from tests.catchup.servers import STATUS, Archive, Asked, make_envelopes, row, serving, settings_for
+from tests.catchup.servers import STATUS, Archive, Asked, make_envelopes, serving, settings_for
 from tests.integration.daemons import Daemon, running_daemon
-from tests.mailservers import NEWS, NOW, SPORT, make_envelope
+from tests.mailservers import NEWS, NOW, SPORT, make_envelope, stored
 from tests.pairs import digest
 from tests.store.samples import make_store
 from tests.waiting import until
@@ -53,7 +53,7 @@ def settings() -> CatchupSettings:
 def source_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
     folder.mkdir()
-    make_store(folder / STORE_FILE, [row(envelope) for envelope in WEEK])
+    make_store(folder / STORE_FILE, [stored(envelope) for envelope in WEEK])
     return folder
 
 

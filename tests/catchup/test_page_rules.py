@@ -11,17 +11,17 @@ from mailserver.catchup.page_rules import (
     MAX_PAGE_ENVELOPES,
     MIN_PAGE_ENVELOPES,
     PAGE_ENVELOPES,
-    Basket,
     Judge,
     Lie,
-    Passage,
-    Place,
+    PageBuffer,
     SourceLies,
+    Walk,
     Wrong,
     asked_interest,
 )
 from mailserver.catchup.ranges import OVERLAP_S, Range
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor
+from mailserver.store.interface import Place
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES, Requirements
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic, encode_envelope, mine
@@ -113,14 +113,14 @@ def test_more_topics_than_a_request_may_name_are_asked_for_by_bloom_filter() -> 
 
 
 def test_basket_collects_what_a_page_may_hold() -> None:
-    basket = Basket(on_full=lambda: pytest.fail("it is not"))
+    buffer = PageBuffer(on_full=lambda: pytest.fail("it is not"))
     one = make_envelope(1)
 
     for _ in range(4):
-        basket([one] * (MAX_PAGE_ENVELOPES // 4))
+        buffer([one] * (MAX_PAGE_ENVELOPES // 4))
 
-    assert basket.envelopes == [one] * MAX_PAGE_ENVELOPES
-    assert not basket.is_full
+    assert buffer.envelopes == [one] * MAX_PAGE_ENVELOPES
+    assert not buffer.is_full
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_basket_collects_what_a_page_may_hold() -> None:
 )
 def test_full_basket_drops_all_and_says_so_once(envelope: Envelope | None, packets: list[int]) -> None:
     said = []
-    basket = Basket(on_full=lambda: said.append(1))
+    buffer = PageBuffer(on_full=lambda: said.append(1))
     envelope = envelope or make_envelope(1, data_bytes=MAX_PAGE_BYTES // 10)
 
     for count in packets:
-        basket([envelope] * count)
+        buffer([envelope] * count)
 
-    assert basket.is_full
-    assert basket.envelopes == []
+    assert buffer.is_full
+    assert buffer.envelopes == []
     assert said == [1]
 
 
@@ -148,24 +148,24 @@ def test_fewest_envelopes_of_a_page_fit_whatever_their_length() -> None:
 
 
 def test_request_reaches_beyond_the_window_by_the_overlap() -> None:
-    passage = Passage(WINDOW)
+    walk = Walk(WINDOW)
     cursor = Cursor(NOW, EnvelopeHash(digest("envelope")))
 
-    request = passage.request(cursor, FULL_INTEREST)
+    request = walk.request(cursor, FULL_INTEREST)
 
     assert (request.lower, request.upper) == (WINDOW.lower, WINDOW.upper + OVERLAP_S)
     assert (request.limit, request.cursor, request.interest) == (PAGE_ENVELOPES, cursor, FULL_INTEREST)
 
 
 def test_fewer_envelopes_are_asked_for_until_that_is_a_lie() -> None:
-    passage = Passage(WINDOW)
+    walk = Walk(WINDOW)
     for limit in (PAGE_ENVELOPES, 125, 15):
-        assert passage.request(None, FULL_INTEREST).limit == limit
-        passage.shrink()
-    assert passage.request(None, FULL_INTEREST).limit == MIN_PAGE_ENVELOPES
+        assert walk.request(None, FULL_INTEREST).limit == limit
+        walk.shrink()
+    assert walk.request(None, FULL_INTEREST).limit == MIN_PAGE_ENVELOPES
 
     with pytest.raises(SourceLies) as caught:
-        passage.shrink()
+        walk.shrink()
 
     assert caught.value.lie is Lie.ENDLESS_PAGE
     assert str(caught.value) == Lie.ENDLESS_PAGE.value
@@ -179,29 +179,29 @@ def test_pages_that_lead_on_may_be_many_in_either_order() -> None:
     pages = in_descending_order(100)
 
     for order in (pages, pages[::-1], [page[::-1] for page in pages]):
-        note_all(Passage(WINDOW), order)
+        note_all(Walk(WINDOW), order)
 
 
 def test_pages_of_one_second_lead_on_by_their_hashes() -> None:
     hashes = sorted((EnvelopeHash(digest(str(number))) for number in range(300)), reverse=True)
-    passage = Passage(WINDOW)
+    walk = Walk(WINDOW)
 
     for envelope_hash in hashes:
-        passage.note([(NOW, envelope_hash)], CURSOR)
+        walk.note([(NOW, envelope_hash)], CURSOR)
 
 
 def test_oldest_envelope_so_far_is_known() -> None:
-    passage = Passage(WINDOW)
-    assert passage.lowest is None
+    walk = Walk(WINDOW)
+    assert walk.lowest is None
 
-    passage.note(places(-5, -9, -2), CURSOR)
+    walk.note(places(-5, -9, -2), CURSOR)
 
-    assert passage.lowest == NOW - 9
+    assert walk.lowest == NOW - 9
 
 
-def note_all(passage: Passage, pages: list[list[Place]]) -> None:
+def note_all(walk: Walk, pages: list[list[Place]]) -> None:
     for page in pages:
-        passage.note(page, CURSOR)
+        walk.note(page, CURSOR)
 
 
 def repeated_pages() -> list[list[Place]]:
@@ -223,10 +223,10 @@ def shuffled_pages() -> list[list[Place]]:
 
 @pytest.mark.parametrize("pages", [repeated_pages(), circular_pages(), empty_pages(), shuffled_pages()])
 def test_pages_that_lead_nowhere_are_a_lie(pages: list[list[Place]]) -> None:
-    passage = Passage(WINDOW)
+    walk = Walk(WINDOW)
 
     with pytest.raises(SourceLies) as caught:
-        note_all(passage, pages)
+        note_all(walk, pages)
 
     assert caught.value.lie is Lie.STANDSTILL
 
@@ -234,19 +234,19 @@ def test_pages_that_lead_nowhere_are_a_lie(pages: list[list[Place]]) -> None:
 def test_some_pages_may_lead_nowhere() -> None:
     idle: list[list[Place]] = [[]] * (MAX_IDLE_PAGES // 2)
 
-    note_all(Passage(WINDOW), [*idle, *in_descending_order(5), *idle])
+    note_all(Walk(WINDOW), [*idle, *in_descending_order(5), *idle])
 
 
 def cursors(*numbers: int) -> list[Cursor]:
     return [Cursor(*place) for place in places(*numbers)]
 
 
-def follow(way: list[Cursor], page: list[Place] | None = None) -> Passage:
-    """A passage that was led along these cursors, by pages that are all the same; empty, if not given."""
-    passage = Passage(WINDOW)
+def follow(way: list[Cursor], page: list[Place] | None = None) -> Walk:
+    """A walk that was led along these cursors, by pages that are all the same; empty, if not given."""
+    walk = Walk(WINDOW)
     for cursor in way:
-        passage.note(page or [], cursor)
-    return passage
+        walk.note(page or [], cursor)
+    return walk
 
 
 def test_empty_pages_lead_on_by_cursors_that_go_down_within_the_window() -> None:
@@ -288,10 +288,10 @@ def test_empty_pages_without_end_are_a_lie(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_pages_without_end_are_a_lie_even_if_they_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_module, "MAX_WINDOW_PAGES", 50)
-    passage = Passage(WINDOW)
-    note_all(passage, in_descending_order(50))
+    walk = Walk(WINDOW)
+    note_all(walk, in_descending_order(50))
 
     with pytest.raises(SourceLies) as caught:
-        passage.note(places(-10_000), CURSOR)
+        walk.note(places(-10_000), CURSOR)
 
     assert caught.value.lie is Lie.ENDLESS_WINDOW

@@ -168,14 +168,14 @@ def test_enode_with_an_impossible_port_is_named(bad: str, capsys: pytest.Capture
         ("--from", "tomorrow", "neither Unix seconds nor ISO 8601"),
         ("--from", "", "neither Unix seconds nor ISO 8601"),
         ("--from", "-1", "neither Unix seconds nor ISO 8601"),
-        ("--from", "1969-12-31", "not a time from 1970 to 2106"),
+        ("--from", "1969-12-31", "not a time between 1970 and 2106"),
         ("--to", "2026-13-01", "neither Unix seconds nor ISO 8601"),
-        ("--to", "4294967296", "not a time from 1970 to 2106"),
-        ("--to", "2106-02-07T06:28:16Z", "not a time from 1970 to 2106"),
+        ("--to", "4294967296", "not a time between 1970 and 2106"),
+        ("--to", "2106-02-07T06:28:16Z", "not a time between 1970 and 2106"),
         ("--limit", "many", "'many' is not a "),
         ("--limit", "1.5", "'1.5' is not a "),
-        ("--limit", "-1", "is not from 0 to 4294967295"),
-        ("--limit", "4294967296", "is not from 0 to 4294967295"),
+        ("--limit", "-1", "is not between 0 and 4294967295"),
+        ("--limit", "4294967296", "is not between 0 and 4294967295"),
         ("--cursor", "xyz", "'xyz' is not hex"),
         ("--cursor", "00" * (CURSOR_BYTES - 1), "cursor has the wrong length"),
         ("--format", "xml", "'xml'"),
@@ -197,12 +197,12 @@ def test_wrong_flag_of_request_is_named(
 @pytest.mark.parametrize(
     ("flag", "value", "why"),
     [
-        ("--ttl", "0", "'0' is not from 1 to "),
-        ("--ttl", "4294967296", "is not from 1 to "),
+        ("--ttl", "0", "'0' is not between 1 and "),
+        ("--ttl", "4294967296", "is not between 1 and "),
         ("--ttl", "1m", "'1m' is not a "),
-        ("--pow", "-0.1", "'-0.1' is not from 0 to "),
-        ("--pow", "1001", "'1001' is not from 0 to "),
-        ("--pow", "nan", "'nan' is not from 0 to "),
+        ("--pow", "-0.1", "'-0.1' is not between 0 and "),
+        ("--pow", "1001", "'1001' is not between 0 and "),
+        ("--pow", "nan", "'nan' is not between 0 and "),
         ("--pow", "hard", "'hard' is not a number"),
         ("--topic", "0xzz", "topic is not 0x and 8 hex digits"),
         ("--topic", "\udcff", "is not UTF-8"),
@@ -224,8 +224,8 @@ def test_wrong_flag_of_post_is_named(
         ("--from", "nowhere", "not an enode URL"),
         ("--from", "enode://1@host:1", "not an enode URL"),
         ("--since", "yesterday", "neither Unix seconds nor ISO 8601"),
-        ("--since", "4294967296", "not a time from 1970 to 2106"),
-        ("--until", "1969-12-31", "not a time from 1970 to 2106"),
+        ("--since", "4294967296", "not a time between 1970 and 2106"),
+        ("--until", "1969-12-31", "not a time between 1970 and 2106"),
     ],
 )
 def test_wrong_flag_of_sync_is_named(
@@ -240,7 +240,7 @@ def test_wrong_flag_of_sync_is_named(
 def test_sync_needs_someone_to_fetch_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = failure(["sync", "--since", "0"], 2, capsys)
 
-    assert said == "no mailserver to fetch from: give --from ENODE, or trusted_peers"
+    assert said == "no mailserver to fetch from: give --from ENODE, or set trusted_peers"
     assert not list(tmp_path.iterdir())
 
 
@@ -330,14 +330,14 @@ def test_post_with_right_flags_gets_as_far_as_the_node(
         (["--packet-rate-limits", "1,2"], {}, "", "packet_rate_limits: 1, 2 is not three numbers"),
         (["--packet-rate-limits", "1,2,many"], {}, "", "--packet-rate-limits: 'many' is not a whole number"),
         (["--config", "mailserver.toml"], {}, "static_peers = 'x'", "mailserver.toml: static_peers: 'x' is not a list"),
-        (["--log-level", "loud"], {}, "", "log_level: 'loud' is none of debug, info, warning, error"),
-        (["--completion-format", "json"], {}, "", "completion_format: 'json' is none of "),
+        (["--log-level", "loud"], {}, "", "log_level: 'loud' is not one of debug, info, warning, error"),
+        (["--completion-format", "json"], {}, "", "completion_format: 'json' is not one of "),
         ([], {"MAILSERVER_MAX_PEERS": "0"}, "", "max_peers: 0 is less than 1"),
         ([], {"MAILSERVER_MAX_PEERS": "many"}, "", "MAILSERVER_MAX_PEERS: 'many' is not a "),
         ([], {"MAILSERVER_MAX_PEARS": "5"}, "", "unknown environment variable MAILSERVER_MAX_PEARS"),
         (["--config", "mailserver.toml"], {}, "max_pears = 5", "mailserver.toml: unknown key 'max_pears'"),
         (["--config", "mailserver.toml"], {}, "max_peers = '5'", "mailserver.toml: max_peers: '5' is not "),
-        (["--config", "mailserver.toml"], {}, "max_peers", "mailserver.toml is not TOML: "),
+        (["--config", "mailserver.toml"], {}, "max_peers", "mailserver.toml is not valid TOML: "),
         (["--config", "absent.toml"], {}, "", "cannot read absent.toml: No such file or directory"),
         ([], {"MAILSERVER_CONFIG": "mailserver.toml"}, "min_pow = -1", "min_pow: -1 is not "),
     ],

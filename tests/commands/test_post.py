@@ -116,8 +116,8 @@ def test_payload_that_cannot_be_read_is_named(
 @pytest.mark.parametrize(
     ("length", "how_long"),
     [
-        (MAX_ENVELOPE_BYTES + 1, f"an envelope has at most {MAX_ENVELOPE_BYTES} bytes"),
-        (MAX_ENVELOPE_BYTES, f", an envelope has at most {MAX_ENVELOPE_BYTES}"),
+        (MAX_ENVELOPE_BYTES + 1, f"an envelope may have at most {MAX_ENVELOPE_BYTES} bytes"),
+        (MAX_ENVELOPE_BYTES, f", and an envelope may have at most {MAX_ENVELOPE_BYTES}"),
     ],
 )
 def test_payload_that_fits_into_no_envelope_is_refused(
@@ -210,7 +210,7 @@ def test_request_below_what_the_mailserver_asks_for_names_the_flag_that_raises_i
 ) -> None:
     said = failure(["request", str(daemon.enode)], 1, capsys)
 
-    assert said == f"{Rejection.POW_TOO_LOW.value} (it was sealed with 0.000002): give more by --pow"
+    assert said == f"{Rejection.POW_TOO_LOW.value} (it was sealed with 0.000002): give more with --pow"
 
 
 def test_request_is_sealed_to_the_mailservers_public_key_by_name_or_in_full(daemon: Daemon, capsys: Capture) -> None:

@@ -177,4 +177,4 @@ async def test_too_little_work_is_an_error_that_names_the_flag(capsys: Capture) 
     done = await request(answer, capsys, "--pow", "0.002")
 
     assert done.code == 1
-    assert done.said == "waku-mailserver: PoW() is too low (it was sealed with 0.002): give more by --pow\n"
+    assert done.said == "waku-mailserver: PoW() is too low (it was sealed with 0.002): give more with --pow\n"

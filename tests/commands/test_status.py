@@ -38,7 +38,7 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
         state = monitoring(store, tmp_path, sync=[SYNC])
-        state.history.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
+        state.last_day.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
         running = asyncio.create_task(state.run())
         await until(lambda: state.figures().store is not None)
         control = ControlSocket(Dispatcher(StatusMethods(state).table(), CONTROL_ERRORS))
@@ -76,17 +76,18 @@ async def test_table_says_how_it_is(state: Monitoring, tmp_path: Path, capsys: p
     assert said["version"].startswith("0.")
     assert said["peers that dialled us"] == "7 (status-go 7)"
     assert said["peers that we dialled"] == "1 (waku-mailserver 1)"
-    assert said["in their handshake"] == "2; 500 peers may connect"
+    assert said["peers at most"] == "500"
+    assert said["handshakes under way"] == "2"
     assert said["waiting for the disk"] == "3 envelopes, 300 B"
     assert said["kept for relaying"] == "4 envelopes, 400 B"
-    assert said["requests that wait"] == "5"
+    assert said["requests waiting"] == "5"
     assert said["store"].startswith("3 envelopes, ")
-    assert ", the oldest of 2026-11-" in said["store"]
-    assert said["disk"].endswith("are free")
+    assert ", the oldest received 2026-11-" in said["store"]
+    assert said["disk"].endswith(" free")
     assert said["compaction"].startswith("succeeded 2026-11-")
     assert said["compaction"].endswith(", 1,234 envelopes archived in 3 min")
     assert said["catching up"] == "24 h left; sources: 1; 200 envelopes stored"
-    assert said["envelopes taken"].split()[0] == "1,234"
+    assert said["envelopes accepted"].split()[0] == "1,234"
     assert said["answer time, median"].split() == ["7.5", "ms", "7.5", "ms"]
     assert said["bytes in"].startswith("2 KiB")
     assert said.get("problem", "the disk is").startswith("the disk is")  # as it is on this machine
@@ -101,7 +102,7 @@ async def test_mailserver_that_is_not_ready_is_said_and_is_exit_code_1(
     out = capsys.readouterr().out
     assert "NOT READY" in out
     assert "the store is not writable: disk is full" in out
-    assert "the disk is nearly full: 1 GiB of 1 TiB are free" in out
+    assert "the disk is nearly full: 1 GiB of 1 TiB free" in out
     assert await status(tmp_path, "--json") == 1
     assert json.loads(capsys.readouterr().out)["ready"] is False
 

@@ -89,8 +89,8 @@ def test_store_alone_is_a_backup(data_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "why"),
     [
-        (lambda path: path.write_text("mine"), "no folder: nothing is overwritten"),
-        (lambda path: path.symlink_to("elsewhere"), "no folder: nothing is overwritten"),
+        (lambda path: path.write_text("mine"), "not a folder: nothing is overwritten"),
+        (lambda path: path.symlink_to("elsewhere"), "not a folder: nothing is overwritten"),
         (lambda path: (path.mkdir(), (path / "mine").write_text("mine")), "is not empty: nothing is overwritten"),
     ],
 )
@@ -163,7 +163,7 @@ def test_full_disk_is_told_of_before_anything_is_copied(
 ) -> None:
     monkeypatch.setattr(backup_module, "MIN_SPARE_BYTES", 2**62)
 
-    with pytest.raises(BackupError, match=r"has [0-9.,]+ [KMGT]iB free, the backup takes [0-9.,]+ [KMGT]iB"):
+    with pytest.raises(BackupError, match=r"has [0-9.,]+ [KMGT]iB free, and the backup takes [0-9.,]+ [KMGT]iB"):
         make(data_dir, tmp_path / "backup")
 
     assert names_in(tmp_path) == {"data"}

@@ -94,7 +94,7 @@ def test_folder_of_an_earlier_version_is_closed_to_others_and_so_are_its_files(
         assert {mode_of(made / name) for name in names} == {0o600}
 
     (line,) = caplog.messages
-    assert line == "data directory was open to others, is closed to them now mode=0755"
+    assert line == "data directory was open to others, and is closed now mode=0755"
 
 
 def test_folder_that_is_closed_is_not_spoken_of(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,8 +38,8 @@ async def test_store_that_has_gone_is_not_replaced_by_an_empty_one(tmp_path: Pat
     store.unlink()
 
     assert await refusal(tmp_path) == (
-        f"{store} is not there, and was before: mount its disk or restore a backup; to begin with an empty one, delete "
-        f"{tmp_path / RECORD_FILE}"
+        f"{store} is not there, but there was a store before: mount its disk or restore a backup; to begin with "
+        f"an empty one, delete {tmp_path / RECORD_FILE}"
     )
     assert not store.exists()
 
@@ -67,7 +67,7 @@ async def test_store_that_was_emptied_is_refused(tmp_path: Path) -> None:
     await start(tmp_path)
     (tmp_path / STORE_FILE).write_bytes(b"")
 
-    assert "is empty, and was before" in await refusal(tmp_path)
+    assert "is empty, but there was a store before" in await refusal(tmp_path)
     assert (tmp_path / STORE_FILE).read_bytes() == b""
 
 
@@ -76,7 +76,7 @@ async def test_link_to_a_disk_that_is_not_mounted_is_no_first_start(tmp_path: Pa
     (tmp_path / STORE_FILE).unlink()
     (tmp_path / STORE_FILE).symlink_to(tmp_path / "disk" / STORE_FILE)
 
-    assert "is not there, and was before" in await refusal(tmp_path)
+    assert "is not there, but there was a store before" in await refusal(tmp_path)
 
 
 async def test_log_without_its_store_is_to_be_put_back(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_another_store_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     for _ in range(2):
         assert await start(tmp_path) == other
 
-    assert caplog.messages == [f"store is another than before was={first} is={other}"]
+    assert caplog.messages == [f"store is not the same as before was={first} is={other}"]
 
 
 async def test_backup_that_was_put_in_its_place_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +111,7 @@ async def test_backup_that_was_put_in_its_place_is_told(tmp_path: Path, caplog: 
     now = await start(tmp_path)
 
     assert now != first
-    assert caplog.messages == [f"store is another than before was={first} is={now}"]
+    assert caplog.messages == [f"store is not the same as before was={first} is={now}"]
 
 
 async def test_damaged_record_is_told_and_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +121,7 @@ async def test_damaged_record_is_told_and_begun_anew(tmp_path: Path, caplog: pyt
     await start(tmp_path)
 
     (line,) = caplog.messages
-    assert "record of the store begun anew" in line
+    assert "record of the store started anew" in line
     assert json.loads((tmp_path / RECORD_FILE).read_text())["identity"] == identity
 
 

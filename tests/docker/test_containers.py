@@ -13,7 +13,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.store.interface import NewEnvelope

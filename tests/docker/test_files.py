@@ -4,7 +4,8 @@ import re
 from dataclasses import fields
 
 from docs.settings import SET_BY_COMPOSE
-from mailserver.app.config import CONFIG_VARIABLE, Config, parse_value
+from mailserver.app.config import Config
+from mailserver.app.config_sources import CONFIG_VARIABLE, parse_value
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 from tests.docker.stack import REPOSITORY
 

@@ -216,7 +216,7 @@ def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_
 
     (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=47)
     assert finding.verdict is Verdict.OK
-    assert finding.text.endswith("looked at it 47 hours ago")
+    assert finding.text.endswith("checked it 47 hours ago")
     (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=49)
     assert finding.verdict is Verdict.PROBLEM
     assert finding.text.endswith("49 hours ago: nothing is pruned")

@@ -29,7 +29,7 @@ def test_kernel_is_asked_and_nothing_is_set() -> None:
         (NOW, True, Verdict.OK, "synchronised"),
         (NOW, False, Verdict.WARNING, "not synchronised"),
         (NOW, None, Verdict.WARNING, "does not say"),
-        (0.0, True, Verdict.PROBLEM, "1970-01-01 00:00:00 UTC?"),
+        (0.0, True, Verdict.PROBLEM, "it says 1970-01-01 00:00:00 UTC"),
         (EARLIEST - 1, True, Verdict.PROBLEM, "2025-12-31"),
         (2.0**32, True, Verdict.PROBLEM, "2106-02-07"),
     ],

@@ -1,7 +1,7 @@
-"""`python -m tests.faults [--quick] [--json FILE] [--record] [PART [arguments of the part]]`: without a part, all.
+"""`python -m tests.faults [--quick] [--json FILE] [--record] [PART [arguments of the part]]`: runs all parts, or one.
 
-A part is a module of this folder with SUMMARY, QUICK, `add_arguments` and `run`; what --quick sets is what its tests
-run. The exit code is 1 if any promise was broken. A run is full with the defaults, whatever the seed.
+A part is a module of this folder with SUMMARY, QUICK, `add_arguments` and `run`. Its tests run it with the settings of
+--quick. The exit code is 1 if any promise was broken. A run with the default settings is full, whatever the seed.
 """
 
 import argparse

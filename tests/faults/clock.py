@@ -26,7 +26,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.upkeep.proven_time import LEAST_ENVELOPES, proven_time_file
+from mailserver.store.sqlite.time_record import time_file
+from mailserver.upkeep.proven_time import LEAST_ENVELOPES
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32, Envelope, encode_envelope, mine
@@ -122,9 +123,9 @@ async def start_before_this_program(folder: Path, rng: random.Random) -> Broken:
     await _put(folder / STORE_FILE, history)
     clock.set(1_577_836_800)  # 2020
     async with _pruning_daemon(folder, clock, rng, len(history), "--metrics", "127.0.0.1:0") as daemon:
-        daemon.wait_for_line("the clock is off: it shows 2020-01-01T")
+        daemon.wait_for_line("the clock is wrong: it shows 2020-01-01T")
         status, text = _get(daemon, "/ready")
-        if status != 503 or "the clock is off" not in text:
+        if status != 503 or "the clock is wrong" not in text:
             broken.append(f"/ready said {status}: {text}")
         async with _client(daemon) as client:
             await _compare(client, {one.raw for one in history}, "with a clock of 2020", broken)
@@ -136,7 +137,7 @@ async def off_for_a_year(folder: Path, rng: random.Random) -> Broken:
     clock, path, broken = MovedClock(folder), folder / STORE_FILE, Broken()
     history = [one._replace(received=one.received - YEAR) for one in _history(rng)]
     await _put(path, history)
-    proven_time_file(path).write_text(json.dumps({"version": 1, "proven_at": int(time.time()) - YEAR}))
+    time_file(path).write_text(json.dumps({"version": 1, "proven_at": int(time.time()) - YEAR}))
     new: set[bytes] = set()
 
     surplus_ago = YEAR + 35 * DAY

@@ -2,12 +2,12 @@
 
 Fuzzes the targets, all of them if none is named, and says what was found. The exit code is 1 if any promise was broken.
 
-What broke a promise lies in DIR/TARGET as `crash-..`; `python -m tests.fuzz.engine TARGET FILE` runs it again. It
-belongs into a test by name: --merge keeps the fewest inputs that reach everything, and may drop it.
+An input that broke a promise is kept in DIR/TARGET as `crash-..`; `python -m tests.fuzz.engine TARGET FILE` runs it
+again. Add it to a test by name: --merge keeps the fewest inputs that reach everything, and may drop it.
 
-A run is full if it has all targets for FULL_SECONDS or longer.
+A run is full if it fuzzes all targets for FULL_SECONDS or longer.
 
-Targets named `properties-..` are the property tests of a folder, with examples of the seed: see `properties`.
+Targets named `properties-..` are the property tests of a folder, with examples drawn by the seed: see `properties`.
 """
 
 import argparse
@@ -39,8 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=new_seed(), help="to repeat a run that has printed it")
     add_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--out", type=Path, default=Path(".fuzz"), metavar="DIR", help="what is found (default: .fuzz)")
-    parser.add_argument("--merge", action="store_true", help="do not fuzz: take what is in DIR into tests/fuzz/corpus")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".fuzz"), metavar="DIR", help="for what is found (default: .fuzz)"
+    )
+    parser.add_argument("--merge", action="store_true", help="do not fuzz: add what is in DIR to tests/fuzz/corpus")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(known)}")
     given = parser.parse_args(argv)
     targets = given.targets or (inputs if given.merge else known)
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.merge and name in properties:
             parser.error(f"{name} keeps no inputs: nothing to merge")
     if given.merge and given.record:
-        parser.error("nothing is found by --merge that could be recorded")
+        parser.error("--merge finds nothing that could be recorded")
     recorder = recorder_for(parser, given)
     recording = recorder and recorder.begin("fuzz")
     print(f"seed {given.seed}", flush=True)

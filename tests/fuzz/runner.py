@@ -7,15 +7,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from hashlib import sha1
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.report import Figure, Row
+from tests.fuzz.corpora import CORPORA, read_corpus, unpack, write_corpus
 from tests.fuzz.target import load
 
 ROOT = Path(__file__).parent.parent.parent
-CORPUS = Path(__file__).parent / "corpus"
 
 INPUT_TIMEOUT_S = 60
 """An input that takes so long hangs; `target.MAX_CPU_S` is what it may take."""
@@ -51,19 +50,21 @@ def fuzz(
     found, seeds = folder / "found", folder / "seeds"
     write_seeds(name, seeds)
     found.mkdir(exist_ok=True)
-    folders = _existing([found, seeds, root / CORPUS.relative_to(ROOT) / name])
-    runs += sum(len(list(Path(each).iterdir())) for each in folders) if runs else 0
-    options = [
-        f"-seed={seed}",
-        f"-timeout={INPUT_TIMEOUT_S}",
-        f"-rss_limit_mb={RSS_LIMIT_MB}",
-        "-reload=0",  # nobody else writes there, and when it looks depends on the time
-        "-print_final_stats=1",
-        f"-artifact_prefix={folder}/",
-        *([f"-max_total_time={seconds}"] if seconds else []),
-        *([f"-runs={runs}"] if runs else []),
-    ]
-    code, text = _run(name, [*options, *folders], root, (seconds or MAX_RUN_S) + GRACE_S)
+    with tempfile.TemporaryDirectory() as corpus:
+        unpack(read_corpus(name, root / CORPORA.relative_to(ROOT)), Path(corpus))
+        folders = [str(found), str(seeds), corpus]
+        runs += sum(len(list(Path(each).iterdir())) for each in folders) if runs else 0
+        options = [
+            f"-seed={seed}",
+            f"-timeout={INPUT_TIMEOUT_S}",
+            f"-rss_limit_mb={RSS_LIMIT_MB}",
+            "-reload=0",  # nobody else writes there, and when it looks depends on the time
+            "-print_final_stats=1",
+            f"-artifact_prefix={folder}/",
+            *([f"-max_total_time={seconds}"] if seconds else []),
+            *([f"-runs={runs}"] if runs else []),
+        ]
+        code, text = _run(name, [*options, *folders], root, (seconds or MAX_RUN_S) + GRACE_S)
     (folder / "log").write_text(text)
     row = Row(name, _figures(text, seed))
     if code == 0:
@@ -75,33 +76,25 @@ def fuzz(
 
 def merge(name: str, out: Path) -> Row:
     """Put what has been found into the repository: the fewest inputs that reach all that is reached."""
-    write_seeds(name, out / name / "seeds")
-    with tempfile.TemporaryDirectory() as kept:
-        sources = [CORPUS / name, out / name / "seeds", out / name / "found"]
-        code, text = _run(name, ["-set_cover_merge=1", kept, *_existing(sources)], ROOT, None)
+    seeds, found = out / name / "seeds", out / name / "found"
+    write_seeds(name, seeds)
+    with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as corpus:
+        unpack(read_corpus(name), Path(corpus))
+        sources = [corpus, str(seeds), *([str(found)] if found.is_dir() else [])]
+        code, text = _run(name, ["-set_cover_merge=1", kept, *sources], ROOT, None)
         if code != 0:
             raise RuntimeError(f"{name}: not merged:\n{text[-2000:]}")
         inputs = [file.read_bytes() for file in Path(kept).iterdir()]
-        if not inputs:
-            raise RuntimeError(f"{name}: nothing is left:\n{text[-2000:]}")
-    target = CORPUS / name
-    target.mkdir(parents=True, exist_ok=True)
-    for file in target.iterdir():
-        file.unlink()
-    write_inputs(target, inputs)
+    if not inputs:
+        raise RuntimeError(f"{name}: nothing is left:\n{text[-2000:]}")
+    write_corpus(name, inputs)
     return Row(name, {"inputs": len(inputs), "bytes": sum(map(len, inputs))})
 
 
 def write_seeds(name: str, folder: Path) -> None:
     """Write a target's seeds into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_inputs(folder, load(name).seeds())
-
-
-def write_inputs(folder: Path, inputs: Iterable[bytes]) -> None:
-    """Write inputs as libFuzzer does: named by their hash."""
-    for data in inputs:
-        (folder / sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
+    unpack(load(name).seeds(), folder)
 
 
 def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | None) -> tuple[int, str]:
@@ -124,10 +117,6 @@ def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | Non
             code = HANGS
         output.seek(0)
         return code, output.read().decode(errors="replace")
-
-
-def _existing(folders: Iterable[Path]) -> list[str]:
-    return [str(folder) for folder in folders if folder.is_dir()]
 
 
 def _figures(text: str, seed: int) -> dict[str, Figure]:

@@ -135,7 +135,7 @@ def test_damage_is_told_of_with_exit_code_1(tmp_path: Path) -> None:
     assert done.stderr == as_json.stderr == ""
     assert "the file is cut off" in done.stdout
     assert "restore a backup" in done.stdout
-    assert done.stdout.endswith("1 envelope can be saved; how many there were cannot be read\n")
+    assert done.stdout.endswith("1 envelope can be salvaged; how many there were is unknown\n")
     (damage, *_) = json.loads(as_json.stdout)["damage"]
     assert damage["kind"] == "pages"
     assert damage["count"] >= 1

@@ -1,164 +1,35 @@
-"""Every command as an operator types it, against real daemons on loopback: output, messages, exit codes.
-
-Commands whose exit code, streams or signals matter run as processes (`run_command`), which takes half a second each;
-the others run here (`call`), by the same arguments and over the same sockets.
-"""
+"""Commands against real daemons on loopback: what `request`, `post`, `enode` and `stats` do and print."""
 
 import contextlib
-import io
 import json
-import os
-import pty
 import re
-import select
 import shutil
 import signal
 import socket
-import sqlite3
-import stat
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.commands.cli import main
-from mailserver.data_dir.folder import read_enode
-from mailserver.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, STORE_FILE
+from mailserver.codec.keys import Enode
+from mailserver.rlpx import session as session_module
 from mailserver.waku.envelope import decode_envelope
 from mailserver.waku.topics import topic_of
+from tests.integration.commands import NEWS, NODE_ID, SPORT, assert_fails, call, found, listening, post, request
 from tests.integration.daemons import (
-    DEADLINE_S,
-    PROGRAM,
     Daemon,
-    assert_no_traceback,
     run_command,
     running_daemon,
 )
 
 pytestmark = pytest.mark.integration
 
-NEWS, SPORT = "news", "sport"
-NOBODY = 65534
-KEY_FORM = re.compile(r"[0-9a-f]{64}\n")
-Damage = Callable[[Path], None]
-NODE_ID = PrivateKey(bytes(range(1, 33))).public_key
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def daemon(data_dir: Path) -> Iterator[Daemon]:
-    with running_daemon(data_dir) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon for tests that keep to topics of their own and leave it running."""
-    with running_daemon(tmp_path_factory.mktemp("shared")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with five posted envelopes, for tests that only ask: four of news, one of sport, a second apart."""
-    with running_daemon(tmp_path_factory.mktemp("archive"), "--max-request-limit", "2") as running:
-        for number in range(4):
-            post(running.enode, f"{NEWS} {number}")
-        post(running.enode, "goal", topic=SPORT)
-        yield running
-
-
-def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process."""
-    words = [str(argument) for argument in arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main(words)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
-
-
-def post(enode: Enode, payload: str, *flags: str, topic: str = NEWS) -> str:
-    """Post; return the hash of the confirmed envelope."""
-    done = call("post", str(enode), "--topic", topic, "--payload", payload, *flags)
-    assert (done.returncode, done.stderr) == (0, "")
-    confirmed, envelope_hash = done.stdout.split()
-    assert confirmed == "confirmed"
-    return envelope_hash
-
-
-def request(enode: Enode, *flags: str) -> subprocess.CompletedProcess[str]:
-    return call("request", str(enode), *flags)
-
-
-def found(enode: Enode, *flags: str) -> list[dict[str, object]]:
-    """What `request` finds, of each envelope the fields."""
-    done = request(enode, "--format", "json", *flags)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
 
 def payloads(enode: Enode, *flags: str) -> list[object]:
     return [envelope["payload"] for envelope in found(enode, "--sym-key-password", NEWS, *flags)]
-
-
-def assert_fails(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
-    """It failed with this exit code and one line that begins like this, and printed nothing else."""
-    assert done.returncode == code, done.stderr
-    assert done.stderr.startswith(f"waku-mailserver: {message}"), done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-
-
-def refused_start(data_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a daemon that is not to start; return how it ended, its log left out of what it said."""
-    done = run_command("run", "--data-dir", data_dir, "--listen", "127.0.0.1:0", *flags)
-    said = [line for line in done.stderr.splitlines(keepends=True) if not re.match(r"\d{4}-\d\d-\d\dT", line)]
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(said))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "lock"}
-
-
-@contextlib.contextmanager
-def listening(*, close_at_once: bool) -> Iterator[tuple[Enode, threading.Event]]:
-    """Somebody who accepts connections and says nothing, or hangs up; the event tells that somebody has dialled."""
-    dialled = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as held:
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection = held.enter_context(server.accept()[0])
-                    if close_at_once:
-                        connection.close()
-                    dialled.set()
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield Enode(NODE_ID, "127.0.0.1", server.getsockname()[1]), dialled
-        finally:
-            server.shutdown(socket.SHUT_RDWR)  # wakes the accept
-            thread.join()
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """What is started here heeds SIGINT, even if these tests run in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -181,6 +52,8 @@ def test_posted_envelope_is_in_the_history_before_and_after_a_restart(data_dir: 
 
     with running_daemon(data_dir) as daemon:
         after = run_command("request", daemon.enode, "--topic", NEWS, "--sym-key-password", NEWS)
+        assert daemon.stop(signal.SIGINT) == 0
+        assert daemon.lines[-1].endswith("stopped")
 
     assert (posted.returncode, posted.stderr) == (0, "")
     assert re.fullmatch(r"confirmed [0-9a-f]{64}\n", posted.stdout)
@@ -189,39 +62,13 @@ def test_posted_envelope_is_in_the_history_before_and_after_a_restart(data_dir: 
     assert (after.returncode, after.stdout) == (0, before.stdout)
 
 
-def test_stopping_by_keyboard_is_the_same(data_dir: Path) -> None:
-    with running_daemon(data_dir) as daemon:
-        envelope_hash = post(daemon.enode, "hello")
-
-        assert daemon.stop(signal.SIGINT) == 0
-        assert daemon.lines[-1].endswith("stopped")
-
-    with running_daemon(data_dir) as daemon:
-        assert [envelope["hash"] for envelope in found(daemon.enode)] == [envelope_hash]
-
-
-def test_stop_waits_for_nobody_who_says_nothing(daemon: Daemon) -> None:
-    with socket.create_connection((daemon.enode.host, daemon.enode.port)):
-        found(daemon.enode)  # the connection before this one is accepted by now
-
-        assert daemon.stop(signal.SIGTERM) == 0
-
-
-@pytest.mark.parametrize("time", range(3))
-def test_connection_that_comes_as_the_daemon_stops_does_not_keep_it(time: int, data_dir: Path) -> None:
-    """Three times, as it depends on who comes first."""
-    with running_daemon(data_dir) as daemon, socket.create_connection((daemon.enode.host, daemon.enode.port)):
-        assert daemon.stop(signal.SIGTERM) == 0
-
-
 def test_installed_command_is_the_same_program(shared: Daemon) -> None:
     command = shutil.which("waku-mailserver", path=str(Path(sys.executable).parent))
     assert command is not None, "the project is not installed in this environment"
 
     installed = run_command("enode", "--data-dir", shared.data_dir, program=[command])
-    as_module = run_command("enode", "--data-dir", shared.data_dir)
 
-    assert installed.stdout == as_module.stdout == f"{shared.enode}\n"
+    assert installed.stdout == f"{shared.enode}\n"
 
 
 # request
@@ -289,12 +136,22 @@ def test_history_is_asked_for_from_one_moment_to_another(archive: Daemon) -> Non
     assert found(archive.enode, *after) == []
 
 
+@pytest.fixture
+def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose time zone is far from UTC."""
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "XYZ+11:30")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_west")
 def test_moment_without_a_zone_is_utc_and_with_one_is_not(archive: Daemon) -> None:
-    far_west = {"TZ": "XYZ+11:30"}
     newest = int(str(found(archive.enode)[0]["created"]))
     naive = datetime.fromtimestamp(newest, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
-    in_utc = run_command("request", archive.enode, "--from", naive, environment=far_west)
+    in_utc = request(archive.enode, "--from", naive)
     an_hour_later = request(archive.enode, "--from", f"{naive}-01:00", "--to", str(newest + 7200))
 
     assert in_utc.stdout.count("\n") > 1
@@ -342,106 +199,6 @@ def test_request_with_another_password_is_answered_with_an_error(archive: Daemon
     done = request(archive.enode, "--password", "guess")
 
     assert_fails(done, 1, "request could not be decrypted")
-
-
-def test_mailserver_with_another_password_answers_those_who_know_it(data_dir: Path) -> None:
-    with running_daemon(data_dir, environment={"MAILSERVER_PASSWORD": "of this house"}) as daemon:
-        assert request(daemon.enode, "--password", "of this house").returncode == 0
-        assert_fails(request(daemon.enode), 1, "request could not be decrypted")
-
-
-def test_reader_that_has_seen_enough_is_no_error_worth_a_word(archive: Daemon) -> None:
-    command = '"$0" -m mailserver request "$1" --format raw --all | head -1; exit "${PIPESTATUS[0]}"'
-
-    done = run_command("-c", command, sys.executable, archive.enode, program=["bash"])
-
-    assert done.returncode in {0, 1}  # 0 if all was written before `head` went
-    assert done.stdout.count("\n") == 1
-
-
-def test_reader_that_is_gone_before_the_first_line_is_no_error_worth_a_word(archive: Daemon) -> None:
-    for arguments in (["request", str(archive.enode)], ["stats", "--data-dir", str(archive.data_dir)]):
-        reading, writing = os.pipe()
-        os.close(reading)
-
-        with os.fdopen(writing, "wb") as nobody:
-            done = subprocess.run(
-                [*PROGRAM, *arguments],
-                stdout=nobody,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-
-        assert_no_traceback(done.stderr)
-        assert done.returncode == 1
-
-
-@pytest.mark.parametrize("command", ["request", "stats"])
-def test_output_that_cannot_be_written_is_one_line(command: str, archive: Daemon) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
-    arguments = [str(archive.enode)] if command == "request" else ["--data-dir", str(archive.data_dir)]
-
-    with full.open("wb") as out:
-        done = subprocess.run(
-            [*PROGRAM, command, *arguments],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-
-    assert_no_traceback(done.stderr)
-    assert_fails(done, 1, "cannot write the output: No space left on device\n")
-
-
-def test_payload_is_shown_where_the_terminal_has_no_such_letters(shared: Daemon) -> None:
-    post(shared.enode, "h\u00e9llo", topic="letters")
-
-    done = run_command(
-        *("request", shared.enode, "--topic", "letters", "--sym-key-password", "letters"),
-        environment={"PYTHONIOENCODING": "ascii"},
-    )
-
-    assert done.returncode == 0
-    assert done.stdout.endswith(".. h\\xe9llo\n")
-
-
-def test_progress_is_counted_on_the_terminal_while_rows_go_to_a_file(archive: Daemon, tmp_path: Path) -> None:
-    terminal, child_side = pty.openpty()
-    arguments = ["request", str(archive.enode), "--format", "raw", "--all"]
-
-    with (tmp_path / "rows").open("wb") as rows:
-        process = subprocess.Popen([*PROGRAM, *arguments], stdin=child_side, stdout=rows, stderr=child_side)
-        os.close(child_side)
-        try:
-            seen = read_terminal(terminal)
-        finally:
-            process.kill()
-            process.wait()
-            os.close(terminal)
-
-    assert "\r\x1b[K2 envelopes\r\x1b[K4 envelopes\r\x1b[K5 envelopes" in seen
-    assert seen.replace("\r\n", "\n").endswith("\r\x1b[K5 envelopes\n\r\x1b[K") or seen.endswith("5 envelopes\r\n")
-    assert len((tmp_path / "rows").read_text().splitlines()) == 5
-
-
-def read_terminal(terminal: int) -> str:
-    """All that is written to a terminal until its other side is closed."""
-    seen = b""
-    while select.select([terminal], [], [], DEADLINE_S)[0]:
-        try:
-            data = os.read(terminal, 4096)
-        except OSError:  # Linux says EIO when the other side is closed
-            data = b""
-        if not data:
-            return seen.decode()
-        seen += data
-    raise AssertionError(f"the terminal was not closed in time; so far: {seen!r}")
 
 
 # post
@@ -505,11 +262,13 @@ def test_somebody_hangs_up_at_once(command: str) -> None:
     assert done.stdout == ""
 
 
-def test_somebody_listens_and_says_nothing() -> None:
-    with listening(close_at_once=False) as (enode, _):
-        done = run_command("post", enode, "--topic", NEWS, "--payload", "x")
+def test_somebody_listens_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.25)
 
-    assert_fails(done, 1, f"cannot connect to {enode.host}:{enode.port}: no handshake within 5 s")
+    with listening(close_at_once=False) as (enode, _):
+        done = call("post", str(enode), "--topic", NEWS, "--payload", "x")
+
+    assert_fails(done, 1, f"cannot connect to {enode.host}:{enode.port}: no handshake within 0.25 s")
 
 
 def test_node_with_another_key_than_the_enodes_is_left(shared: Daemon) -> None:
@@ -519,22 +278,6 @@ def test_node_with_another_key_than_the_enodes_is_left(shared: Daemon) -> None:
 
     assert_fails(done, 1, "")
     assert found(shared.enode, "--topic", "imposters") == []
-
-
-def test_post_is_interrupted_from_the_keyboard() -> None:
-    with listening(close_at_once=False) as (enode, dialled):
-        arguments = ["post", str(enode), "--topic", NEWS, "--payload", "x"]
-        with interruptible():
-            process = subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, text=True)
-        try:
-            assert dialled.wait(DEADLINE_S)
-            process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=DEADLINE_S)[1]
-        finally:
-            process.kill()
-
-    assert process.returncode == 130
-    assert said == ""
 
 
 # enode and stats
@@ -561,25 +304,6 @@ def test_stats_are_the_same_beside_the_daemon_and_after_it(data_dir: Path) -> No
     assert after.stdout == beside.stdout
 
 
-def test_stats_for_people_are_a_line_for_each(daemon: Daemon) -> None:
-    empty = call("stats", "--data-dir", daemon.data_dir)
-    post(daemon.enode, "one")
-    filled = call("stats", "--data-dir", daemon.data_dir)
-
-    names = ["envelopes", "bytes", "topics", "oldest", "newest"]
-    assert [line.split(maxsplit=1) for line in empty.stdout.splitlines()] == [
-        [name, value] for name, value in zip(names, ["0", "0 B", "0", "-", "-"], strict=True)
-    ]
-    assert [line.split()[0] for line in filled.stdout.splitlines()] == names
-    assert re.search(r"oldest +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", filled.stdout)
-
-
-def test_stats_of_an_empty_store_have_no_times_as_json(daemon: Daemon) -> None:
-    done = call("stats", "--json", "--data-dir", daemon.data_dir)
-
-    assert json.loads(done.stdout) == {"envelopes": 0, "bytes": 0, "topics": 0, "oldest": None, "newest": None}
-
-
 # For programs
 
 
@@ -595,225 +319,3 @@ def test_commands_of_clients_print_json(shared: Daemon) -> None:
         "host": shared.enode.host,
         "port": shared.enode.port,
     }
-
-
-# The data folder
-
-
-def test_enode_file_says_where_the_shared_listens(shared: Daemon) -> None:
-    file = shared.data_dir / "enode"
-
-    assert file.read_text() == f"{shared.enode}\n"
-    assert shared.enode.port != 0
-    assert call("enode", "--data-dir", shared.data_dir).stdout == file.read_text()
-    assert not list(shared.data_dir.glob("*.tmp"))
-    with socket.create_connection((shared.enode.host, shared.enode.port), DEADLINE_S):
-        pass
-
-
-def test_enode_file_names_the_advertised_host(data_dir: Path) -> None:
-    with running_daemon(data_dir, "--advertise", "mail.example.org") as daemon:
-        assert read_enode(data_dir).host == "mail.example.org"
-        assert daemon.enode == read_enode(data_dir)
-
-
-def test_node_key_is_made_for_its_owner_and_kept(data_dir: Path) -> None:
-    with running_daemon(data_dir) as daemon:
-        first = daemon.enode
-    key = (data_dir / "nodekey").read_text()
-
-    with running_daemon(data_dir) as daemon:
-        second = daemon.enode
-
-    assert KEY_FORM.fullmatch(key)
-    assert stat.S_IMODE((data_dir / "nodekey").stat().st_mode) == 0o600
-    assert (data_dir / "nodekey").read_text() == key
-    assert second.node_id == first.node_id == PrivateKey(bytes.fromhex(key)).public_key
-
-
-def test_node_key_that_others_may_read_is_refused(data_dir: Path) -> None:
-    data_dir.mkdir()
-    (data_dir / "nodekey").write_text("11" * 32 + "\n")
-    (data_dir / "nodekey").chmod(0o644)
-    before = contents(data_dir)
-
-    done = refused_start(data_dir)
-
-    assert_fails(done, 1, f"{data_dir}/nodekey is readable by others (mode 0644); run: chmod 600 {data_dir}/nodekey")
-    assert contents(data_dir) == before
-
-
-def test_second_daemon_on_the_same_folder_is_refused_and_the_first_goes_on(shared: Daemon) -> None:
-    done = refused_start(shared.data_dir)
-
-    pid = shared.process.pid
-    assert_fails(done, 1, f"another mailserver (pid {pid}) uses the data directory {shared.data_dir}\n")
-    assert read_enode(shared.data_dir) == shared.enode
-    post(shared.enode, "still here")
-
-
-def test_folder_of_a_killed_daemon_is_free(data_dir: Path) -> None:
-    with running_daemon(data_dir) as killed:
-        killed.stop(signal.SIGKILL)
-
-    with running_daemon(data_dir) as daemon:
-        post(daemon.enode, "here again")
-
-
-def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("precious")
-
-    done = refused_start(tmp_path / "file" / "data")
-
-    assert_fails(done, 1, f"cannot write the data directory {tmp_path}/file/data: Not a directory\n")
-    assert (tmp_path / "file").read_text() == "precious"
-
-
-AS_NOBODY = f"""
-import os, sys
-from mailserver.commands.cli import main
-if os.geteuid() == 0:
-    os.setgid({NOBODY})
-    os.setuid({NOBODY})
-sys.exit(main())
-"""
-"""The program, by a user whom permissions bind: root may do everything."""
-
-
-@pytest.mark.parametrize(
-    ("mode", "why"),
-    [
-        (0o000, "cannot write the data directory {data_dir}: Permission denied\n"),
-        pytest.param(
-            0o555,
-            "{data_dir} is open to others (mode 0555) and belongs to uid 0; run: chown 65534 {data_dir}\n",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can have a folder that is not the program's"),
-        ),
-    ],
-)
-def test_folder_without_permission_is_refused(mode: int, why: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
-        Path(folder).chmod(0o755)
-        data_dir = Path(folder) / "data"
-        data_dir.mkdir()
-        data_dir.chmod(mode)
-
-        done = run_command("run", "--data-dir", data_dir, program=[sys.executable, "-c", AS_NOBODY])
-
-        assert_fails(done, 1, why.format(data_dir=data_dir))
-        data_dir.chmod(0o700)
-        assert list(data_dir.iterdir()) == []
-
-
-# The port
-
-
-def test_taken_port_is_refused(data_dir: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-
-        done = refused_start(data_dir, "--listen", address)
-
-    assert_fails(done, 1, f"cannot listen on {address}: ")
-    assert "in use" in done.stderr
-    assert not (data_dir / "enode").exists()
-
-
-@pytest.mark.parametrize("address", ["192.0.2.1:0", "no-such-host.invalid:0", f"{'a' * 64}:0"])
-def test_address_that_is_not_ours_is_refused(address: str, data_dir: Path) -> None:
-    done = refused_start(data_dir, "--listen", address)
-
-    assert_fails(done, 1, f"cannot listen on {address}: ")
-
-
-def test_daemon_listens_on_ipv6(data_dir: Path) -> None:
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
-    with running_daemon(data_dir, "--listen", "[::1]:0") as daemon:
-        assert daemon.enode.host == "::1"
-        post(daemon.enode, "over IPv6")
-
-
-# The store
-
-
-def foreign_store(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE photos (name TEXT)")
-        connection.execute("INSERT INTO photos VALUES ('precious')")
-
-
-def random_bytes(path: Path) -> None:
-    path.write_bytes(bytes(range(256)) * 64)
-
-
-def store_of_a_later_version(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-        connection.execute("CREATE TABLE envelopes (better)")
-
-
-@pytest.mark.parametrize("command", ["run", "stats"])
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (random_bytes, "{} is not a mailserver store: it is no SQLite database (if it was one, "),
-        (foreign_store, "{} is not a mailserver store"),
-        (store_of_a_later_version, f"{{}} has schema version {SCHEMA_VERSION + 1}"),
-    ],
-)
-def test_store_that_is_not_ours_is_refused_and_left_alone(
-    command: str, damage: Damage, message: str, data_dir: Path
-) -> None:
-    data_dir.mkdir()
-    (data_dir / "nodekey").write_text("11" * 32 + "\n")
-    (data_dir / "nodekey").chmod(0o600)
-    damage(data_dir / STORE_FILE)
-    before = contents(data_dir)
-
-    done = refused_start(data_dir) if command == "run" else call("stats", "--data-dir", data_dir)
-
-    assert_fails(done, 1, message.format(data_dir / STORE_FILE))
-    assert contents(data_dir) == before
-
-
-# Settings, by the real environment
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment", "named"),
-    [
-        (["run", "--max-peers", "many"], {}, "--max-peers"),
-        (["run", "--config", "unknown.toml"], {}, "'max_pears'"),
-        (["run"], {"MAILSERVER_MAX_PEARS": "5"}, "MAILSERVER_MAX_PEARS"),
-    ],
-)
-def test_wrong_usage_is_named_and_nothing_is_made(
-    arguments: list[str], environment: dict[str, str], named: str, tmp_path: Path
-) -> None:
-    (tmp_path / "unknown.toml").write_text("max_pears = 5\n")
-
-    done = run_command(*arguments, environment=environment, folder=tmp_path)
-
-    assert_fails(done, 2, "")
-    assert named in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"unknown.toml"}
-
-
-def test_settings_reach_the_daemon_from_flags_environment_and_file(tmp_path: Path) -> None:
-    """One setting from each source, and one from all of them; the log level shows itself."""
-    (tmp_path / "mailserver.toml").write_text('password = "of the file"\nmin_pow = 0.5\nlog_level = "error"\n')
-    environment = {
-        "MAILSERVER_CONFIG": str(tmp_path / "mailserver.toml"),
-        "MAILSERVER_MIN_POW": "0.1",
-        "MAILSERVER_LOG_LEVEL": "warning",
-    }
-
-    with running_daemon(tmp_path / "data", "--log-level", "debug", environment=environment) as daemon:
-        done = call("post", str(daemon.enode), "--topic", NEWS, "--payload", "x", "--ttl", "5")
-        answers = found(daemon.enode, "--password", "of the file")
-        daemon.wait_for_line("DEBUG")
-
-    assert done.returncode == 0
-    assert float(str(answers[0]["pow"])) >= 0.1

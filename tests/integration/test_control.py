@@ -164,7 +164,7 @@ async def test_control_socket_is_its_owners_alone_however_deep_the_folder(tmp_pa
         mode = stat.S_IMODE((deep / CONTROL_FILE).stat().st_mode)
         with pytest.raises(CallFailed, match="sources: missing"):
             await call_daemon(deep, SYNC, {}, lambda progress: None)
-        with pytest.raises(CallFailed, match="no method 'stop'"):
+        with pytest.raises(CallFailed, match="unknown method 'stop'"):
             await call_daemon(deep, "stop", {}, lambda progress: None)
         daemon.stop()
     with pytest.raises(StartupError, match="no mailserver answers"):

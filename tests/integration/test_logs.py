@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mailserver.client.mail_client import connect, seal_envelope
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
 from mailserver.codec import rlp
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.waku.bloom import FULL_INTEREST
@@ -134,7 +135,7 @@ async def test_level_and_format_follow_the_settings(tmp_path: Path, peers: Peers
     events = [json.loads(line) for line in daemon.told[len(text) :]]
     assert [line.split(maxsplit=2)[2].split()[0] for line in text] == ["starting", "listening", "setting"]
     assert {event["event"] for event in events} > {"peer connected"}
-    ours = [event for event in events if event["logger"] == "mailserver.app.server"]
+    ours = [event for event in events if event["logger"] == "mailserver.app.wiring"]
     assert [(event["event"], event.get("changed", event.get("name"))) for event in ours] == [
         ("settings reloaded", "log_level,log_format"),
         ("setting needs a restart", "max_request_limit"),  # said until it is in force

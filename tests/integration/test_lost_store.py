@@ -101,7 +101,7 @@ async def test_what_was_confirmed_is_saved_from_the_files_that_are_open(tmp_path
 
     refused = run_command("run", "--data-dir", data, "--listen", "127.0.0.1:0")
     assert refused.returncode == 1
-    assert f"{data / STORE_FILE} is not there, and was before" in refused.stderr
+    assert f"{data / STORE_FILE} is not there, but there was a store before" in refused.stderr
     assert not (data / STORE_FILE).exists()
     with running_daemon(saved) as daemon:
         async with connected(daemon) as mail:

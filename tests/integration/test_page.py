@@ -306,9 +306,9 @@ def test_equal_lines_do_not_hide_each_other(few_things: str, tmp_path: Path) -> 
         colours = dict(browser.run(MARKERS))
 
         for title, labels in (
-            ("Envelopes a minute", ("received", "taken", "stored", "refused")),
+            ("Envelopes a minute", ("received", "accepted", "stored", "refused")),
             ("Requests a minute", ("answered", "rejected", "client lost", "failed")),
-            ("Peers", ("dialled us", "we dialled", "came in the minute")),
+            ("Peers", ("dialled us", "we dialled", "newly connected")),
             ("Traffic a minute", ("out", "in")),
         ):
             drawn = browser.run(COLOURS_DRAWN, title, [colours[label] for label in labels])
@@ -380,7 +380,7 @@ def test_page_asks_again_and_says_when_nobody_answers(address: str, tmp_path: Pa
         network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         browser.command("Network.emulateNetworkConditions", offline=True, **network)
         browser.wait_for("document.getElementById('stale').textContent.startsWith('The mailserver does not answer')")
-        assert "What is below is of 20" in browser.run("return document.getElementById('stale').textContent")
+        assert "The figures below are from 20" in browser.run("return document.getElementById('stale').textContent")
         assert browser.run("return document.getElementById('ready').textContent") == "unknown"
 
         browser.command("Network.emulateNetworkConditions", offline=False, **network)
@@ -415,9 +415,9 @@ def test_page_of_a_mailserver_that_has_just_been_made(tmp_path: Path, screenshot
         assert {said.pop(f"{what} a day") for what in ("Envelopes", "Bytes of envelopes")} == {
             "The store is empty. Nothing is in the archive: the compaction has never run."
         }
-        assert set(said.values()) == {"the first minute is not over"}
+        assert set(said.values()) == {"the first minute is not over yet"}
         assert browser.run("return document.getElementById('compaction').textContent") == "has never run"
-        assert browser.run("return document.getElementById('problems').textContent") == "Nothing."
+        assert browser.run("return document.getElementById('problems').textContent") == "None."
 
 
 def test_chart_without_values_says_why(tmp_path: Path) -> None:
@@ -431,8 +431,8 @@ def test_chart_without_values_says_why(tmp_path: Path) -> None:
         shown_page(browser, f"http://127.0.0.1:{port}/")
 
         said = dict(browser.run(NOTES))
-        assert said["Envelopes a minute"] == "no envelopes came"
-        assert said["Requests a minute"] == "no history was asked for"
+        assert said["Envelopes a minute"] == "no envelopes arrived"
+        assert said["Requests a minute"] == "nobody asked for history"
         assert said["Answer times"] == "no request was answered"
         assert said["Peers"] == "nobody was connected"
 

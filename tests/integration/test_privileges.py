@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from mailserver.app.control import CONTROL_FILE
-from mailserver.client.mail_client import seal_request
+from mailserver.client.sealing import seal_request
 from mailserver.codec import rlp
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE
 from mailserver.files import OTHERS_MAY

@@ -394,7 +394,7 @@ async def test_own_envelope_is_stored_and_published_as_such(store: SqliteStore) 
     assert await all_in(store) == [envelope.raw]
     (live,) = reader.read_nowait()
     assert (live.envelope, live.is_own, live.is_p2p, live.sighting.peers) == (envelope, True, False, ())
-    assert live.source is None
+    assert live.subnet is None
 
 
 async def test_own_envelope_that_comes_back_is_known(store: SqliteStore) -> None:

@@ -15,10 +15,10 @@ ROOM = 60 * (600 + ENVELOPE_OVERHEAD_BYTES)
 """For some sixty of the envelopes here."""
 
 
-def live(number: int, source: int | None, data_bytes: int = 500) -> LiveEnvelope:
+def live(number: int, net: int | None, data_bytes: int = 500) -> LiveEnvelope:
     """An envelope that came from this subnet, by its number; None: it was made here."""
     envelope = make_envelope(number, data_bytes=data_bytes)
-    return LiveEnvelope(envelope, envelope.hash(), source=None if source is None else subnet(source))
+    return LiveEnvelope(envelope, envelope.hash(), subnet=None if net is None else subnet(net))
 
 
 def subnet(number: int) -> bytes:
@@ -34,43 +34,43 @@ def in_pool(pool: Pool) -> list[LiveEnvelope]:
     return found
 
 
-def memory_by_source(lives: Iterable[LiveEnvelope]) -> Counter[bytes | None]:
+def memory_by_subnet(lives: Iterable[LiveEnvelope]) -> Counter[bytes | None]:
     memory: Counter[bytes | None] = Counter()
     for one in lives:
-        memory[one.source] += memory_of(one)
+        memory[one.subnet] += memory_of(one)
     return memory
 
 
 def test_who_floods_the_pool_drives_out_nothing_of_others() -> None:
     pool = Pool(ROOM)
-    early = [live(1, source=7), live(2, source=None)]
+    early = [live(1, net=7), live(2, net=None)]
     pool.add(early, NOW)
 
     for number in range(3, 1000, 10):
-        pool.add([live(each, source=8) for each in range(number, number + 10)], NOW)
+        pool.add([live(each, net=8) for each in range(number, number + 10)], NOW)
         assert pool.usage[1] <= ROOM
 
     left = in_pool(pool)
     assert left[:2] == early
-    assert [one.source for one in left[2:]] == [subnet(8)] * (len(left) - 2)
+    assert [one.subnet for one in left[2:]] == [subnet(8)] * (len(left) - 2)
     assert len(left) > 30
 
 
 def test_of_a_bundle_that_several_have_brought_only_what_is_too_much_goes() -> None:
     pool = Pool(ROOM)
-    mixed = [live(number, source=8 if number % 10 else 7) for number in range(50)]
+    mixed = [live(number, net=8 if number % 10 else 7) for number in range(50)]
     pool.add(mixed, NOW)
 
-    pool.add([live(number, source=8) for number in range(50, 90)], NOW)
+    pool.add([live(number, net=8) for number in range(50, 90)], NOW)
 
-    assert [one.source for one in in_pool(pool)[:5]] == [subnet(7)] * 5
+    assert [one.subnet for one in in_pool(pool)[:5]] == [subnet(7)] * 5
     assert in_pool(pool)[5:] == in_pool(pool)[-40:]
 
 
 def test_numbers_go_on_over_what_is_gone() -> None:
     pool = Pool(ROOM)
     for number in range(10):
-        pool.add([live(10 * number + each, source=8) for each in range(10)], NOW)
+        pool.add([live(10 * number + each, net=8) for each in range(10)], NOW)
 
     first = pool.first(0)
 
@@ -91,16 +91,16 @@ BATCHES = st.lists(
 def test_what_goes_is_the_oldest_of_who_had_most(batches: list[list[tuple[int | None, int]]]) -> None:
     pool, number, before = Pool(ROOM), 0, list[LiveEnvelope]()
     for batch in batches:
-        added = [live(number + at, source, data_bytes) for at, (source, data_bytes) in enumerate(batch)]
+        added = [live(number + at, net, data_bytes) for at, (net, data_bytes) in enumerate(batch)]
         number += len(added)
         pool.add(added, NOW)
         left = in_pool(pool)
-        memory, had = memory_by_source(left), memory_by_source([*before, *added])
+        memory, had = memory_by_subnet(left), memory_by_subnet([*before, *added])
 
         assert memory.total() <= ROOM
-        for source, size in had.items():
-            of_it = [one for one in [*before, *added] if one.source == source]
-            kept = [one for one in left if one.source == source]
+        for whose, size in had.items():
+            of_it = [one for one in [*before, *added] if one.subnet == whose]
+            kept = [one for one in left if one.subnet == whose]
             assert kept == of_it[len(of_it) - len(kept) :]
             if len(kept) < len(of_it):  # whoever loses had as much as any that lost nothing
                 assert all(size >= had[other] for other in had if memory[other] == had[other])
@@ -111,7 +111,7 @@ def test_what_goes_is_the_oldest_of_who_had_most(batches: list[list[tuple[int | 
 
 def test_bundles_are_no_longer_than_a_packet() -> None:
     pool = Pool()
-    pool.add([live(number, source=1, data_bytes=5000) for number in range(40)], NOW)
+    pool.add([live(number, net=1, data_bytes=5000) for number in range(40)], NOW)
 
     sizes, position = list[int](), 0
     while (bundle := pool.first(position)) is not None:

@@ -80,25 +80,29 @@ def minutes(count: int, first_at: float = NOW, **columns: float) -> Minutes:
     return Minutes(first_at, {name: array("d", [columns.get(name, 0.0)] * count) for name in NAMES})
 
 
-def day_of_minutes(now: int) -> Minutes:
-    """A day until now, busier at times, of a mailserver that was down for forty minutes of it."""
+def day_of_minutes(now: int, *, envelopes: int = 500, peers: int = 200) -> Minutes:
+    """A day until now, busier at times, of a mailserver that was down for forty minutes of it.
+
+    Args:
+        envelopes: how many are accepted in an average minute, and `peers`: how many are connected at least.
+    """
     day = minutes(MAX_MINUTES, now - (MAX_MINUTES - 1) * MINUTE_S)
     chance = random.Random(5)
     for at in range(MAX_MINUTES):
         tide = 1.0 + 0.7 * math.sin(at / 200)
-        taken = round(500 * tide) + chance.randrange(40)
+        taken = round(envelopes * tide) + chance.randrange(envelopes // 12 + 3)
         values = {
             "received": taken * 1.2 // 1,
             "taken": taken,
-            "refused": chance.randrange(10),
+            "refused": chance.randrange(envelopes // 50 + 2),
             "stored": taken,
             "delivered": 40 * tide // 1,
             "rejected": chance.choice([0, 0, 0, 2]),
             "connected": 30 * tide // 1,
             "bytes_in": 300_000 * tide // 1,
             "bytes_out": 2_000_000 * tide // 1,
-            "peers_in": 200 + 30 * tide // 1,
-            "peers_out": 4,
+            "peers_in": peers + peers * 0.15 * tide // 1,
+            "peers_out": 2,
             "queued": chance.randrange(30),
             "lag_s": 0.002 + 0.01 * chance.random() ** 4,
             "answers_le_0.005": 20,

@@ -100,8 +100,8 @@ def test_store_that_is_not_writable_is_fatal() -> None:
 @pytest.mark.parametrize(
     ("free", "size", "text", "is_fatal"),
     [
-        (4 * GIB, 100 * GIB, "the disk is nearly full: 4 GiB of 100 GiB are free", False),
-        (FULL_BYTES - 1, 100 * GIB, "the disk is full: 64 MiB of 100 GiB are free", True),
+        (4 * GIB, 100 * GIB, "the disk is nearly full: 4 GiB of 100 GiB free", False),
+        (FULL_BYTES - 1, 100 * GIB, "the disk is full: 64 MiB of 100 GiB free", True),
     ],
 )
 def test_disk_without_room_is_a_problem(free: int, size: int, text: str, is_fatal: bool) -> None:
@@ -116,14 +116,14 @@ def test_disk_with_room_is_none(free: int, size: int) -> None:
 def test_clock_from_before_this_program_is_fatal() -> None:
     patient = Patient(clock=Clock(NOT_BEFORE.timestamp() - 1))
 
-    assert patient.problem() == Problem(Check.CLOCK, "the clock is off: it shows 2025-12-31T23:59:59Z", is_fatal=True)
+    assert patient.problem() == Problem(Check.CLOCK, "the clock is wrong: it shows 2025-12-31T23:59:59Z", is_fatal=True)
 
 
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (Verdict.FROM_THE_FUTURE, "from the future: our clock may be slow"),
-        (Verdict.VERY_OLD, "long expired: our clock may be fast"),
+        (Verdict.FROM_THE_FUTURE, "came from the future: the clock here may be slow"),
+        (Verdict.VERY_OLD, "had long expired: the clock here may be fast"),
     ],
 )
 def test_clock_that_most_envelopes_contradict_is_a_problem(verdict: Verdict, words: str) -> None:
@@ -135,7 +135,7 @@ def test_clock_that_most_envelopes_contradict_is_a_problem(verdict: Verdict, wor
     problem = patient.problem()
 
     assert problem.check is Check.CLOCK
-    assert problem.text == f"{LEAST_REFUSED} of the last {2 * LEAST_REFUSED - 1} envelopes were {words}"
+    assert problem.text == f"{LEAST_REFUSED} of the last {2 * LEAST_REFUSED - 1} envelopes {words}"
     assert not problem.is_fatal  # who sends us nonsense must not be able to take us out of service
 
 
@@ -162,8 +162,14 @@ def test_clock_is_well_again_when_the_contradictions_are_long_ago() -> None:
 @pytest.mark.parametrize(
     ("days", "text"),
     [
-        (365, "the clock is 365.0 days ahead of the time that has passed; ages go by that until peers agree"),
-        (-1, "the clock is 1.0 days behind what it was when peers agreed with it"),
+        (
+            365,
+            (
+                "the clock is 365.0 days ahead of the time known to have passed; "
+                "that is what ages are measured by until peers agree"
+            ),
+        ),
+        (-1, "the clock is 1.0 days behind the time that peers last agreed with"),
     ],
 )
 def test_clock_that_has_leapt_is_a_problem_and_not_fatal(days: int, text: str) -> None:
@@ -178,7 +184,7 @@ def test_night_without_the_mailserver_is_no_problem(hours: int) -> None:
 def test_compaction_that_ended_in_the_future_is_a_problem() -> None:
     patient = Patient(clock=Clock(NOW - 30 * 86_400))
 
-    assert "which is yet to come: the clock was off, or is" in patient.problem(compacted()).text
+    assert "which is in the future: the clock is wrong, or it was" in patient.problem(compacted()).text
 
 
 def test_compaction_that_has_never_run_is_a_problem_after_a_night_if_there_should_be_one() -> None:
@@ -203,7 +209,7 @@ def test_compaction_that_has_never_run_is_a_problem_after_a_night_if_there_shoul
         ),
         (
             compacted(replace(RUN, succeeded_at=NOW - LATE_S - 1)),
-            "the compaction is late: the last good run ended at "
+            "the compaction is late: the last successful run ended at "
             + time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW - LATE_S - 1)),
         ),
     ],
@@ -275,7 +281,7 @@ def test_nobody_connected_for_a_while_is_a_problem_until_somebody_is() -> None:
 
     patient.uptime_s = NO_PEERS_S
     problem = patient.problem()
-    assert problem.text == "no peers: nobody has been connected for 5 min; is the port reachable?"
+    assert problem.text == "no peer has been connected for 5 min: is the port reachable?"
     assert not problem.is_fatal
 
     patient.peers = 1
@@ -306,7 +312,7 @@ def test_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", "problem check=store text='the store is not writable: no room'"),
-        ("WARNING", "problem check=disk text='the disk is nearly full: 1 GiB of 100 GiB are free'"),
+        ("WARNING", "problem check=disk text='the disk is nearly full: 1 GiB of 100 GiB free'"),
         ("INFO", "problem is over check=disk"),
         ("INFO", "problem is over check=store"),
     ]

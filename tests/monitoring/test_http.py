@@ -186,7 +186,7 @@ async def test_store_that_is_not_writable_is_said_in_words_and_is_not_ready(stat
 async def test_warning_is_said_and_leaves_it_ready(state: Monitoring, port: int) -> None:
     state.health.judge(Sight(disk=DiskFigures(free=2**30, size=2**40)))
 
-    text = "the disk is nearly full: 1 GiB of 1 TiB are free"
+    text = "the disk is nearly full: 1 GiB of 1 TiB free"
     problems = [{"check": "disk", "fatal": False, "text": text}]
     assert await get(port, "/ready") == (200, {"status": "ready", "problems": problems})
     exposed = await text_of(port)
@@ -258,7 +258,7 @@ async def test_status_is_what_monitoring_says(state: Monitoring, port: int) -> N
 async def test_history_follows_the_looks(state: Monitoring, port: int) -> None:
     _, before = await get(port, "/history.json")
     running = asyncio.create_task(state.run())
-    await until(lambda: len(state.history) > 0)
+    await until(lambda: len(state.last_day) > 0)
 
     _, answer = await get(port, "/history.json")
     running.cancel()

@@ -42,21 +42,21 @@ class Run:
     node: NodeFigures = NODE
 
     def __post_init__(self) -> None:
-        self.history = LastDay(self.metrics, self.clock, lambda: self.steady_s)
-        self.history.begin(self.node)
+        self.last_day = LastDay(self.metrics, self.clock, lambda: self.steady_s)
+        self.last_day.begin(self.node)
 
     def note(self, lag_s: float = 0.0) -> None:
-        self.history.note(self.node, lag_s)
+        self.last_day.note(self.node, lag_s)
 
     def pass_s(self, seconds: float) -> None:
         self.steady_s += seconds
         self.clock.now += seconds
 
     def column(self, column: Column) -> list[float]:
-        return list(self.history.minutes().columns[column.value])
+        return list(self.last_day.minutes().columns[column.value])
 
     def shown(self) -> Mapping[str, list[float | None]]:
-        columns: Mapping[str, list[float | None]] = json.loads(encode_shown(self.history.minutes()))["columns"]
+        columns: Mapping[str, list[float | None]] = json.loads(encode_shown(self.last_day.minutes()))["columns"]
         return columns
 
 
@@ -139,7 +139,7 @@ def test_answer_times_are_those_of_delivered_requests_minute_by_minute() -> None
     shown = run.shown()
     assert shown["median_s"] == [pytest.approx(0.00375), pytest.approx(0.75)]
     assert shown["p95_s"] == [pytest.approx(0.004875), pytest.approx(0.975)]
-    together = run.history.minutes().answer_times()
+    together = run.last_day.minutes().answer_times()
     assert together is not None
     assert together.median_s == pytest.approx(0.004375)
 
@@ -200,7 +200,7 @@ def test_stepped_clock_moves_all_minutes_and_tears_no_hole(step_s: float) -> Non
         if number == 2:
             run.clock.now += step_s
 
-    seen = run.history.minutes()
+    seen = run.last_day.minutes()
     assert list(seen.columns["taken"]) == [0, 1, 2, 3, 4]
     assert seen.first_at == run.clock.now - 5 * MINUTE_S
 
@@ -208,28 +208,28 @@ def test_stepped_clock_moves_all_minutes_and_tears_no_hole(step_s: float) -> Non
 def test_last_whole_minute_is_told_from_the_one_under_way() -> None:
     run = Run()
     run.note()
-    assert run.history.last_minute() is None
+    assert run.last_day.last_minute() is None
     run.metrics.new.inc(5)
     run.note()
     run.pass_s(MINUTE_S)
     run.metrics.new.inc(1)
     run.note()
 
-    last = run.history.last_minute()
+    last = run.last_day.last_minute()
     assert last is not None
     assert last.totals()[Column.TAKEN] == 5
     assert last.first_at == NOW
     run.pass_s(2 * MINUTE_S)
     run.note()
-    assert run.history.last_minute() is None  # nobody looked then
+    assert run.last_day.last_minute() is None  # nobody looked then
 
 
 def restart(run: Run, down_s: float, steady_s: float | None = None) -> Run:
     """Save, be down for a while, and go on from what was saved."""
-    saved = encode_file(run.history.minutes())
+    saved = encode_file(run.last_day.minutes())
     run.pass_s(down_s)
     after = Run(clock=run.clock, steady_s=run.steady_s if steady_s is None else steady_s)
-    after.history.resume(decode_file(saved.encode()))
+    after.last_day.resume(decode_file(saved.encode()))
     return after
 
 
@@ -258,7 +258,7 @@ def test_time_down_is_a_gap(steady_s: float | None) -> None:
     run.note()
 
     assert run.shown()["taken"] == [1, 2, 3, None, None, None, 0]
-    assert abs(run.history.minutes().first_at - (run.clock.now - 6 * MINUTE_S)) <= MINUTE_S
+    assert abs(run.last_day.minutes().first_at - (run.clock.now - 6 * MINUTE_S)) <= MINUTE_S
 
 
 def test_history_of_more_than_a_day_ago_is_dropped() -> None:
@@ -282,7 +282,7 @@ def test_history_from_the_future_is_dropped_as_far_as_it_is() -> None:
 
 
 def test_file_holds_all_and_is_read_again() -> None:
-    before = filled(5).history.minutes()
+    before = filled(5).last_day.minutes()
 
     after = decode_file(encode_file(before).encode())
 
@@ -301,10 +301,10 @@ def test_file_of_an_earlier_version_is_read_and_what_it_lacks_is_not_known() -> 
     assert list(after.columns["taken"]) == [3, 3]
     assert list(map(math.isnan, after.columns["connected"])) == [True, True]
     run = Run()
-    run.history.resume(after)
+    run.last_day.resume(after)
     run.metrics.connections[Direction.IN].inc(5)
     run.note()
-    assert run.history.minutes().totals()[Column.CONNECTED] == 5
+    assert run.last_day.minutes().totals()[Column.CONNECTED] == 5
 
 
 def broken(**changes: object) -> bytes:
@@ -358,7 +358,7 @@ def test_empty_history_is_shown_as_empty() -> None:
 
     assert set(run.shown()) == {column.value for column in Column} | {"median_s", "p95_s"}
     assert all(values == [] for values in run.shown().values())
-    assert len(run.history.minutes()) == 0
+    assert len(run.last_day.minutes()) == 0
 
 
 def test_sums_leave_gaps_out() -> None:

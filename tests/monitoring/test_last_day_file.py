@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.files import write_atomically
 from mailserver.metrics.registry import Metrics
-from mailserver.monitoring import last_day_file as history_file_module
+from mailserver.monitoring import last_day_file as file_module
 from mailserver.monitoring.last_day import Column, LastDay, Minutes
 from mailserver.monitoring.last_day_file import HISTORY_FILE, MAX_FILE_BYTES, LastDayFile
 from tests.mailservers import NOW, Clock
@@ -44,7 +44,7 @@ async def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_it_is_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_file_module, "SAVE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(file_module, "SAVE_INTERVAL_S", 0.01)
     keeping = asyncio.create_task(LastDayFile(tmp_path, history(7)).keep())
 
     for _ in range(2):
@@ -67,7 +67,7 @@ async def test_it_is_saved_at_the_end(tmp_path: Path) -> None:
 
 
 async def test_end_in_the_middle_of_a_save_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_file_module, "SAVE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(file_module, "SAVE_INTERVAL_S", 0.0)
     begun, go_on = threading.Event(), threading.Event()
     at_once = 0
 
@@ -80,7 +80,7 @@ async def test_end_in_the_middle_of_a_save_waits_for_it(tmp_path: Path, monkeypa
         write_atomically(path, text)
         at_once -= 1
 
-    monkeypatch.setattr(history_file_module, "write_atomically", slow_write)
+    monkeypatch.setattr(file_module, "write_atomically", slow_write)
     keeping = asyncio.create_task(LastDayFile(tmp_path, history(7)).keep())
     await until(begun.is_set)
     keeping.cancel()
@@ -111,7 +111,7 @@ async def test_damaged_file_is_set_aside_with_one_line(
 
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("history is damaged, a new one begins aside=")
+    assert record.getMessage().startswith("figures of the last day are damaged, they begin anew aside=")
     assert (tmp_path / f"{HISTORY_FILE}.damaged").read_bytes() == data
     await file.save()
     assert taken(after) == [3]
@@ -124,7 +124,7 @@ def test_file_that_cannot_be_read_stops_nobody(tmp_path: Path, caplog: pytest.Lo
     LastDayFile(tmp_path, history()).load()
 
     (record,) = caplog.records
-    assert record.getMessage().startswith("history not read error=")
+    assert record.getMessage().startswith("figures of the last day not read error=")
 
 
 async def test_file_that_cannot_be_written_is_said_once_until_it_can(
@@ -137,7 +137,9 @@ async def test_file_that_cannot_be_written_is_said_once_until_it_can(
 
     await file.save()
     await file.save()
-    assert [record.getMessage().split(" error=")[0] for record in caplog.records] == ["history not saved"]
+    assert [record.getMessage().split(" error=")[0] for record in caplog.records] == [
+        "figures of the last day not saved"
+    ]
 
     (blocked / "here").unlink()
     blocked.rmdir()

@@ -64,7 +64,7 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
         state = monitoring(store, tmp_path, sync=[SYNC], errors=[ERROR])
-        state.history.resume(minutes(4, NOW - 180, taken=2.0, bytes_in=1000.0, **{"answers_le_0.01": 1.0}))
+        state.last_day.resume(minutes(4, NOW - 180, taken=2.0, bytes_in=1000.0, **{"answers_le_0.01": 1.0}))
         running = asyncio.create_task(state.run())
         await until(lambda: bool(state.health.problems))
         running.cancel()

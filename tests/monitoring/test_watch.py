@@ -101,7 +101,7 @@ async def test_store_that_somebody_else_keeps_locked_is_not_writable(
     connection.close()
 
     assert sight.store is not None  # it can be read
-    assert sight.store_problem == "nothing was committed for 0.1 s"
+    assert sight.store_problem == "a commit took longer than 0.1 s"
     assert (await look(store, tmp_path)).store_problem == ""
 
 
@@ -235,7 +235,7 @@ async def test_failure_that_only_the_look_has_found_is_over_as_soon_as_something
     connection.execute("BEGIN IMMEDIATE")
     async with watching(store, tmp_path) as told:
         await until(lambda: told != [])
-        assert told[-1] == "nothing was committed for 0.1 s"
+        assert told[-1] == "a commit took longer than 0.1 s"
 
         connection.close()
 

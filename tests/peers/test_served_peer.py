@@ -1007,7 +1007,7 @@ async def test_what_is_relayed_is_counted_by_the_subnet_that_it_came_from(mailse
         mailserver.connections[-1]._pipe.host = host  # noqa: SLF001 - a socket pair has no address
         raw.say(PacketCode.MESSAGES, messages(make_envelope(number)))
         await raw.hear_confirmation()
-        subnets += [live.source for live in feed.read_nowait()]
+        subnets += [live.subnet for live in feed.read_nowait()]
 
     assert subnets == [b"\xc0\x00\x02", b"\xc0\x00\x02", b"\xc6\x33\x64"]
 

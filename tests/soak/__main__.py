@@ -1,6 +1,6 @@
-"""`python -m tests.soak [--days N] [..]`: the whole month; exit code 1 if anything grew or got lost.
+"""`python -m tests.soak [--days N] [..]`: simulates a month; the exit code is 1 if anything grew or was lost.
 
-A run is full with the defaults, whatever the seed.
+A run with the default settings is full, whatever the seed.
 """
 
 import argparse
@@ -30,8 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--envelopes-per-day", type=int, default=20_000)
     parser.add_argument("--phones", type=int, default=60, help="clients that come and go")
     parser.add_argument("--retention-days", type=float, default=7.0)
-    parser.add_argument("--seed", type=int, default=None, help="repeats the same month; it is printed")
-    parser.add_argument("--data-dir", type=Path, help="an empty folder that stays (default: a temporary one)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of a run that is to be repeated; each run prints its seed"
+    )
+    parser.add_argument("--data-dir", type=Path, help="an empty folder; it is kept (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument(
         "--report", type=Path, metavar="FOLDER", help="write soak.md and soak.png there, as --record does in docs"
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--read", type=Path, metavar="FILE", help="run nothing: report what --json wrote")
     given = parser.parse_args(argv)
     if given.read and given.record:
-        parser.error("--record goes with a run, --read with none")
+        parser.error("--record needs a run, and --read runs nothing")
     recorder = recorder_for(parser, given)
     recording = recorder and recorder.begin("soak")
     result = read_json(given.read) if given.read else _run(given)

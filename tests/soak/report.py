@@ -15,10 +15,10 @@ from tests.soak.samples import Sample, Verdict, thirds
 
 _PAGE = """# A month of a mailserver
 
-`make soak` runs the real daemon, its commands and the nightly compaction through a month, by a clock that moves 5
-minutes at a time: peers post, relay and ask for what they missed; every answer is compared with what was posted; the
-daemon is killed and restarted now and then. `make soak ARGS=--record` writes this page. Times are by the clock; those
-called `own` are less what mailserver and clients waited for a processor, and so the least that it can have been.
+`make soak` runs the real daemon, its commands and the nightly compaction through a month, with a clock that moves 5
+minutes at a time. Peers post, relay, and ask for what they missed. Every answer is compared with what was posted. The
+daemon is killed and restarted now and then. `make soak ARGS=--record` writes this page. Times are by the clock. Those
+called `own` leave out the time for which mailserver and clients waited for a processor: a lower bound.
 
 {days:g} days, seed {seed}, retention of {retention_days:g} days: {figures}.
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.store.sqlite.backup import copy_store as copy_moment
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, read_archived
 from spark_export.errors import ExportError
@@ -111,7 +110,7 @@ def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_
     before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
     put(store, before)
     with snapshot(store) as moment:
-        copy_moment(moment, tmp_path / "backup.db", lambda done, total: None)
+        moment.copy(tmp_path / "backup.db", lambda done, total: None)
     put(store, lost)
     compact_into(spark, archive, store)  # knows rows 5 to 7, which the backup has not
     with pytest.raises(ExportError, match="is a backup: start the mailserver on it once"):

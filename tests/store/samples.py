@@ -1,6 +1,7 @@
 """Envelopes to store, stores made without the code under test, and plain connections that look at the result."""
 
 import contextlib
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -195,6 +196,13 @@ def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
         "VACUUM",
         "PRAGMA journal_mode = WAL",
     )
+
+
+def topics_around(rng: random.Random, count: int) -> list[Topic]:
+    """Topics that share bytes and bits with one another, and those at the edges."""
+    edges = [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x9a\x00\x00\x00", b"\x9a\xff\xff\xff", b"\x9b\x00\x00\x00"]
+    near = [bytes([rng.choice(NEWS[:3] + SPORT[:3]) for _ in range(3)] + [rng.randrange(8)]) for _ in range(count)]
+    return [Topic(topic) for topic in {*edges, *near, NEWS, SPORT}]
 
 
 # The model: what a store answers, in plain Python

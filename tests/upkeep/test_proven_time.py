@@ -12,13 +12,13 @@ import pytest
 from mailserver.metrics.registry import Metrics
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.time_record import SqliteTimeRecord, time_file
 from mailserver.upkeep.proven_time import (
     LEAST_ENVELOPES,
     MAX_DRIFT_S,
     NOTABLE_S,
     SAVE_INTERVAL_S,
     ProvenTime,
-    proven_time_file,
 )
 from mailserver.waku.acceptance import Verdict
 from tests.mailservers import NOW
@@ -41,7 +41,9 @@ class Machine:
 
     def start(self) -> ProvenTime:
         """The service anew."""
-        self.service = ProvenTime(self.path, lambda: self.wall, metrics=self.metrics, steady=lambda: self.steady)
+        self.service = ProvenTime(
+            SqliteTimeRecord(self.path), lambda: self.wall, metrics=self.metrics, steady=lambda: self.steady
+        )
         return self.service
 
     async def begin(self) -> None:
@@ -59,7 +61,7 @@ class Machine:
         self.metrics.rejected[Verdict.FROM_THE_FUTURE].inc(from_the_future)
 
     def record(self) -> object:
-        return json.loads(proven_time_file(self.path).read_text())
+        return json.loads(time_file(self.path).read_text())
 
 
 @pytest.fixture
@@ -231,17 +233,17 @@ async def test_record_from_the_future_holds_nothing_up(machine: Machine) -> None
 async def test_damaged_record_is_told_and_replaced(
     machine: Machine, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proven_time_file(machine.path).write_text(content)
+    time_file(machine.path).write_text(content)
 
     await machine.begin()
     await machine.service.save()
 
-    assert "record of the time begun anew" in caplog.text
+    assert "record of the time started anew" in caplog.text
     assert machine.record() == {"version": 1, "proven_at": NOW}
 
 
 async def test_record_that_cannot_be_written_is_said_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    blocked = proven_time_file(machine.path).with_name(f"{proven_time_file(machine.path).name}.tmp")
+    blocked = time_file(machine.path).with_name(f"{time_file(machine.path).name}.tmp")
     (blocked / "full").mkdir(parents=True)
     for _ in range(2):
         await machine.service.save()
@@ -257,14 +259,14 @@ async def test_time_is_looked_at_and_saved_while_it_runs_and_at_the_end(
         return work(*arguments)
 
     monkeypatch.setattr(asyncio, "to_thread", at_once)
-    loop = asyncio.get_running_loop()
+    path, loop = tmp_path / STORE_FILE, asyncio.get_running_loop()
     service = ProvenTime(
-        tmp_path / STORE_FILE, lambda: NOW + loop.time(), metrics=Metrics(), steady=lambda: 1000 + loop.time()
+        SqliteTimeRecord(path), lambda: NOW + loop.time(), metrics=Metrics(), steady=lambda: 1000 + loop.time()
     )
     running = asyncio.create_task(service.run())
 
     def saved() -> float:
-        return float(json.loads(proven_time_file(tmp_path / STORE_FILE).read_text())["proven_at"]) - NOW
+        return float(json.loads(time_file(path).read_text())["proven_at"]) - NOW
 
     await pass_time(10 * SAVE_INTERVAL_S + 1)
     assert saved() >= 9 * SAVE_INTERVAL_S
@@ -291,4 +293,4 @@ def test_clock_that_is_ahead_is_told_once_and_when_it_is_believed(
 
     machine.hear(agreeing=LEAST_ENVELOPES)
     machine.service.look()
-    assert caplog.records[-1].message == "clock is believed, ages go by it"
+    assert caplog.records[-1].message == "clock is believed, pruning goes by it"

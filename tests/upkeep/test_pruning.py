@@ -366,7 +366,7 @@ async def test_archive_that_cannot_be_seen_must_have_been_looked_at_lately(
             wall.now = now
             await service.prune_once()
             assert left(path) == [0, 39 * DAY]
-            assert "the archive cannot be seen from here, and the compaction last looked" in service.archive_problem
+            assert "the archive cannot be seen from here, and the compaction last checked" in service.archive_problem
         wall.now = NOW + 48 * 3600
         await service.prune_once()
 
@@ -620,7 +620,7 @@ async def test_file_that_cannot_shrink_is_told_at_the_start(
         service.stop()
         await service.run()
 
-    assert caplog.text.count("store keeps its size") == said
+    assert caplog.text.count("store does not shrink") == said
 
 
 async def test_round_does_not_run_after_what_comes_meanwhile(path: Path, caplog: pytest.LogCaptureFixture) -> None:

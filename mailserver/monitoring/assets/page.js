@@ -1,6 +1,6 @@
 "use strict";
-// Shows /status.json and /history.json, whose fields docs/status.md describes, and asks again every minute. What comes
-// is set as text, never as HTML.
+// Shows /status.json and /history.json, whose fields docs/status.md describes, and refreshes every minute. What it
+// receives is set as text, never as HTML.
 
 const REFRESH_MS = 60000;
 const TIMEOUT_MS = 15000;
@@ -12,7 +12,7 @@ const LEAST_DAYS = 14;
 const LEAST_ZOOM_S = 2 * MINUTE_S;
 const LEAST_BAR = 0.03; // of the highest value
 
-// Numbers as mailserver/units.py has them.
+// Numbers in the same form as mailserver/units.py writes them.
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const tenths = (value) => Math.round(value * 10) / 10;
 
@@ -45,7 +45,7 @@ function shown(value, format) {
 
 const ACTIVITY = [
   ["Envelopes received", "received", "count"],
-  ["Envelopes taken", "taken", "count"],
+  ["Envelopes accepted", "taken", "count"],
   ["Envelopes refused", "refused", "count"],
   ["Envelopes stored", "stored", "count"],
   ["Requests answered", "delivered", "count"],
@@ -54,29 +54,29 @@ const ACTIVITY = [
   ["Clients lost", "lost", "count"],
   ["Peers that connected", "connected", "count"],
   ["Answer time, median", "median_s", "seconds"],
-  ["Answer time, 95 % within", "p95_s", "seconds"],
+  ["Answer time, 95th percentile", "p95_s", "seconds"],
   ["Bytes in", "bytes_in", "bytes"],
   ["Bytes out", "bytes_out", "bytes"],
   ["Worst event loop lag", "lag_s", "seconds"],
 ];
 
-// Each chart: its title, what its values are, its series from the bottom up (label, column, colour, whether they are
-// bars: what should not happen has none most of the time), and what is said where it has nothing to show. Red is for
-// failures of ours alone.
+// Each chart: its title, the format of its values, its series from the bottom up (label, column, colour, and whether it
+// is bars, as for what should not happen and is zero most of the time), and what to say if it has nothing to show. Only
+// failures of ours are red.
 const MINUTE_CHARTS = [
   ["Envelopes a minute", "count",
-    [["refused", "refused", "amber", true], ["received", "received", "blue"], ["taken", "taken", "green"],
+    [["refused", "refused", "amber", true], ["received", "received", "blue"], ["accepted", "taken", "green"],
       ["stored", "stored", "purple"]],
-    "no envelopes came"],
+    "no envelopes arrived"],
   ["Requests a minute", "count",
     [["rejected", "rejected", "amber", true], ["client lost", "lost", "grey", true], ["failed", "failed", "bad", true],
       ["answered", "delivered", "blue"]],
-    "no history was asked for"],
-  ["Answer times", "seconds", [["95 % within", "p95_s", "purple"], ["median", "median_s", "blue"]],
+    "nobody asked for history"],
+  ["Answer times", "seconds", [["95th percentile", "p95_s", "purple"], ["median", "median_s", "blue"]],
     "no request was answered"],
   ["Peers", "count",
     [["dialled us", "peers_in", "blue"], ["we dialled", "peers_out", "purple"],
-      ["came in the minute", "connected", "green"]],
+      ["newly connected", "connected", "green"]],
     "nobody was connected"],
   ["Traffic a minute", "bytes", [["out", "bytes_out", "purple"], ["in", "bytes_in", "blue"]],
     "nothing was sent or received"],
@@ -90,7 +90,7 @@ const DAY_CHARTS = [
   ["Bytes of envelopes a day", "bytes", inBoth("bytes")],
 ];
 
-// Where ticks of an axis may lie: whole numbers of things, and round numbers of KiB and MiB.
+// Where the ticks of an axis may be: at whole numbers of things, and at round numbers of KiB and MiB.
 const COUNT_STEPS = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const STEPS = { count: COUNT_STEPS, bytes: BYTE_STEPS };
@@ -133,7 +133,7 @@ class Chart {
     new ResizeObserver(fit).observe(this.box);
   }
 
-  // `note` is said in the chart.
+  // `note` is text to show in the chart.
   show(times, columns, span, note) {
     this.span = span;
     this.values = this.names.map((name) => columns[name]);
@@ -145,13 +145,13 @@ class Chart {
     this.showLast();
   }
 
-  // What is drawn of the values: no bar is so low that nobody would see it, and it begins where the one below it ends.
+  // The values to draw: no bar is too low to be seen, and each begins where the one below it ends.
   visible(times) {
     const top = this.values.flat().reduce(
       (most, value, at) => (this.isSeen(times[at % times.length]) ? Math.max(most, value) : most), 0);
     const drawn = this.values.map((column, at) =>
       this.series[at][3] ? column.map((value) => value && Math.max(value, top * LEAST_BAR)) : column);
-    const bars = this.isDaily ? 0 : this.series.filter(([, , , isBars]) => isBars).length; // they come first
+    const bars = this.isDaily ? 0 : this.series.filter(([, , , isBars]) => isBars).length; // bars come first
     for (let at = bars - 2; at >= 0; at -= 1) {
       drawn[at] = drawn[at].map((value, index) => value === null ? null : value + drawn[at + 1][index]);
     }
@@ -162,18 +162,18 @@ class Chart {
     return time >= this.span[0] && time <= this.span[1];
   }
 
-  // Whether a column has anything but nothing in the present span.
+  // Whether a column has a value other than zero in the present span.
   hasValues() {
     return this.values.some((column) => column.some((value, at) => value && this.isSeen(this.data[0][at])));
   }
 
-  // Have the legend tell the last values in sight where no cursor asks for others.
+  // Let the legend show the last visible values, unless the cursor points at others.
   showLast() {
     const idx = this.data[0].findLastIndex((time) => this.isSeen(time));
     if (this.plot && this.plot.cursor.left < 0) this.plot.setLegend({ idx: idx < 0 ? null : idx });
   }
 
-  // Make the plot anew: its colours are those of the present scheme.
+  // Make a new plot, with the colours of the present scheme.
   draw() {
     this.plot?.destroy();
     const lines = { stroke: colour("line"), width: 1 };
@@ -205,8 +205,8 @@ class Chart {
     }, this.data, this.box);
   }
 
-  // Where values are equal, all are seen: each line is narrower than those below it, and the last one dashed; bars
-  // of a minute stand on one another, and those of a day side by side.
+  // Equal values do not hide each other: each line is narrower than those below it, and the last one is dashed. Bars of
+  // a minute are stacked, and those of a day stand side by side.
   drawn(label, stroke, isBars, at) {
     const series = { label, stroke, value: (plot, value, series, idx) => shown(this.values[at][idx], this.format) };
     if (isBars) {
@@ -236,7 +236,7 @@ function showStatus(status) {
   byId("problems").replaceChildren(
     ...status.problems.map((problem) => element("li", problem.text, problem.fatal ? "fatal" : "")),
   );
-  if (!status.problems.length) byId("problems").append(element("li", "Nothing.", "none"));
+  if (!status.problems.length) byId("problems").append(element("li", "None.", "none"));
   for (const field of document.querySelectorAll("[data-field]")) {
     const value = field.dataset.field.split(".").reduce((part, name) => part?.[name], status);
     field.textContent = shown(value, field.dataset.format);
@@ -253,7 +253,7 @@ function showStatus(status) {
     row([client, shown(inbound[client], "count"), shown(outbound[client], "count")])));
   if (!clients.length) byId("clients").append(row(["nobody is connected", "", ""]));
   byId("errors").replaceChildren(...status.errors.map(showError));
-  if (!status.errors.length) byId("errors").append(element("li", "none since the start"));
+  if (!status.errors.length) byId("errors").append(element("li", "None since the start."));
   showDays(status);
 }
 
@@ -269,7 +269,7 @@ function showError(error) {
   return item;
 }
 
-// What is wrong with the compaction, in words.
+// The problem with the compaction, in words.
 function compactionProblem(status) {
   return status.problems.find(({ check }) => check === "compaction")?.text;
 }
@@ -293,11 +293,11 @@ function whyNoArchive(status) {
   const problem = compactionProblem(status);
   if (problem) return problem;
   if (!compaction) return "the compaction has never run";
-  if (compaction.state === "running") return "the first compaction is at work";
+  if (compaction.state === "running") return "the first compaction is running";
   return "the compaction has found nothing to archive";
 }
 
-// What is looked at of the minutes: so many hours until now, or from one moment to another.
+// Which minutes to show: a number of hours until now, or from one moment to another.
 let view = { hours: 1 };
 let minutes = { times: [], columns: null, end: 0 };
 
@@ -330,12 +330,12 @@ function showMinutes() {
   byId("gaps").hidden = !isKnown || !gap(seen, columns.taken);
   for (const chart of minuteCharts) {
     chart.show(times, columns, [from, to], "");
-    const why = isKnown ? chart.whyEmpty : times.length ? "the mailserver was down" : "the first minute is not over";
+    const why = isKnown ? chart.whyEmpty : times.length ? "the mailserver was not running" : "the first minute is not over yet";
     if (!chart.hasValues()) chart.show(times, columns, [from, to], why);
   }
 }
 
-// Whether nobody looked for a while, after somebody had.
+// Whether there is a gap after the first known minute.
 function gap(seen, values) {
   const first = values.findIndex((value) => value !== null);
   return seen.some((isSeen, at) => isSeen && at > first && values[at] === null);
@@ -358,7 +358,7 @@ async function refresh() {
     byId("age").textContent = `as of ${shown(shownAt, "moment")} UTC`;
     byId("stale").hidden = true;
   } catch (error) {
-    const since = shownAt === null ? "" : ` What is below is of ${shown(shownAt, "moment")} UTC.`;
+    const since = shownAt === null ? "" : ` The figures below are from ${shown(shownAt, "moment")} UTC.`;
     byId("stale").textContent = `The mailserver does not answer (${error.message}).${since}`;
     byId("stale").hidden = false;
     byId("ready").textContent = "unknown";

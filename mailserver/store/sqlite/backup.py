@@ -1,11 +1,11 @@
 """A copy of a store as it was at one moment, beside a daemon that goes on writing, or without one.
 
-SQLite's backup begins anew whenever another process has written between two of its steps, for ever beside a busy
-daemon. Not so here: the source is read in one transaction, so each step sees the same moment. The daemon is never kept
-from writing; its log (`-wal`) cannot be cut back meanwhile.
+SQLite's backup starts anew whenever another process has written between two of its steps: beside a busy daemon, for
+ever. Here the source is read in one transaction, so every step sees the same moment. The daemon is never kept from
+writing, but its log (`-wal`) cannot be cut back meanwhile.
 
-The copy has no identity. What uses it next gives it one (`store.sqlite.connections`): rows received after the
-backup have numbers in the archive's records, and the copy will give those numbers to other rows.
+The copy has no identity; opening it gives it one (`store.sqlite.connections`). For the rows received after the backup
+have numbers in the archive's records, and the copy will give those numbers to other rows.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from mailserver.store.sqlite.read_only import BUSY_TIMEOUT_S, check_header, chec
 from mailserver.store.sqlite.schema import PAGE_BYTES
 
 STEP_BYTES = 4 * 1024 * 1024
-"""So much is copied between two words of progress."""
+"""How much is copied between two reports of progress."""
 
 SYNC_BYTES = 16 * 1024 * 1024
-"""So much may wait to be written to the disk: more at once would hold up the daemon's own writes."""
+"""How much may wait to be written to the disk. More at once would delay the daemon's own writes."""
 
 _IDENTITY_SINCE = 2
 """The schema version that brought the identity."""
@@ -33,8 +33,44 @@ OnStep = Callable[[int, int], None]
 """Takes how many bytes are copied, and how many there are."""
 
 
+class Snapshot:
+    """A store as it is at one moment. Made by `snapshot`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def bytes(self) -> int:
+        """How long the store's file is at this moment, including what is still in its log."""
+        ((size,),) = self._connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        return int(size)
+
+    def copy(self, target: Path, on_step: OnStep) -> int:
+        """Copy the store into a new file, check the copy, and have it on disk; return how many envelopes it has.
+
+        Raises:
+            StoreError: it cannot be written, or is damaged: then the store is, too.
+            OSError: it cannot be synced.
+        """
+        ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
+        try:
+            _copy_pages(self._connection, target, page_bytes or PAGE_BYTES, on_step)
+            with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+                copy.execute("PRAGMA synchronous = OFF")  # synced as a whole, below
+                if check_ours(copy, target) >= _IDENTITY_SINCE:
+                    copy.execute("DELETE FROM identity")
+                damage = [text for (text,) in copy.execute("PRAGMA quick_check(1)") if text != "ok"]
+                ((envelopes,),) = copy.execute("SELECT coalesce(sum(envelopes), 0) FROM days")
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot make the copy {target}: {error}") from error
+        if damage:
+            raise StoreError(f"the copy is damaged, and so is the store: run waku-mailserver check ({damage[0]})")
+        _sync(target)
+        return int(envelopes)
+
+
 @contextlib.contextmanager
-def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def snapshot(path: Path) -> Iterator[Snapshot]:
     """Hold the store at `path` as it is now: whatever is read in the context is of this moment.
 
     Raises:
@@ -47,34 +83,10 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(connection):
             check_ours(connection, path)
             connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # only a read fixes the moment
-            yield connection
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first read fixes the moment
+            yield Snapshot(connection)
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the store {path}: {error}") from error
-
-
-def copy_store(source: sqlite3.Connection, target: Path, on_step: OnStep) -> int:
-    """Copy what a `snapshot` holds into a new file, check the copy, and have it on disk; return its envelopes.
-
-    Raises:
-        StoreError: it cannot be written, or is damaged: then the store is, too.
-        OSError: it cannot be synced.
-    """
-    ((page_bytes,),) = source.execute("PRAGMA page_size")
-    try:
-        _copy_pages(source, target, page_bytes or PAGE_BYTES, on_step)
-        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
-            copy.execute("PRAGMA synchronous = OFF")  # synced as a whole, below
-            if check_ours(copy, target) >= _IDENTITY_SINCE:
-                copy.execute("DELETE FROM identity")
-            damage = [text for (text,) in copy.execute("PRAGMA quick_check(1)") if text != "ok"]
-            ((envelopes,),) = copy.execute("SELECT coalesce(sum(envelopes), 0) FROM days")
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot make the copy {target}: {error}") from error
-    if damage:
-        raise StoreError(f"the copy is damaged, and so is the store: run waku-mailserver check ({damage[0]})")
-    _sync(target)
-    return int(envelopes)
 
 
 def _copy_pages(source: sqlite3.Connection, target: Path, page_bytes: int, on_step: OnStep) -> None:
@@ -88,9 +100,9 @@ def _copy_pages(source: sqlite3.Connection, target: Path, page_bytes: int, on_st
             synced = done
         on_step(done, pages * page_bytes)
 
-    write_new(target, b"")  # for its owner only: SQLite would make it as the umask has it
+    write_new(target, b"")  # for its owner only; SQLite would follow the umask
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
-        copy.execute("PRAGMA journal_mode = OFF")  # who is killed leaves a copy that nobody takes for one
+        copy.execute("PRAGMA journal_mode = OFF")  # a kill leaves a copy that nobody mistakes for a whole one
         copy.execute("PRAGMA synchronous = OFF")
         source.backup(copy, pages=max(1, STEP_BYTES // page_bytes), progress=on_progress)
 

@@ -1,9 +1,9 @@
-"""Opening SQLite files: ours or not, of which version, with which settings.
+"""Opening SQLite files: whether they are ours, of which version, and with which settings.
 
-A process that has a database open by SQLite must not open its file, or that of the log's index (`-shm`), by itself: to
-close it again drops all POSIX locks of the process on it, and SQLite does not know. Whoever else opens the database
-then takes itself for the only one, and deletes the log when it is done, with what is confirmed from then on. (SQLite,
-"How To Corrupt An SQLite Database File", 2.2.)
+A process that has a database open through SQLite must not open the database's file, or that of the log's index
+(`-shm`), in any other way. Closing it again would drop all POSIX locks that the process has on it, and SQLite would not
+know. Another process that opens the database would then believe that it is alone, and delete the log when it is done,
+together with everything that is confirmed from then on. (SQLite, "How To Corrupt An SQLite Database File", 2.2.)
 """
 
 import asyncio
@@ -37,26 +37,26 @@ from mailserver.store.sqlite.worker import Worker
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0
-"""How long to wait for a lock that another process holds, such as a backup's."""
+"""How long to wait for a lock of another process, such as a backup."""
 
 WRITER_CACHE_KIB = 16 * 1024
-"""The pages of the present day's indexes, each of which a transaction of many topics changes anew."""
+"""Room for the pages of the current day's indexes: a transaction of many topics changes each of them again."""
 
 READER_CACHE_KIB = 8 * 1024
 CHECKPOINT_BYTES = 64 * 1024 * 1024
-"""So much of the WAL goes into the database at a time. A page that was written ten times by then is written there
-once: with SQLite's own quarter of it, a busy day's envelopes take half as much again."""
+"""How much of the WAL is copied into the database at a time. A page that was written ten times by then is copied once.
+With SQLite's default, a quarter of this, a busy day's envelopes take half as much again."""
 
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """The WAL file is cut back to this when it is started anew."""
 
 
 async def open_writer(path: Path) -> Worker:
-    """Open the one connection that writes and checkpoints; make or migrate the store first. It is on disk then.
+    """Open the one connection that writes and checkpoints; make or migrate the store first, and have that on disk.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written; or its log is damaged, or
-            of another store. Both are unchanged then.
+            of another store. Both files are unchanged then.
     """
     return await Worker.start(partial(_open_writer, path))
 
@@ -65,9 +65,9 @@ def _open_writer(path: Path) -> sqlite3.Connection:
     try:
         header = look_at_files(path)
         if header is None:
-            _make(path.resolve())  # where a link leads that has nothing at its end yet
+            _make(path.resolve())  # the target of the link, if its path is a link to nothing yet
         elif header:
-            # Looked at read-only first: opening for writing would already turn a foreign file's journal to WAL.
+            # First read-only: opening for writing would already change a foreign file's journal to a WAL.
             _look(path, may_be_blank=True)
         connection = _connect(path)
     except (sqlite3.Error, OSError) as error:
@@ -84,8 +84,8 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     Raises:
         StoreError: there is no such file, or it is foreign, damaged, or of a later version.
     """
-    # What cannot be opened fails here. In aiosqlite the thread of a connection that failed goes on to report its end
-    # to the event loop, which a command may have closed by then: a traceback after our one line.
+    # A file that cannot be opened fails here. In aiosqlite, the thread of a failed connection goes on to report its end
+    # to the event loop, which a command may have closed by then: a traceback would follow our one line.
     await asyncio.to_thread(_look, path, may_be_blank=False)
     connection = await aiosqlite.connect(_read_only(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
     try:
@@ -97,7 +97,11 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
 
 
 def _look(path: Path, *, may_be_blank: bool) -> None:
-    """Raise StoreError if this is no store of ours; nothing is changed."""
+    """Check that this is a store of ours; change nothing.
+
+    Raises:
+        StoreError: it is not.
+    """
     try:
         if not path.exists():
             raise StoreError(f"cannot open the store {path}: there is none")
@@ -116,7 +120,7 @@ def _connect(database: Path | str, *, uri: bool = False) -> sqlite3.Connection:
 
 
 def _read_only(path: Path, *, is_alone: bool = False) -> str:
-    """The name of a file to be read; `is_alone`: nobody writes it, and without a log, none is to be made."""
+    """The URI under which to read a file. `is_alone`: nobody writes it, so if there is no log, do not make one."""
     immutable = "&immutable=1" if is_alone and not has_content(wal_file(path)) else ""
     return f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
 
@@ -125,7 +129,7 @@ def _check_ours(connection: sqlite3.Connection, path: Path, *, may_be_blank: boo
     application_id = pragma(connection, "application_id")
     version = pragma(connection, "user_version")
     if may_be_blank and application_id == version == 0:
-        # Nothing in it at all: somebody has made the file for us.
+        # There is nothing in it: somebody has made the file for us.
         ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
         if tables == 0:
             return
@@ -136,19 +140,19 @@ def _check_ours(connection: sqlite3.Connection, path: Path, *, may_be_blank: boo
 
 
 def _make(path: Path) -> None:
-    """Make an empty store beside, and give it its name when all of it is on disk: a cut leaves all, or nothing.
+    """Make an empty store under another name, and rename it once it is on disk: a power cut leaves all or nothing.
 
-    SQLite makes a file a WAL database by way of a journal. Who is stopped in that leaves a file that may begin with
-    anything, and cannot be looked at before it is written.
+    SQLite uses a journal to turn a file into a WAL database. If it is stopped while it does so, it leaves a file that
+    may begin with anything, and that cannot be checked before it is written.
     """
     new = path.with_name(f"{path.name}.new")
-    # What was left of such a store, or belongs to one that was deleted: it would be taken for a part of this one.
+    # Leftovers of an earlier attempt, or of a store that was deleted: SQLite would take them for a part of this one.
     _remove(new, *_beside(new), *_beside(path))
-    write_new(new, b"")  # SQLite would make it as the umask has it, and gives its log and index the same permissions
+    write_new(new, b"")  # SQLite would follow the umask, and gives log and index the same permissions
     connection = _connect(new)
     with _preparing(connection, path):
         _prepare(connection, new)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # into the one file, and synced
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all into the one file, and synced
     connection.close()
     new.replace(path)
     sync_folder(path.parent)
@@ -175,19 +179,19 @@ def _preparing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     execute = connection.execute
-    execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its own
+    execute(f"PRAGMA page_size = {PAGE_BYTES}")  # an existing file keeps its own
     if pragma(connection, "page_count") == 0:
-        execute("PRAGMA auto_vacuum = INCREMENTAL")  # pruning can give free pages back while it serves
+        execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that pruning can give free pages back while we serve
     execute("PRAGMA journal_mode = WAL")
-    # FULL syncs the WAL at each commit: what COMMIT has answered survives a power cut.
+    # FULL syncs the WAL at each commit: what COMMIT has confirmed survives a power cut.
     execute("PRAGMA synchronous = FULL")
     execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
-    execute("PRAGMA temp_store = MEMORY")  # for the keys of a batch that is deleted
+    execute("PRAGMA temp_store = MEMORY")  # for the table of rows that are about to be deleted
     execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // pragma(connection, 'page_size')}")
     execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
     present = pragma(connection, "user_version")
     execute("BEGIN IMMEDIATE")
-    execute(f"PRAGMA user_version = {present}")  # fails now, not at the first envelope, where we may only read
+    execute(f"PRAGMA user_version = {present}")  # if we may only read, this fails now and not at the first envelope
     write_again(path)  # nobody else writes now
     execute("ROLLBACK")
     for version in range(present, SCHEMA_VERSION):
@@ -202,28 +206,28 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _identify(connection: sqlite3.Connection, path: Path) -> None:
-    """Give a store that was put back from a backup an identity of its own, each time that it is put back.
+    """Give a store that was restored from a backup an identity of its own, each time that it is restored.
 
-    It goes on where the backup ended, and so gives numbers to rows that other rows had, which were received after the
-    backup and may be archived. Under another identity none of them is taken for an archived one. What is recorded of
-    the rows in the backup holds.
+    It continues where the backup ended. So it gives its new rows numbers that other rows had: those that were received
+    after the backup, and may be archived. Under another identity, no new row is mistaken for an archived one. What is
+    recorded about the rows in the backup remains true.
     """
     if connection.execute("SELECT 1 FROM identity").fetchone():
         return
     identity = secrets.token_hex(IDENTITY_BYTES)
     try:
         adopt_archived(path, identity)
-    except ArchivedError as error:  # pruning waits for the next run of the compaction
-        log.warning("record of the compaction not taken over error=%r", str(error))
+    except ArchivedError as error:  # pruning then waits for the next run of the compaction
+        log.warning("record of the compaction not adopted error=%r", str(error))
     with transaction(connection):
         connection.execute("INSERT INTO identity VALUES (?)", (identity,))
-        # What was received after the backup may be archived, and is not here.
+        # What was received after the backup may be in the archive, and is not here.
         connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")
     log.info("store restored from a backup identity=%s", identity)
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:
-    """Read a pragma that is one integer."""
+    """Read a pragma whose value is one integer."""
     ((value,),) = connection.execute(f"PRAGMA {name}")
     return int(value)
 
@@ -232,7 +236,7 @@ def pragma(connection: sqlite3.Connection, name: str) -> int:
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Begin a transaction that writes; commit it at the end, or roll it back if SQLite fails."""
     execute = connection.execute
-    if connection.in_transaction:  # to roll it back has failed, too
+    if connection.in_transaction:  # rolling it back has failed, too
         execute("ROLLBACK")
     try:
         execute("BEGIN IMMEDIATE")

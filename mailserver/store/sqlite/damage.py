@@ -1,7 +1,7 @@
-"""What is wrong with the files of a store, looked at before SQLite opens them for writing: that would change them.
+"""What is wrong with the files of a store, found before SQLite opens them for writing, which would change them.
 
 SQLite takes an empty file for a new database and deletes its log, drops what follows a damaged frame of the log, writes
-another store's log into this one, and does not mind a file that is too short. Each ends here, in one line for the
+another store's log into this one, and accepts a file that is too short. Here, each of these ends in one line for the
 operator.
 """
 
@@ -28,7 +28,7 @@ NO_DATABASE = (
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _FULL_BYTES = 1024 * 1024
-"""SQLite says "disk I/O error" where it has no room for the index of its log, some 32 KiB."""
+"""SQLite says "disk I/O error" if it has no room for the index of its log, some 32 KiB."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -37,7 +37,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def explain(error: sqlite3.Error | OSError, path: Path) -> str:
-    """An error of the file at `path` in words, and what to do."""
+    """An error of the file at `path` in words, with what to do about it."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if is_damage(error):
@@ -46,12 +46,20 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> str:
         if shutil.disk_usage(path.parent).free < _FULL_BYTES:
             return f"{error}: the disk is full"
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
-        return f"{error}: look after the disk"
+        return f"{error}: check the disk"
     return str(error)
 
 
+def how_it_is_gone(path: Path) -> str:
+    """Whether the store at `path` is "not there" or "empty"; "" if anything of it is there, even if only a log."""
+    is_there = path.is_file()
+    if (is_there and path.stat().st_size) or has_content(wal_file(path)):
+        return ""  # opening it refuses a log without its file
+    return "empty" if is_there else "not there"
+
+
 def look_at_files(path: Path) -> bytes | None:
-    """Look how the file begins, and whether all of it and its log are there; return how it begins, None if not there.
+    """Check that the file and its log are whole; return how the file begins, None if there is none.
 
     Raises:
         StoreError: it is not a database, it is cut off, or its log is damaged or another store's.
@@ -64,7 +72,7 @@ def look_at_files(path: Path) -> bytes | None:
     except FileNotFoundError:
         if has_content(log_path):
             raise StoreError(
-                f"{path} is not there, but its log {log_path} is: put it back, or move that away"
+                f"{path} is not there, but its log {log_path} is: put it back, or move the log away"
             ) from None
         return None
     if header and header[: len(SQLITE_MAGIC)] != SQLITE_MAGIC:
@@ -88,7 +96,7 @@ def look_at_files(path: Path) -> bytes | None:
 def missing_pages(path: Path, header: bytes, log: Log | None) -> str:
     """Why the file is too short; "" if it is not. SQLite itself takes a part of a page for a whole one.
 
-    SQLite, "Database File Format", 1.3: how many pages there should be. Some may be in the log alone.
+    The header says how many pages there should be (SQLite, "Database File Format", 1.3). Some may be only in the log.
     """
     size = path.stat().st_size
     if len(header) < HEADER_BYTES:
@@ -105,10 +113,10 @@ def missing_pages(path: Path, header: bytes, log: Log | None) -> str:
 
 
 def _is_log_ours(path: Path) -> bool:
-    """A log of another store would be written into this one: SQLite looks whether it is whole, not whose it is.
+    """Whether the log is of this store. SQLite checks only that it is whole, and would write another's into this one.
 
-    The identity is in the log, too: the daemon writes it every few seconds. Where the file alone has none, it is new,
-    or a backup that was started and then killed; or one that was put in the place of a store whose log was left.
+    The identity is in the log, too: the daemon writes it every few seconds. If the file alone has no identity, it is
+    new; or a backup that was started and then killed; or a backup that took the place of a store whose log was left.
     """
     alone, together = _identity(path, "mode=ro&immutable=1"), _identity(path, "mode=ro")
     if alone is None or together is None or alone == together:
@@ -117,11 +125,11 @@ def _is_log_ours(path: Path) -> bool:
 
 
 def _identity(path: Path, options: str) -> list[str] | None:
-    """The identities that are there; None where there is no place for one, as before version 2 of the schema.
+    """The identities in a store; None if it has no place for one (before version 2 of the schema), or cannot be read.
 
-    Also where the file cannot be read: a daemon that was killed while it wrote it from the log leaves it so, and the
-    log has all of it. If it is damaged, whoever opens it says so. A power cut may leave half of the page on which a
-    backup got its identity: a row is there, and no text in it.
+    A daemon that was killed while it copied the log into the file leaves a file that cannot be read, but the log has
+    all of it. If the file is damaged, opening it says so. A power cut may leave half of the page on which a backup got
+    its identity: then there is a row without a text.
     """
     try:
         return [found for found in _read(path, options, "SELECT id FROM identity LIMIT 2") if _is_identity(found)]

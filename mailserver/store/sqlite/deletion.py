@@ -1,26 +1,27 @@
 """Deleting envelopes in batches, and giving back the pages that come free.
 
 Both work on the writer's connection between two commits, and take some milliseconds at a time. A batch is one
-transaction: the rows and all that is counted of them go together. It lies within one day of reception.
+transaction: rows are deleted together with what is counted of them. All of it is of one day of reception.
 """
 
 import sqlite3
 from collections.abc import Callable, Mapping
 
+from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
 from mailserver.store.sqlite.connections import pragma, transaction
 from mailserver.units import SECONDS_PER_DAY
 
 VACUUM_PAGES = 64
-"""How many pages, 1 MiB, are given back at once. Each may move one from the end of the file: 2 ms in all, and 15 ms
-when SQLite takes it for a checkpoint."""
+"""How many pages, 1 MiB, are given back at once. Each may need a page moved from the end of the file: 2 ms for all, and
+15 ms when SQLite adds a checkpoint."""
 
 RESERVE_PAGES = 1024
-"""So many free pages, 16 MiB, stay in the file for what comes next: nothing is moved while as much comes as goes."""
+"""How many free pages, 16 MiB, stay in the file for new rows. While as much arrives as is deleted, nothing is moved."""
 
 _NEIGHBOURS = 1000
-"""How far to look in the table for the next row of a day before looking it up by the index of `received`."""
+"""How many rows to read in search of the next row of a day, before it is looked up in the index of `received`."""
 
 _MAX_SEQ = 2**63 - 1
 
@@ -53,7 +54,8 @@ _DELETE = (
     WHERE days.day = gone.day
     """,
     "DELETE FROM days WHERE envelopes = 0",
-    # Columns one by one, for the primary key to be used; the plus, as the index of an expression has no affinity.
+    # One condition for each column, so that the primary key is used; the plus because the index of an expression has no
+    # affinity.
     """
     DELETE FROM day_topics
     WHERE day IN (SELECT day FROM temp.doomed) AND topic IN (SELECT topic FROM temp.doomed) AND NOT EXISTS (
@@ -80,15 +82,16 @@ _ADVANCE = f"""
 def delete_batch(
     connection: sqlite3.Connection,
     surplus: Surplus,
-    archived: Mapping[int, int] | None,
+    archived: Mapping[int, Mark] | None,
     *,
     removing: Callable[[int], None],
 ) -> Deleted:
-    """Delete a batch of the oldest by reception; of nothing, if there is nothing that may go.
+    """Delete a batch of the oldest by reception; return what was deleted: 0 if nothing may be.
 
     Args:
-        archived: of each day of reception, the highest `seq` that may go; what it does not name stays. None: all may.
-        removing: told, before anybody can see that rows are gone, up to which `created` some were ever removed.
+        archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None: any
+            may be deleted.
+        removing: called before anybody can see that rows are gone, with the newest `created` that was ever removed.
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)
@@ -118,11 +121,11 @@ def delete_batch(
 def give_back_pages(connection: sqlite3.Connection) -> int:
     """Take a few free pages beyond the reserve from the end of the file; return how many.
 
-    The file is shorter at the next checkpoint. A file made by version 1 of the schema gives none back.
+    The next checkpoint makes the file shorter. A file that version 1 of the schema made gives none back.
     """
     free = pragma(connection, "freelist_count")
     if free <= RESERVE_PAGES:
         return 0
-    # Gives back one page a step. `execute` would stop after the first, as there are no columns to fetch.
+    # Each step gives back one page. `execute` would stop after the first, because there are no columns to fetch.
     connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - RESERVE_PAGES)})")
     return free - pragma(connection, "freelist_count")

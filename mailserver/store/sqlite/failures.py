@@ -1,6 +1,6 @@
-"""What goes wrong with an open store: remembered for whoever asks how it is, and said once in the log, not each time.
+"""What goes wrong with an open store: it is remembered for health checks, and logged once instead of each time.
 
-A disk that is full fails every group, a hundred times a second. What cannot be read stays so, as far as anybody knows.
+A full disk fails every group, a hundred times a second. What cannot be read stays unreadable, as far as anybody knows.
 """
 
 import logging
@@ -14,10 +14,11 @@ from mailserver.store.sqlite.damage import explain
 log = logging.getLogger(__name__)
 
 REMEMBERED_S = 15.0
-"""So long a failure to store counts if nobody sends anything after it: the look whether it is over takes less room."""
+"""How long a failure to store counts if nobody sends anything after it. (The test for its end writes less, and may pass
+while the disk is still nearly full.)"""
 
 LOG_INTERVAL_S = 60.0
-"""Least time between two lines on the same failure."""
+"""Least time between two log lines about the same failure."""
 
 
 class StoreFailures:
@@ -36,22 +37,22 @@ class StoreFailures:
         self._on_change: Callable[[], None] = lambda: None
 
     def tell(self, on_change: Callable[[], None]) -> None:
-        """Have this called, on the event loop, whenever something new is wrong, or is over."""
+        """Call this, on the event loop, whenever something begins or ceases to be wrong."""
         self._on_change = on_change
 
     @property
     def writing(self) -> str:
-        """Why envelopes are not stored at present; "" if they are."""
+        """Why envelopes are not being stored; "" if they are."""
         return self._lost or (self._writing if self._clock() - self._failed_at < REMEMBERED_S else "")
 
     @property
     def is_lost(self) -> bool:
-        """Whether what is open is no longer the store."""
+        """Whether the store was removed or replaced under us."""
         return bool(self._lost)
 
     @property
     def damage(self) -> str:
-        """What else is wrong with the file: it could not be read somewhere since it was opened; "" if nothing is."""
+        """What else is wrong with the file, such as a place that could not be read; "" if nothing is."""
         return self._reading or self._checkpoint
 
     def not_stored(self, envelopes: int, error: sqlite3.Error) -> str:
@@ -67,7 +68,7 @@ class StoreFailures:
         return cause
 
     def lost(self, why: str) -> None:
-        """What is open is no longer the store, for good."""
+        """The store was removed or replaced; this does not end before a restart."""
         if not self._lost:
             log.error("store lost, nothing is stored until a restart error=%r", why)
             self._lost = why
@@ -81,7 +82,7 @@ class StoreFailures:
             self._on_change()
 
     def checkpointed(self, error: sqlite3.Error | None) -> None:
-        """The log was, or was not, written back into the file."""
+        """The log was written back into the file, or could not be."""
         cause = "" if error is None else explain(error, self._path)
         if cause and cause != self._checkpoint:
             log.error("store checkpoint failed error=%r", cause)

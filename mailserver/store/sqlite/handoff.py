@@ -2,29 +2,39 @@
 
 Beside the store file and named after it:
 
-    mailserver.db-archived.json               which rows are in the archive (`handoff.archived`)
+    mailserver.db-archived.json               what is in the archive (`handoff.archived`)
     mailserver.db-compaction.json             how the last run of the compaction went (`handoff.last_run`)
-    mailserver.db-compaction.lock             held while a run reads the store; pruning keeps out of its way
+    mailserver.db-compaction.lock             held while a run reads the store; nothing is pruned then
     mailserver.db-merge.json, -verify.json    how the last of each went (`handoff.last_upkeep`)
     mailserver.db-merge.lock, -verify.lock    held while one is at work
 
 The kernel drops a lock with its process. Standard library only: the compaction imports this module.
 """
 
+import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from mailserver.files import lock_after_readers, open_descriptor, read_holder, try_lock, write_atomically, write_holder
+from mailserver.errors import MailserverError
+from mailserver.files import (
+    PRIVATE_FILE,
+    lock_after_readers,
+    open_descriptor,
+    read_holder,
+    try_lock,
+    write_atomically,
+    write_holder,
+)
 from mailserver.handoff import archived as archived_format
 from mailserver.handoff import last_run as last_run_format
 from mailserver.handoff import last_upkeep as last_upkeep_format
 from mailserver.handoff.archived import Archived, ArchivedError, CompactionRunning, decode_archived, encode_archived
-from mailserver.handoff.json_records import MAX_RECORD_BYTES, read_record
+from mailserver.handoff.json_records import MAX_RECORD_BYTES, Record, read_record
 from mailserver.handoff.last_run import (
     ENDS,
     Compaction,
@@ -36,11 +46,64 @@ from mailserver.handoff.last_run import (
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, decode_upkeep, encode_upkeep
 
 _PRUNING_LIMIT_S = 60.0
-"""Then the mailserver hangs, or is stopped in its middle."""
+"""A batch of deletions that takes longer means that the mailserver hangs, or was stopped in the middle of it."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Records(Generic[_T]):
+    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files; `max_bytes`: what is longer
+    is not written."""
+
+    what: str
+    version: int
+    error: type[MailserverError]
+    encode: Callable[[_T], dict[str, object]]
+    decode: Callable[[Record], _T]
+    mode: int = PRIVATE_FILE
+    max_bytes: int | None = None
+
+    def read(self, file: Path) -> _T | None:
+        return read_record(file, self.decode, version=self.version, what=self.what, error=self.error)
+
+    def write(self, file: Path, value: _T) -> None:
+        text = json.dumps(self.encode(value), indent=1) + "\n"
+        if self.max_bytes is not None and len(text) > self.max_bytes:
+            raise ValueError(f"the record would have {len(text)} bytes, more than {self.max_bytes}")
+        write_atomically(file, text, self.mode)
+
+
+_ARCHIVED = _Records(
+    what="record of the compaction",
+    version=archived_format.VERSION,
+    error=ArchivedError,
+    encode=encode_archived,
+    decode=decode_archived,
+)
+_COMPACTION = _Records(
+    what="record of the compaction's runs",
+    version=last_run_format.VERSION,
+    error=CompactionRecordError,
+    encode=encode_compaction,
+    decode=decode_compaction,
+    max_bytes=MAX_RECORD_BYTES,  # its report and its lists grow; a longer record would not be read
+)
+_UPKEEP = {
+    task: _Records(
+        what=f"record of {task.value}",
+        version=last_upkeep_format.VERSION,
+        error=UpkeepRecordError,
+        encode=encode_upkeep,
+        decode=decode_upkeep,
+        mode=0o644,
+    )
+    for task in Task
+}
 
 
 def archived_file(store: Path) -> Path:
-    """Where the record of a store lies."""
+    """Where the record of what is archived is."""
     return store.with_name(f"{store.name}-archived.json")
 
 
@@ -50,13 +113,7 @@ def read_archived(store: Path) -> Archived | None:
     Raises:
         ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        archived_file(store),
-        decode_archived,
-        version=archived_format.VERSION,
-        what="record of the compaction",
-        error=ArchivedError,
-    )
+    return _ARCHIVED.read(archived_file(store))
 
 
 def write_archived(store: Path, archived: Archived) -> None:
@@ -65,11 +122,11 @@ def write_archived(store: Path, archived: Archived) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_atomically(archived_file(store), json.dumps(encode_archived(archived), indent=1) + "\n")
+    _ARCHIVED.write(archived_file(store), archived)
 
 
 def adopt_archived(store: Path, store_id: str) -> None:
-    """Let the record beside a store that has another identity now speak of that one; without a record, do nothing.
+    """Give the record beside a store the store's new identity; without a record, do nothing.
 
     Raises:
         ArchivedError: it cannot be read.
@@ -84,7 +141,7 @@ def adopt_archived(store: Path, store_id: str) -> None:
 def compaction_lock(store: Path) -> Iterator[None]:
     """Be the one run that reads a store; nothing is pruned meanwhile. The kernel drops the lock with the process.
 
-    A batch of deletions that has begun is waited for.
+    If a batch of deletions has begun, its end is awaited first.
 
     Raises:
         CompactionRunning: another run holds the lock.
@@ -106,7 +163,7 @@ def _lock(descriptor: int) -> None:
 
 
 def compaction_running(store: Path) -> bool:
-    """Whether a run of the compaction reads the store.
+    """Whether a run of the compaction is reading the store.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -117,7 +174,7 @@ def compaction_running(store: Path) -> bool:
 
 @contextlib.contextmanager
 def pruning_turn(store: Path) -> Iterator[bool]:
-    """Keep a run of the compaction from starting while a batch is deleted; yield whether none is under way.
+    """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
 
     Raises:
         OSError: the lock file cannot be read.
@@ -136,7 +193,7 @@ def _lock_file(store: Path) -> Path:
 
 
 def compaction_file(store: Path) -> Path:
-    """Where the record of a store lies."""
+    """Where the record of the last run is."""
     return store.with_name(f"{store.name}-compaction.json")
 
 
@@ -146,30 +203,21 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        compaction_file(store),
-        decode_compaction,
-        version=last_run_format.VERSION,
-        what="record of the compaction's runs",
-        error=CompactionRecordError,
-    )
+    return _COMPACTION.read(compaction_file(store))
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
-    """Write the record beside a store: complete, or as it was. Only who has the store's lock may.
+    """Write the record beside a store: complete, or as it was. Only the holder of the store's lock may do so.
 
     Raises:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    text = json.dumps(encode_compaction(compaction), indent=1) + "\n"
-    if len(text) > MAX_RECORD_BYTES:
-        raise ValueError(f"the record would have {len(text)} bytes, more than {MAX_RECORD_BYTES}")
-    write_atomically(compaction_file(store), text)
+    _COMPACTION.write(compaction_file(store), compaction)
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
-    """How the last run of the compaction stands, and its record; None if there has been none.
+    """The state of the last run of the compaction, and its record; None if there has been none.
 
     Raises:
         CompactionRecordError: the record cannot be read.
@@ -183,14 +231,14 @@ def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
             return ENDS.get(compaction.exit_code or 0, CompactionState.FAILED), compaction
         if compaction_running(store):
             return CompactionState.RUNNING, compaction
-        # A run finishes its record before it lets go of the lock. If it has done both since the record was read, the
-        # record is another one now.
+        # A run finishes its record before it drops the lock. If it has done both since the record was read, the record
+        # has changed.
         if read_compaction(store) == compaction:
             return CompactionState.DIED, compaction
 
 
 def upkeep_file(store: Path, task: Task) -> Path:
-    """Where the record of a task lies."""
+    """Where the record of a task is."""
     return store.with_name(f"{store.name}-{task.value}.json")
 
 
@@ -200,13 +248,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     Raises:
         UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return read_record(
-        upkeep_file(store, task),
-        decode_upkeep,
-        version=last_upkeep_format.VERSION,
-        what=f"record of {task.value}",
-        error=UpkeepRecordError,
-    )
+    return _UPKEEP[task].read(upkeep_file(store, task))
 
 
 def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -215,11 +257,11 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_atomically(upkeep_file(store, task), json.dumps(encode_upkeep(upkeep), indent=1) + "\n", 0o644)
+    _UPKEEP[task].write(upkeep_file(store, task), upkeep)
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
-    """How the last run of a task stands, and its record.
+    """The state of the last run of a task, and its record.
 
     Raises:
         UpkeepRecordError: the record cannot be read.
@@ -233,7 +275,9 @@ def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None
             return CompactionState.SUCCEEDED if upkeep.exit_code == 0 else CompactionState.FAILED, upkeep
         if _at_work(store, task):
             return CompactionState.RUNNING, upkeep
-        if read_upkeep(store, task) == upkeep:  # else it has finished since the record was read
+        if (
+            read_upkeep(store, task) == upkeep
+        ):  # else it has finished since the record was read, and the loop reads the new one
             return CompactionState.DIED, upkeep
 
 
@@ -246,32 +290,34 @@ def _at_work(store: Path, task: Task) -> bool:
 
 
 def upkeep_lock_file(store: Path, task: Task) -> Path:
-    """What a run of a task holds."""
+    """The file that a run of a task locks."""
     return store.with_name(f"{store.name}-{task.value}.lock")
 
 
 class SqliteHandoff:
-    """A `store.interface.Handoff`: the files beside one store."""
+    """A `store.interface.Handoff`: the files beside one store, read in a thread."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
 
-    def archived(self) -> Archived | None:
-        """Which rows are in the archive."""
-        return read_archived(self._store)
+    async def archived(self) -> Archived | None:
+        """What is in the archive."""
+        return await asyncio.to_thread(read_archived, self._store)
 
-    def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction reads the store."""
-        return compaction_running(self._store)
+    async def is_being_compacted(self) -> bool:
+        """Whether a run of the compaction is reading the store."""
+        return await asyncio.to_thread(compaction_running, self._store)
 
-    def pruning_turn(self) -> AbstractContextManager[bool]:
-        """Keep a run of the compaction from starting while a batch is deleted."""
-        return pruning_turn(self._store)
+    @contextlib.asynccontextmanager
+    async def pruning_turn(self) -> AsyncIterator[bool]:
+        """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way."""
+        with pruning_turn(self._store) as ours:  # not in a thread: it takes microseconds
+            yield ours
 
-    def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """How the last run of the compaction stands, and its record."""
-        return last_run(self._store)
+    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
+        """The state of the last run of the compaction, and its record."""
+        return await asyncio.to_thread(last_run, self._store)
 
-    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """How the last merge, or verification, stands, and its record."""
-        return last_upkeep(self._store, task)
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+        """The state of the last merge, or verification, and its record."""
+        return await asyncio.to_thread(last_upkeep, self._store, task)

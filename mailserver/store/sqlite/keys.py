@@ -1,9 +1,9 @@
-"""What a search of the store is asked, and what it finds; and how rows come out of SQLite: packed.
+"""What a search finds, as keys, and how rows come out of SQLite: packed.
 
 Each statement packs all its rows into one. To fetch a row takes Python's lock, for which a thread waits up to 5 ms
 while the event loop is busy: a page of 1,000 rows would wait for seconds. Numbers are packed as text, with commas
-between them; bytes one after the other. (SQLite puts them together as they are, though it takes them for text.) What is
-packed keeps the order of a subquery that has a LIMIT; -1 is none.
+between them, and bytes one after the other. (SQLite joins them unchanged, although it takes them for text.) Packing
+keeps the order of a subquery that has a LIMIT; a LIMIT of -1 has no bound.
 """
 
 import json
@@ -18,11 +18,11 @@ SLOTS = (1, 8, 64, 256)
 """How many things a statement looks up at once. Few sizes, so that few statements are prepared."""
 
 KeyPlace = tuple[int, bytes]
-"""Where something stands in the order of answers: (created, hash), the latter as long as it is known."""
+"""A place in the order of answers: (created, hash), where the hash may be the stored prefix, or empty."""
 
 
 class Key(NamedTuple):
-    """Where an envelope stands in the order (created, hash), and its row. `hash` is the stored prefix."""
+    """An envelope's place in the order (created, hash), and its row. `hash` is the stored prefix."""
 
     created: int
     hash: bytes
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys in order, in columns: a thousand of them as tuples would take 200 kB, and a millisecond to make."""
+    """Keys in order, as columns: a thousand of them as tuples would take 200 kB, and a millisecond to make."""
 
     created: "array[int]" = field(default_factory=lambda: array("q"))
     hashes: bytes = b""
@@ -39,13 +39,13 @@ class Keys:
 
     @classmethod
     def of(cls, keys: Sequence[Key]) -> "Keys":
-        """The same in columns."""
+        """The same as columns."""
         created, seqs = array("q", [key.created for key in keys]), array("q", [key.seq for key in keys])
         return cls(created, b"".join(key.hash for key in keys), seqs)
 
     @classmethod
     def unpacked(cls, created: str | None, hashes: bytes | None, seqs: str | None) -> "Keys":
-        """Of packed columns."""
+        """Unpack what a statement has packed."""
         return cls(array("q", numbers(created)), hashes or b"", array("q", numbers(seqs)))
 
     def __len__(self) -> int:
@@ -67,12 +67,31 @@ class Keys:
         return Keys(self.created[:count], self.hashes[: count * HASH_PREFIX_BYTES], self.seqs[:count])
 
 
+class PackedKeys(NamedTuple):
+    """Keys as a statement has packed them; each column is None if there are no rows."""
+
+    created: str | None
+    hashes: bytes | None
+    seqs: str | None
+
+    def unpack(self) -> Keys:
+        """The same as keys."""
+        return Keys.unpacked(*self)
+
+    @property
+    def last_place(self) -> KeyPlace:
+        """The place of the last of them; there is one."""
+        assert self.created is not None
+        assert self.hashes is not None
+        return int(self.created.rpartition(",")[2]), self.hashes[-HASH_PREFIX_BYTES:]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The first `limit` matches, newest first, and whether there may be more.
 
-    `reached`: of a page that has ended early, the place that it has come to: all that remains to be looked at is
-    strictly below. It is strictly below that of the query, too, whether anything was found or not.
+    `reached`: if the page has ended early, how far it has come: all that is still to be searched is strictly below this
+    place. The place is strictly below that of the query, too, whether anything was found or not.
     """
 
     keys: Keys
@@ -81,7 +100,7 @@ class Found:
 
     @property
     def end(self) -> KeyPlace | None:
-        """Where the next page goes on, the hash by its stored prefix; None if there is none."""
+        """Where the next page continues, with the stored prefix of a hash; None if there is no next page."""
         if not self.more:
             return None
         return self.reached or self.keys.last[:2]

@@ -1,4 +1,4 @@
-"""A page of an answer, as the store hands it out: the rows that a search has found, and the reading of them."""
+"""A page of an answer: it remembers the rows that a search has found, and reads them when it is asked to."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import Place, Raws
 from mailserver.store.sqlite.keys import Found, Keys
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class SqlitePage:
-    """A `store.interface.StoredPage`. It keeps no envelope: who does not read it has us keep little."""
+    """A `store.interface.StoredPage`. It keeps no envelopes: a client that does not read on occupies little memory."""
 
-    __slots__ = ("_at", "_end", "_finder", "_keys", "_last", "_last_hash", "_seqs", "ended_early")
+    __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_seqs", "ended_early")
 
-    def __init__(self, finder: Finder, found: Found) -> None:
-        """Take what was found, and what reads it for whoever pays."""
-        self._finder = finder
+    def __init__(self, found: Found, reader: RowReader) -> None:
+        """Take what was found, and what reads it for its payer."""
+        self._reader = reader
         self._keys = found.keys  # until something is read
         self._seqs = found.keys.seqs
         self._at = 0
@@ -62,18 +62,18 @@ class SqlitePage:
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        # Of its bytes, whatever they are: an answer ends also where the disk has turned a bit of them.
-        # Only once: to hash an envelope of 1 MiB takes milliseconds.
+        # The hash of its bytes as they are: an answer must end even if the disk has turned a bit of them. It is made
+        # only once, because an envelope of 1 MiB takes milliseconds.
         if self._last_hash is None and self._last is not None:
             self._last_hash = EnvelopeHash(keccak256(self._last))
         return self._last_hash
 
     @property
     def end(self) -> Place | None:
-        """Where the next page goes on; None if there is none.
+        """Where the next page begins; None if there is no next page.
 
-        That is behind the last envelope found, also if it was deleted since, or further down. The index has only the
-        first bytes of a hash: where the envelope is there no more, the rest is zeros, which is the same place.
+        That is behind the last envelope found, even if it was deleted since, or further down. The index has only the
+        first bytes of a hash. If the envelope is gone, zeros stand for the rest, which is the same place.
         """
         if self._end is None:
             return None
@@ -86,7 +86,7 @@ class SqlitePage:
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         self._keys = Keys()
-        raws = await self._finder.read(self._seqs[self._at : self._at + count], max_bytes)
+        raws = await self._reader.read(self._seqs[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
             self._last, self._last_hash = raws.last, None

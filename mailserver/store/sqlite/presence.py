@@ -1,8 +1,8 @@
-"""Whether the files that SQLite has open are still those that have the store's names.
+"""Whether the files that SQLite has open are still the ones that bear the store's names.
 
-SQLite writes on into files that were removed or replaced, and says that all is stored; nobody ever finds it there. So
-their names are compared with what is open before anything is confirmed. That takes some microseconds, and only looks at
-the names: `mailserver.store.sqlite.connections` says why nothing may be opened here.
+SQLite goes on writing into files that were removed or replaced, and reports success, but nobody will ever find what it
+wrote. So the names are compared with what is open before anything is confirmed. That takes some microseconds and opens
+nothing: `mailserver.store.sqlite.connections` says why it must not.
 """
 
 import errno
@@ -16,18 +16,18 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class StoreLost(StoreError):
-    """What is open is no longer the store at its path. It stays so until the program is started again."""
+    """The open files are no longer the store at its path. That stays so until the program is started again."""
 
 
 class Presence:
-    """The files of one store that was just opened. Only the thread that writes it looks."""
+    """The files of one store that was just opened. Only the thread that writes it uses this."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # SQLite follows links in the name of the store, and puts the others beside the file that it finds.
+        # SQLite follows links in the store's name, and puts log and index beside the file that it finds.
         real = path.resolve()
         names = dict.fromkeys((path, real, wal_file(real), index_file(real)))
-        # On a file system without shared memory SQLite does without log and index.
+        # On a file system without shared memory, SQLite works without log and index.
         self._files = {str(name): found for name in names if (found := _identity(name, None)) is not None}
         self._lost = ""
 
@@ -38,16 +38,16 @@ class Presence:
             if changed:
                 what = ", ".join(f"{name} {'was removed' if now is None else 'was replaced'}" for name, now in changed)
                 self._lost = (
-                    f"{what}: what was stored is in files that end with this process; "
+                    f"{what}: what was stored is only in files that vanish with this process; "
                     "docs/operating/recipes.md says how to copy them"
                 )
         return self._lost
 
     def check(self) -> None:
-        """Look whether what was written has become part of the store.
+        """Check that what was written is in the store.
 
         Raises:
-            StoreLost: it has not, and nothing will any more.
+            StoreLost: it is not, and nothing will be any more.
         """
         if self.look():
             raise StoreLost(self._lost)
@@ -57,9 +57,9 @@ _Identity = tuple[int, int]
 
 
 def _identity(name: Path | str, unknown: _Identity | None) -> _Identity | None:
-    """What a name stands for, a link for itself; None if for nothing, `unknown` if that cannot be told.
+    """Which file has a name, without following links; None if there is none, `unknown` if the disk does not say.
 
-    A disk that fails for a moment has lost no file: should it fail for longer, SQLite says so.
+    A disk that fails for a moment has lost no file. If it fails for longer, SQLite reports it.
     """
     try:
         status = os.lstat(name)

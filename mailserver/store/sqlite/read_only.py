@@ -1,12 +1,12 @@
 """Reading a store beside its daemon, or without one, and leaving the folder as it is.
 
-SQLite's ordinary read-only connection makes the log and its index (`-wal`, `-shm`) where a daemon that stopped has left
-none, and leaves them there. So:
+A daemon that stopped has left no log and no index (`-wal`, `-shm`). SQLite's ordinary read-only connection makes them,
+and leaves them there. So:
 
-- No log: the file alone is the store. It is read as immutable, without locks. Should a daemon begin to write it
-  meanwhile, what was read may be of two moments: `open_read_only` notices and says so.
-- A log with its index: both are read, the index is not written. That is so beside a daemon, and after one was killed.
-- A log without its index: SQLite would have to make one.
+- No log: the file alone is the store. It is read as immutable, without locks. If a daemon begins to write it meanwhile,
+  what was read may be of two moments: `open_read_only` notices and says so.
+- A log with its index: both are read, and the index is not written. So it is beside a daemon, and after a kill.
+- A log without its index: SQLite would have to make one, so this is refused.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
     Raises:
         StoreError: there is none, it is foreign or of another version, or cannot be opened; or a daemon has begun to
-            write it. What SQLite cannot read inside of the context is raised as `sqlite3.Error`.
+            write it meanwhile.
+        sqlite3.Error: inside the context, for what SQLite cannot read.
     """
     check_header(path)
     log = wal_file(path)
@@ -64,10 +65,10 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 
 def check_header(path: Path) -> None:
-    """Look at how the file begins.
+    """Check that the file begins as an SQLite database does.
 
     Raises:
-        StoreError: it is not there, or no SQLite database.
+        StoreError: it does not, or there is no file.
     """
     try:
         with path.open("rb") as file:
@@ -81,7 +82,7 @@ def check_header(path: Path) -> None:
 
 
 def check_ours(connection: sqlite3.Connection, path: Path) -> int:
-    """Look whose store this is; return its schema version, 1 to SCHEMA_VERSION.
+    """Check that a store is ours; return its schema version, 1 to SCHEMA_VERSION.
 
     Raises:
         StoreError: it is foreign, of a later version, or cannot be read.

@@ -1,13 +1,13 @@
-"""Reading the store: what a search finds (`store.sqlite.search`), envelopes by their rows, and which are there."""
+"""Reading rows that are known: the envelopes that a search has found (`store.sqlite.search`), and which are present."""
 
 import json
 from collections.abc import Sequence
 
-from mailserver.store.interface import GoesOn, Query, Raws, always
+from mailserver.store.interface import Raws
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import SLOTS, Found, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.keys import SLOTS, numbers, packed_bytes, packed_numbers, pieces, slots_for
+from mailserver.store.sqlite.lookups import Connection
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import Connection, Search
 
 
 def _present(slots: int) -> str:
@@ -23,8 +23,7 @@ def _present(slots: int) -> str:
 
 
 _PRESENT = {slots: _present(slots) for slots in SLOTS}
-# Lengths without the envelopes they are of, where these are too long: SQLite then reads no more of them than where they
-# begin.
+# If an envelope is too long, only its length: SQLite then reads no more than the page on which it begins.
 _RAWS = f"""
     SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
         SELECT coalesce(length(e.raw), 0) AS size, CASE WHEN j.key = 0 OR length(e.raw) <= ? THEN e.raw END AS raw
@@ -33,28 +32,20 @@ _RAWS = f"""
 """
 
 _SPREAD = 16
-"""How many times longer than the mean of what was asked for an envelope may be that is read with it. So what is read in
-vain is at most as many times what is wanted, should all of them be so long."""
+"""An envelope is read together with others only if it is at most so many times longer than the mean that was asked for.
+So even if all are that long, no more than so many times the wanted bytes are read in vain."""
 
 
-class Finder:
-    """Answers queries by statements that each are short, whatever the query and whatever is in the store."""
+class RowReader:
+    """Reads rows by short statements, however many are asked for and whatever the store holds."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
-        """Find the first `limit` matches.
-
-        Args:
-            goes_on: whether to go on after so much work; else a page by bloom filter ends early.
-        """
-        return await Search(self._connection, query, limit, goes_on).page()
-
     async def read(self, seqs: Sequence[int], max_bytes: int) -> Raws:
-        """The envelopes of the first of these rows: of one at least, and of more as long as all are within `max_bytes`.
+        """Read the first of these rows: at least one, and more as long as all of them fit into `max_bytes`.
 
-        They may be fewer than that: none with one before it that is far longer than `max_bytes` would have each be.
+        It may be fewer than fit: an envelope that is far longer than the mean is not read together with others.
         """
         longest = _SPREAD * max_bytes // max(1, len(seqs))
         likely = work.STATEMENT + work.ENVELOPE * len(seqs) + max_bytes // work.UNIT_BYTES
@@ -70,13 +61,13 @@ class Finder:
         return Raws((raws or b"")[:total], sizes[:count])
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
-        """Which of these places (created, prefix of the hash) an envelope stands at."""
+        """At which of these places (created, prefix of the hash) there is an envelope."""
         found: set[tuple[int, bytes]] = set()
         for at in range(0, len(places), SLOTS[-1]):
             part = places[at : at + SLOTS[-1]]
             slots = slots_for(len(part))
             parameters: list[object] = [value for place in part for value in place]
-            parameters += [None] * (2 * slots - len(parameters))  # places that match nothing
+            parameters += [None] * (2 * slots - len(parameters))  # these match nothing
             most = work.STATEMENT + work.PAIR * len(part)
             ((created, hashes),) = await self._connection.run(_PRESENT[slots], parameters, most)
             found.update(zip(numbers(created), pieces(hashes, HASH_PREFIX_BYTES), strict=True))

@@ -1,8 +1,8 @@
-"""Read-only connections, and whose statement is next where more want to read than there are connections.
+"""Read-only connections, and whose statement is next if there are more readers than connections.
 
-Statements are short (`store.sqlite.search`), and each waits for its own turn: whoever has had less work done for it
-of late is next, by address and then by peer. So an answer of little work is there soon, however much others have asked
-for.
+Statements are short (`store.sqlite.search`), and each waits for its own turn. The next one is of the address for which
+the least work was done recently, and there of the peer for which the least was done. So an answer that takes little
+work comes soon, however much others have asked for.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ReaderPool:
 
     def __init__(self, connections: Sequence[aiosqlite.Connection], failures: StoreFailures) -> None:
         self._failures = failures
-        # Last in, first out: what a request has just looked at is in that connection's page cache.
+        # Last in, first out: the pages that a request has just read are in that connection's cache.
         self._idle = [*connections]
         self._waiting: GroupedFairQueue[_Waiting] = GroupedFairQueue()
 
@@ -50,12 +50,12 @@ class ReaderPool:
         """Run one statement and return all its rows.
 
         Args:
-            work: how much it is, as far as it is known: see `mailserver.store.sqlite.work`.
-            payer: who takes it: of those that wait, whoever has had less is next.
-            likely: how much it likely is, where `work` is the most that it may be: by this it has its turn, and what it
-                was counts for the payer's next.
+            work: how much work it is, as far as that is known (`mailserver.store.sqlite.work`).
+            payer: for whom it is. Of the payers that wait, the one for whom less work was done is next.
+            likely: how much work it likely is, where `work` is the most that it can be. This decides its own turn; what
+                it really was counts for the payer's next turn.
         Raises:
-            StoreError: SQLite could not.
+            StoreError: SQLite could not run it.
         """
         likely = work if likely is None else likely
         connection = await self._take(payer, likely)
@@ -65,7 +65,7 @@ class ReaderPool:
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the store: {self._failures.not_read(error)}") from error
         except asyncio.CancelledError:
-            # Nobody waits for the rows: stop the statement, so that the connection is free at once.
+            # Nobody waits for the rows any more: stop the statement, so that the connection is free at once.
             await connection.interrupt()
             raise
         finally:
@@ -75,7 +75,7 @@ class ReaderPool:
             self._give()
 
     def correct(self, work: int, payer: Payer = OURSELVES) -> None:
-        """What was run for somebody has been so much more work than was said, or less if it is below 0."""
+        """The payer's statement was so much more work than was said; less if below 0."""
         payer.charge(work)
         self._waiting.correct(payer.group, payer.member, work)
 
@@ -86,7 +86,7 @@ class ReaderPool:
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given one at the same moment
+            if turn.done() and not turn.cancelled():  # it got one at the same moment
                 self._idle.append(turn.result())
                 self._give()
             raise
@@ -94,7 +94,7 @@ class ReaderPool:
     def _give(self) -> None:
         while self._idle and len(self._waiting):
             next_ = self._waiting.take()
-            if next_.turn.done():  # whoever waited is gone
+            if next_.turn.done():  # its caller is gone
                 self._waiting.correct(next_.payer.group, next_.payer.member, -next_.likely)
             else:
                 next_.turn.set_result(self._idle.pop())
@@ -102,7 +102,7 @@ class ReaderPool:
 
 @dataclass(frozen=True, slots=True)
 class PaidReader:
-    """The connections, as one payer uses them: a `mailserver.store.sqlite.search.Connection`."""
+    """The connections as one payer uses them: a `mailserver.store.sqlite.lookups.Connection`."""
 
     pool: ReaderPool
     payer: Payer = OURSELVES
@@ -114,13 +114,13 @@ class PaidReader:
         return await self.pool.run(sql, parameters, work, self.payer, likely=likely)
 
     def correct(self, work: int) -> None:
-        """Charge so much more."""
+        """Charge the payer so much more; less if below 0."""
         self.pool.correct(work, self.payer)
 
 
 @contextlib.asynccontextmanager
 async def open_readers(path: Path, count: int, failures: StoreFailures) -> AsyncIterator[ReaderPool]:
-    """Open so many connections to the store at `path`; they are closed at the end.
+    """Open `count` connections to the store at `path`; close them at the end.
 
     Raises:
         StoreError: there is no such store, or it cannot be read.

@@ -1,4 +1,4 @@
-"""What a row of the store must be: the envelope that its other columns say. For whoever looks for damage."""
+"""What a row of the store must be: the envelope that its other columns describe. Every check for damage uses this."""
 
 from mailserver.errors import DecodeError
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
@@ -9,7 +9,8 @@ def decode_and_compare(created: int, topic: bytes, key_hash: bytes, raw: bytes) 
     """Decode a row and compare it with its columns; return the envelope and its whole hash.
 
     Raises:
-        DecodeError: `raw` is no envelope, or another one (a bit turned on the disk, say). `str()` says which.
+        DecodeError: `raw` is no envelope, or a different one (because a bit has turned on the disk, say). `str()` says
+            which.
     """
     try:
         envelope = decode_envelope(raw)

@@ -1,37 +1,37 @@
 """Tables, columns and migrations of the envelope store. Standard library only: the nightly export reads it too.
 
-One row of `envelopes` is one envelope. `seq` rises by reception and is never used twice, so an export can go on
-where it stopped. `hash` holds the first 16 bytes of the envelope's hash: it tells envelopes apart as well as
-anyone can break (two that share it take 2**64 hashes to make), puts envelopes of one second in the same order as
-the whole hash, and the whole is Keccak-256 of `raw` at any time. It stands three times for each envelope, and
-whole it would make the store a tenth larger and filling it a quarter slower.
+One row of `envelopes` is one envelope. `seq` rises in order of reception and is never used twice, so an export can
+continue where it stopped. `hash` holds the first 16 bytes of the envelope's hash. They are enough: making two envelopes
+that share them takes 2**64 hashes, they order the envelopes of one second as the whole hash does, and the whole hash
+can be computed from `raw` at any time. Each envelope has this column three times, in the table and two indexes. Whole
+hashes would make the store a tenth larger, and filling it a quarter slower.
 
-Envelopes of one topic are indexed within one day of creation. New envelopes then change only the pages of the
-present day, however large the store is: an index by topic alone touched one page for each envelope, and filled at
-a third of the speed at two million envelopes. A request looks at one day after the other, newest first.
+Envelopes of one topic are indexed within one day of creation. So new envelopes change only the pages of the current
+day, however large the store is. An index by topic alone touched one page for each envelope, and at two million
+envelopes the store filled at a third of the speed. A request searches one day after another, newest first.
 
-`days` and `day_topics` say which days and topics there are, and how much is in a day, so that nothing is ever
-counted and a bloom filter becomes a set of topics before any envelope is read.
+`days` and `day_topics` say which days and topics there are, and how much a day has. So nothing is ever counted, and a
+bloom filter becomes a set of topics before any envelope is read.
 
-`reception_days` says the same of the days of reception: what the compaction has to archive, and in which stretch of
-`seq` the rows of a day lie. Stretches of several days overlap where our clock was stepped; only `received` says of
-which day a row is. Pruning finds the oldest rows by the index of `received`: the order of `seq` is another one then.
+`reception_days` says the same of the days of reception: what the compaction has to archive, and in which range of `seq`
+the rows of a day are. If our clock was stepped, the ranges of several days overlap, and only `received` says to which
+day a row belongs. Pruning therefore finds the oldest rows by the index of `received`, not by `seq`.
 
-`removed` says how far back the store is complete. Whoever has an archive looks there for what is older, and only then.
+`removed` says how far back the store is complete. Anything that has an archive searches it only for what is older.
 """
 
 STORE_FILE = "mailserver.db"
 
 APPLICATION_ID = 0x57_41_4B_55
-"""PRAGMA application_id of our files: "WAKU". A file with another one is not ours and is left alone."""
+"""PRAGMA application_id of our files: "WAKU". A file with a different one is not ours, and is left alone."""
 
 PAGE_BYTES = 16384
-"""An envelope of the usual half kilobyte wastes little of a page of this size, and one of 16 kB still fits in."""
+"""An envelope of the usual half kilobyte wastes little of such a page, and one of 16 kB still fits."""
 
 HASH_PREFIX_BYTES = 16
 
 IDENTITY_BYTES = 16
-"""Of a store: random, in lower-case hexadecimal digits."""
+"""Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""
 
 MISSED_MARGIN_S = 3600
 """By so much an envelope may claim to be newer than its reception: clocks differ, and are set."""
@@ -68,11 +68,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (day, topic)
         ) WITHOUT ROWID
         """,
-        # For bloom filters: `mailserver.store.sqlite.reader` says why it is the third.
+        # For bloom filters: `mailserver.store.sqlite.lookups` says why it is the third byte.
         "CREATE INDEX day_topics_by_third_byte ON day_topics (day, substr(topic, 3, 1))",
     ),
     (
-        "CREATE TABLE identity (id TEXT NOT NULL)",  # one row: tells this store from every other
+        "CREATE TABLE identity (id TEXT NOT NULL)",  # one row: an identity that no other store has
         "INSERT INTO identity VALUES (lower(hex(randomblob(16))))",
         """
         CREATE TABLE reception_days (

@@ -1,8 +1,9 @@
 """The log of a store (`-wal`), read without SQLite: where its pages are, and whether something committed is lost.
 
-SQLite takes a log up to the first frame that is not as its checksum says, and drops the rest in silence: after a power
-cut that is the end of a transaction that nobody was told of. It may be damage, too. Then frames follow that were
-written only after the transaction was on disk; or the log's index (`-shm`), which a killed daemon leaves, knows more.
+SQLite uses a log up to the first frame that does not match its checksum, and silently drops the rest. After a power cut
+the rest is the end of a transaction that was never confirmed. But it may be damage. Then it is followed by frames that
+were only written once the transaction was on disk; or the log's index (`-shm`), which a killed daemon leaves, lists
+more frames.
 
 Format: SQLite, "Database File Format", 4; "WAL-mode File Format", 2.1.
 """
@@ -32,23 +33,22 @@ _REWRITE_BYTES = 1024 * 1024
 
 
 class _Frame(NamedTuple):
-    """A frame as it stands in the file; `commit`: the size of the database in pages then, or 0."""
+    """A frame of the file. `commit`: if it ends a transaction, the database's size in pages after it, else 0."""
 
     number: int
     page: int
     commit: int
     is_right: bool
-    """It is of the same time as the log's header, and its checksum goes on from that of the frame before."""
+    """It belongs to the log's header, and its checksum continues that of the frame before."""
 
 
 @dataclass(slots=True)
 class Log:
     """What a log holds.
 
-    `frames`: how many frames SQLite takes; `offsets`: of each page in them, where in the file its latest image begins;
-    `page_count`: the database's size in pages then. `damage`: why committed transactions behind these are lost, in
-    words; "" if none are. `left`: the same as `offsets` of what SQLite
-    would not take, but is whole by itself.
+    `frames`: how many frames SQLite uses; `offsets`: for each page in them, where in the file its latest image begins;
+    `page_count`: the database's size in pages after them. `damage`: why committed transactions after these are lost, in
+    words; "" if none are. `left`: like `offsets`, for frames that SQLite does not use although each is whole.
     """
 
     page_bytes: int
@@ -60,12 +60,12 @@ class Log:
 
 
 def wal_file(store: Path) -> Path:
-    """Where the log of a store lies: where SQLite puts it, beside the file that a link in the store's name leads to."""
+    """Where SQLite keeps the log of a store: beside the file, or, if the store's name is a link, beside its target."""
     return _beside(store, "-wal")
 
 
 def index_file(store: Path) -> Path:
-    """Where the index of a store's log lies, as `wal_file`."""
+    """Where SQLite keeps the index of a store's log: beside the log."""
     return _beside(store, "-shm")
 
 
@@ -76,14 +76,14 @@ def _beside(store: Path, ending: str) -> Path:
 
 
 def has_content(log: Path) -> bool:
-    """Whether there is a log with something in it: then the file alone is not the store."""
+    """Whether there is a log that is not empty: then the file alone is not the store."""
     return log.exists() and log.stat().st_size > 0
 
 
 def has_commit(store: Path) -> bool:
     """Whether there is a log with a whole transaction in it: then the file alone is not the store.
 
-    SQLite looks for ten seconds, and fails, where an index is not to be written and the log has nothing to read.
+    SQLite tries for ten seconds, and fails, if it may not write an index and the log has nothing to read.
 
     Raises:
         OSError: it cannot be read.
@@ -100,12 +100,12 @@ def has_commit(store: Path) -> bool:
 
 
 def read_log(store: Path, default_page_bytes: int) -> Log | None:
-    """Read the log of a store; None if there is none, or nothing in it.
+    """Read the log of a store; None if there is none, or it is empty.
 
-    A daemon may write it meanwhile: damage that is not there when it is looked at again is none.
+    A daemon may write it meanwhile: damage that is gone at a second look was none.
 
     Args:
-        default_page_bytes: of a log whose header is damaged.
+        default_page_bytes: the page size to assume if the log's header is damaged.
     Raises:
         OSError: it cannot be read.
     """
@@ -122,10 +122,10 @@ def read_log(store: Path, default_page_bytes: int) -> Log | None:
 
 
 def write_again(store: Path) -> None:
-    """Write all of a log anew, as it is, and have it on disk; nobody else may write it meanwhile.
+    """Write all of a log again, unchanged, and sync it. Nobody else may write it meanwhile.
 
-    What a killed process has left was perhaps never synced, or failed to be: then Linux keeps it in memory, but takes
-    it for written, and it would be gone after a power cut, with all that is confirmed after it.
+    What a killed process has left may never have been synced, or its sync has failed. Then Linux keeps it in memory but
+    believes it to be written: after a power cut it would be gone, with everything that is confirmed after it.
 
     Raises:
         OSError: it cannot be written.
@@ -141,7 +141,7 @@ def write_again(store: Path) -> None:
 
 
 def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
-    index = _salted_index(store)  # first: a daemon that writes meanwhile only adds to the log
+    index = _salted_index(store)  # read first: a daemon that writes meanwhile only adds to the log
     size = os.fstat(file.fileno()).st_size
     header = file.read(_HEADER.size)
     if not header:
@@ -150,9 +150,9 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
     log = Log(page_bytes if is_right else default_page_bytes)
     salts, reading = header[16:24], is_right
     pending: dict[int, int] = {}
-    lost = Log(log.page_bytes)  # what SQLite does not take, as far as it is committed
+    lost = Log(log.page_bytes)  # what SQLite does not use, as far as it was committed
     commits_left, after_commit = 0, False
-    if not is_right:  # the first frame says which frames belong together
+    if not is_right:  # then the first frame says which frames belong together
         salts = os.pread(file.fileno(), 8, _HEADER.size + 8)
     for frame in _frames(file, size, log.page_bytes, order, salts, sums):
         offset = _HEADER.size + (frame.number - 1) * (_FRAME.size + log.page_bytes) + _FRAME.size
@@ -168,8 +168,8 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
             pending.clear()
         if frame.is_right and frame.page:
             log.left[frame.page] = offset
-            commits_left += after_commit  # what goes on from a commit was written when that was on disk
-        # Of the first, its checksum says nothing where the beginning is damaged, from which it goes on.
+            commits_left += after_commit  # a frame after a commit was written when that was on disk
+        # The first frame's checksum continues that of the header, and says nothing if that is damaged.
         if frame.page and (frame.is_right or frame.number == 1):
             pending[frame.page] = offset
             if frame.commit:
@@ -177,7 +177,7 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
                 lost.offsets.update(pending)
                 pending.clear()
         after_commit = frame.commit > 0
-    if not is_right and log.left:  # else it is no log at all
+    if not is_right and log.left:  # else it is not a log at all
         if not _is_in_file(store, file, lost):
             log.damage = "its beginning is damaged: SQLite takes nothing of it"
     elif commits_left:
@@ -188,10 +188,10 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
 
 
 def _is_in_file(store: Path, file: BinaryIO, log: Log) -> bool:
-    """Whether the store's file has all pages of a log as they are there: then nothing is lost with the log.
+    """Whether the store's file has all pages of a log as the log has them: then nothing is lost with the log.
 
-    So it is where the power was cut while SQLite began the log anew: its beginning is torn, and what follows is of the
-    time before. That is on disk by then.
+    This is so after a power cut while SQLite started the log anew: its beginning is torn, and the rest is older and was
+    in the file before.
     """
     try:
         with store.open("rb") as pages:
@@ -206,7 +206,7 @@ def _is_in_file(store: Path, file: BinaryIO, log: Log) -> bool:
 
 
 def _read_header(header: bytes) -> tuple[bool, str, int, tuple[int, int]]:
-    """Whether it is as SQLite writes it; the byte order of checksums, the size of pages, the header's checksums."""
+    """Whether a header is as SQLite writes it; its byte order of checksums, its page size, and its checksums."""
     if len(header) < _HEADER.size:
         return False, "big", 0, (0, 0)
     magic, form, page_bytes, _, _, _, *stored = _HEADER.unpack(header)
@@ -221,7 +221,7 @@ def _frames(
 ) -> Iterator[_Frame]:
     for number in range(1, (size - _HEADER.size) // (_FRAME.size + page_bytes) + 1):
         content = file.read(_FRAME.size + page_bytes)
-        if len(content) < _FRAME.size + page_bytes:  # it has become shorter
+        if len(content) < _FRAME.size + page_bytes:  # the file has become shorter
             return
         page, commit, _, _, *stored = _FRAME.unpack_from(content)
         before, sums = sums, (stored[0], stored[1])
@@ -232,7 +232,7 @@ def _frames(
 
 
 def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """SQLite's checksum over whole pairs of 32-bit words, from a former one on."""
+    """SQLite's checksum over pairs of 32-bit words, continued from an earlier one."""
     words = array("I", data)
     if order != sys.byteorder:
         words.byteswap()
@@ -245,7 +245,7 @@ def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]
 
 
 def _salted_index(store: Path) -> tuple[bytes, int] | None:
-    """The salts of the log that its index speaks of, and the number of frames that were committed; None if unknown."""
+    """The salts of the log that an index belongs to, and how many frames were committed; None if unknown."""
     try:
         with index_file(store).open("rb") as file:
             header = file.read(2 * _INDEX_BYTES)
@@ -255,7 +255,7 @@ def _salted_index(store: Path) -> tuple[bytes, int] | None:
     if len(header) < 2 * _INDEX_BYTES or one != header[_INDEX_BYTES:] or not one[12]:
         return None
     version, sums = struct.unpack_from("=I", one), struct.unpack_from("=2I", one, 40)
-    if version != (_FORMAT,) or sums != _checksum(one[:40], sys.byteorder, (0, 0)):  # what a power cut has left of it
+    if version != (_FORMAT,) or sums != _checksum(one[:40], sys.byteorder, (0, 0)):  # torn by a power cut
         return None
     (frames,) = struct.unpack_from("=I", one, 16)
     return one[32:40], frames

@@ -1,7 +1,7 @@
-"""A connection of SQLite with a thread of its own, for work of many statements: it makes one trip to the thread.
+"""An SQLite connection with a thread of its own. Work of many statements takes one trip to the thread.
 
-aiosqlite takes a trip for each statement. While the event loop is busy, each waits for what the loop is at: some
-milliseconds, a dozen times in a transaction, in which neither SQLite nor the disk has anything to do.
+aiosqlite makes a trip for each statement. While the event loop is busy, each trip waits some milliseconds for it: a
+dozen times in a transaction, while neither SQLite nor the disk has anything to do.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Work is done in the order in which it comes. Made by `start`."""
+    """Does work in the order in which it arrives. Made by `start`."""
 
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
         self._connection = connection
@@ -24,7 +24,7 @@ class Worker:
 
     @classmethod
     async def start(cls, connect: Callable[[], sqlite3.Connection]) -> "Worker":
-        """Start the thread, and have it connect; what that raises ends it."""
+        """Start the thread and let it connect. If that fails, the thread ends, and the error is raised here."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         with contextlib.ExitStack() as unless_connected:
             unless_connected.callback(thread.shutdown, wait=False)
@@ -33,11 +33,11 @@ class Worker:
         return cls(connection, thread)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do some work; return what it returns. Once begun it goes on to its end, whether or not it is waited for."""
+        """Do some work; return its result. Once begun it runs to its end, even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
 
     async def close(self) -> None:
-        """Close the connection behind all work that was begun, and end the thread; nothing if that is done."""
+        """Close the connection after all work that was begun, and end the thread. A second call does nothing."""
         if not self._closed:
             self._closed = True
             await self.run(sqlite3.Connection.close)

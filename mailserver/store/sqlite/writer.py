@@ -1,4 +1,4 @@
-"""The one writer: it groups what has arrived into one transaction and answers when that is on disk."""
+"""The one writer: it commits what has arrived in groups, and answers when a group is on disk."""
 
 import asyncio
 import contextlib
@@ -13,40 +13,40 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, transaction
+from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.presence import Presence, StoreLost
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 
 MAX_GROUP_ROWS = 2000
-"""Most rows in one transaction. Each writes most pages of the present day's indexes once more, so fewer cost more; more
-would have confirmations wait for longer than 50 ms."""
+"""Most rows in one transaction. Every transaction writes most pages of the current day's indexes again, so smaller ones
+cost more. Larger ones would delay confirmations by more than 50 ms."""
 
 GROUP_INTERVAL_S = 0.005
-"""Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet
-waits for nothing; under a stream of them the disk syncs at most 200 times a second."""
+"""Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet does not
+wait; in a stream of packets, the disk syncs at most 200 times a second."""
 
 ROW_BYTES = 512
-"""What a row costs beside its envelope's bytes. To store 16 bytes takes nearly as long as to store 500."""
+"""What a row costs besides its envelope's bytes. Storing 16 bytes takes nearly as long as storing 500."""
 
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Beyond this, `put` waits for room, unless its source has nothing queued."""
 
 MAX_WAL_BYTES = 128 * 1024 * 1024
-"""Beyond this, the WAL is to be started anew. SQLite does so by itself where there is a moment without readers; beside
-many of them, or one that reads the whole store, there may be none for as long as the flood lasts."""
+"""Beyond this, the WAL must be started anew. SQLite does so itself at a moment without readers. With many readers, or
+one that reads the whole store, there may be no such moment for as long as a flood lasts."""
 
 ANSWERED_AT_ONCE = 64
-"""Packets that are answered in one turn of the event loop. Each answer seals two frames, and a transaction may hold
+"""How many packets are answered in one turn of the event loop. Each answer seals two frames, and a transaction may hold
 2,000 packets."""
 
 WAL_RESTART_WAIT_S = 0.05
-"""How long to wait for readers then. Their statements take some milliseconds; a longer one has it tried again later."""
+"""How long to wait for readers then. Their statements take milliseconds; if one takes longer, we try again later."""
 
 _WAL_STEP_BYTES = 32 * 1024 * 1024
-"""By how much the WAL grows between two attempts."""
+"""How much the WAL grows between two attempts."""
 
 _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
@@ -55,65 +55,16 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
 
-_ROW_COUNTS = (100, 10, 1)
-_COLUMNS = "(received, created, topic, hash, raw)"
-# Many rows in one statement, not `executemany`: SQLite then runs over them without taking Python's lock for each,
-# which a busy event loop does not give up at once. A thousand in one are no faster.
-_INSERTS = {
-    count: f"INSERT OR IGNORE INTO envelopes {_COLUMNS} VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
-    for count in _ROW_COUNTS
-}
-# What the new rows add to `days` and `reception_days`, looked at once for both: an array for each pair of days. Nearly
-# always there is one pair, and nothing to sort.
-_SUMS_OF_ONE_DAY = """
-    SELECT
-        json_array(
-            json_array(min(received) / 86400, min(created) / 86400, count(*), sum(length(raw)), min(seq), max(seq))
-        ),
-        min(received) / 86400 = max(received) / 86400 AND min(created) / 86400 = max(created) / 86400
-    FROM envelopes WHERE seq > ?
-"""
-# LIMIT -1 keeps SQLite from merging the SELECTs and sorting whole envelopes for the sake of their lengths.
-_SUMS = """
-    SELECT json_group_array(json_array(reception_day, day, envelopes, bytes, first_seq, last_seq))
-    FROM (
-        SELECT reception_day, day, count(*) AS envelopes, sum(size) AS bytes,
-            min(seq) AS first_seq, max(seq) AS last_seq
-        FROM (
-            SELECT received / 86400 AS reception_day, created / 86400 AS day, length(raw) AS size, seq
-            FROM envelopes WHERE seq > ? LIMIT -1
-        )
-        GROUP BY reception_day, day
-    )
-"""
-_COUNT_DAYS = """
-    INSERT INTO days (day, envelopes, bytes)
-    SELECT json_extract(value, '$[1]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]'))
-    FROM json_each(?) GROUP BY day
-    ON CONFLICT (day) DO UPDATE SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes
-"""
-_COUNT_RECEPTION_DAYS = """
-    INSERT INTO reception_days (day, envelopes, bytes, first_seq, last_seq)
-    SELECT json_extract(value, '$[0]') AS day, sum(json_extract(value, '$[2]')), sum(json_extract(value, '$[3]')),
-        min(json_extract(value, '$[4]')), max(json_extract(value, '$[5]'))
-    FROM json_each(?) GROUP BY day
-    ON CONFLICT (day) DO UPDATE
-    SET envelopes = envelopes + excluded.envelopes, bytes = bytes + excluded.bytes, last_seq = excluded.last_seq
-"""
-_NOTE_TOPICS = """
-    INSERT OR IGNORE INTO day_topics (day, topic) SELECT created / 86400, topic FROM envelopes WHERE seq > ?
-"""
-
 
 class _Part(NamedTuple):
-    """What is put together, and stored in one transaction."""
+    """Envelopes that are stored in one transaction, and who waits for that."""
 
     envelopes: Sequence[NewEnvelope]
     done: asyncio.Future[None]
 
 
 class StoreWriter:
-    """Queues envelopes and commits them in groups, on a connection that nobody else uses; runs jobs in between."""
+    """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between."""
 
     def __init__(self, worker: Worker, path: Path, presence: Presence, failures: StoreFailures) -> None:
         self._worker = worker
@@ -133,12 +84,12 @@ class StoreWriter:
         self._closing = False
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
-        """Store envelopes; return once they are on disk. What is there already is left as it is.
+        """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
-            source: whose they are. Those of one source are stored in their order; sources take turns.
+            source: who sent them. Those of one source are stored in their order; sources take turns.
         Raises:
-            StoreError: they are not stored, or not all; or the store is held, or closing.
+            StoreError: some or all of them are not stored, because of the disk, or a hold, or the store is closing.
         """
         if self._held:
             raise StoreError(self._held)
@@ -152,12 +103,12 @@ class StoreWriter:
         if len(envelopes) <= MAX_GROUP_ROWS:
             await self._enqueue(envelopes, source)
             return
-        # A packet of more goes into several transactions, one after the other.
+        # A larger packet goes into several transactions, one after the other.
         parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
         await asyncio.gather(*(self._enqueue(part, source) for part in parts))
 
     async def between_commits(self, job: Job[T]) -> T:
-        """Run a job before the next group is committed. It goes on to its end, whether or not it is waited for.
+        """Run a job before the next group is committed. Once begun it runs to its end, even if its caller is cancelled.
 
         Raises:
             StoreError: SQLite could not do it, or the store is closing.
@@ -169,42 +120,42 @@ class StoreWriter:
         self._arrived.set()
         return await future
 
-    async def look(self) -> None:
-        """Look whether what is open is still the store; nothing is stored any more if it is not.
+    async def check_presence(self) -> None:
+        """Check that the store's file was not removed or replaced. If it was, nothing is stored any more.
 
         Raises:
-            StoreError: it is not, or the store is closing.
+            StoreError: it was, or the store is closing.
         """
         await self.between_commits(lambda connection: None)
 
     def hold(self, why: str) -> None:
-        """Store nothing that comes from now on, for this reason; "": store it again."""
+        """Refuse every `put` from now on, for this reason; "": take envelopes again."""
         self._held = why
 
     @property
     def held(self) -> str:
-        """Why nothing is stored at present, if that was asked for; else ""."""
+        """Why every `put` is refused; "" if none is."""
         return self._held
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many envelopes wait to be committed, or are being, and their bytes."""
+        """How many envelopes wait to be committed or are being committed, and their bytes."""
         return self._queued_rows, self._queued_bytes
 
     def close(self) -> None:
-        """Take nothing more; `run` commits what is queued and returns."""
+        """Refuse everything from now on; `run` commits what is queued, and returns."""
         self._closing = True
         self._arrived.set()
         self._full.set()
         self._room.set()
 
     async def run(self) -> None:
-        """Commit groups until closed and nothing is queued."""
+        """Commit groups until the writer is closed and nothing is queued."""
         try:
             await self._run()
         finally:
             self.close()
-            self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless this ended by a fault of ours
+            self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless a bug of ours ended this
             self._queue.clear()
             while self._answers:
                 self._answer_some()
@@ -235,10 +186,10 @@ class StoreWriter:
             await self._bound_wal()
 
     async def _bound_wal(self) -> None:
-        """Have the next transaction begin at the WAL's start, if it has grown too long."""
+        """If the WAL has grown too long, let the next transaction begin at its start."""
         try:
             size = self._wal.stat().st_size
-        except OSError:  # none: on a file system without shared memory SQLite does without a WAL
+        except OSError:  # there is none: SQLite works without a WAL on a file system without shared memory
             return
         if size <= MAX_WAL_BYTES:
             self._max_wal_bytes = MAX_WAL_BYTES
@@ -247,16 +198,16 @@ class StoreWriter:
             try:
                 await self._write(_restart_log)
                 self._failures.checkpointed(None)
-            except sqlite3.Error as error:  # what is committed stays so; the next transaction says more
+            except sqlite3.Error as error:  # what is committed stays committed; the next transaction says more
                 self._failures.checkpointed(error)
-            except StoreLost:  # who waits for the next transaction is told
+            except StoreLost:  # those who wait for the next transaction are told
                 pass
 
     async def _write(self, work: Job[T]) -> T:
-        """Do some work on the connection, if what is open is still the store, and see that it was so to the end.
+        """Do some work on the connection, and check before and after it that the store's file is still there.
 
         Raises:
-            StoreLost: it is not; whatever was written is nowhere.
+            StoreLost: it is not; what was written is lost.
             sqlite3.Error: SQLite could not do it.
         """
         try:
@@ -266,9 +217,9 @@ class StoreWriter:
             raise
 
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
-        if future.done():  # whoever wanted it is gone
+        if future.done():  # its caller is gone
             return
-        failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
+        failure: StoreError | None = StoreError(_ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
             result = await self._write(job)
             failure = None
@@ -304,9 +255,9 @@ class StoreWriter:
 
     async def _commit_group(self, group: Sequence[_Part]) -> None:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
-        failure: StoreError | None = StoreError(_ENDED)  # should this be cancelled, or fail by a fault of ours
+        failure: StoreError | None = StoreError(_ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
-            await self._write(partial(_commit, envelopes))
+            await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
             self._failures.stored()
         except sqlite3.Error as error:
@@ -334,35 +285,17 @@ class StoreWriter:
             future, failure = self._answers.popleft()
             if failure is not None:
                 _fail(future, failure)
-            elif not future.done():  # else whoever waited for it is gone; the envelopes are stored all the same
+            elif not future.done():  # else its caller is gone; the envelopes are stored all the same
                 future.set_result(None)
         if self._answers:
             asyncio.get_running_loop().call_soon(self._answer_some)
 
 
 def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:
-    presence.check()  # else nothing is written: who copies the files that are still open, copies whole ones
+    presence.check()  # before any write: an operator who rescues the files that are still open gets whole ones
     result = work(connection)
     presence.check()
     return result
-
-
-def _commit(envelopes: Sequence[NewEnvelope], connection: sqlite3.Connection) -> None:
-    execute = connection.execute
-    with transaction(connection):
-        ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
-        at = 0
-        for count in _ROW_COUNTS:
-            while len(envelopes) - at >= count:
-                rows = envelopes[at : at + count]
-                execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
-                at += count
-        ((sums, right),) = execute(_SUMS_OF_ONE_DAY, (last_seq,)).fetchall()
-        if not right:  # several days, or nothing new
-            ((sums,),) = execute(_SUMS, (last_seq,)).fetchall()
-        execute(_COUNT_DAYS, (sums,))
-        execute(_COUNT_RECEPTION_DAYS, (sums,))
-        execute(_NOTE_TOPICS, (last_seq,))
 
 
 def _restart_log(connection: sqlite3.Connection) -> None:
@@ -376,11 +309,6 @@ def _restart_log(connection: sqlite3.Connection) -> None:
 def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:
     if not future.done():
         future.set_exception(failure)
-
-
-def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:
-    received, created, topic, full_hash, raw = envelope
-    return received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw
 
 
 def _size(envelopes: Sequence[NewEnvelope]) -> int:

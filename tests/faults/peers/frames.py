@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from bench.addresses import address
 from bench.daemon import usage
 from bench.history import DAY_S
-from mailserver.client.mail_client import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
+from mailserver.client.sealing import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec import snappy
 from mailserver.mail.request import MailRequest, RequestId, encode_fields
 from mailserver.net.sessions import random_key

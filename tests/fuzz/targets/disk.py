@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mailserver.app.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Config, load_config
+from mailserver.app.config import Config
+from mailserver.app.config_sources import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, load_config
 from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, CatchupError, open_ledger
 from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError

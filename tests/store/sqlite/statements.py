@@ -1,26 +1,30 @@
-"""A Finder on one plain connection, which keeps what it runs and counts what that takes."""
+"""One plain connection, to search and to read, which keeps what it runs and counts what that takes."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mailserver.store.interface import NewEnvelope
+from mailserver.store.interface import GoesOn, NewEnvelope, Query, always
 from mailserver.store.sqlite.keys import Found
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.reader import RowReader
+from mailserver.store.sqlite.search import Search
 
 
 class Statements:
-    """Runs a Finder's statements on one plain connection, and keeps them: each with its rows, the steps of SQLite's
-    machine that it took, and what it was said to take."""
+    """Runs statements on one plain connection, and keeps them: each with its rows, the steps of SQLite's machine that
+    it took, and the work that it was said to be."""
 
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
         self.run_so_far: list[tuple[str, Sequence[Any]]] = []
         self.rows_so_far: list[Sequence[Any]] = []
-        self.finder = Finder(self)
+        self.reader = RowReader(self)
         self.steps = self.work = 0
         self.connection.set_progress_handler(self.count_step, 1)
+
+    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
+        return await Search(self, query, limit, goes_on).page()
 
     async def run(self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Iterable[Any]:
         assert likely is None or likely <= work

@@ -8,7 +8,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite import backup as backup_module
-from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -21,7 +21,7 @@ IDENTITY = "SELECT id FROM identity"
 
 def copy(path: Path, target: Path) -> int:
     with snapshot(path) as source:
-        return copy_store(source, target, lambda done, total: None)
+        return source.copy(target, lambda done, total: None)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_progress_is_told_in_bytes_up_to_the_end(path: Path, tmp_path: Path, mon
     told: list[tuple[int, int]] = []
 
     with snapshot(path) as source:
-        copy_store(source, tmp_path / "copy.db", lambda done, total: told.append((done, total)))
+        source.copy(tmp_path / "copy.db", lambda done, total: told.append((done, total)))
 
     size = (tmp_path / "copy.db").stat().st_size
     assert len(told) > 5
@@ -72,7 +72,7 @@ async def test_writer_between_all_steps_changes_nothing_and_has_it_begin_never_a
 
         def run() -> int:
             with snapshot(tmp_path / STORE_FILE) as source:
-                return copy_store(source, tmp_path / "copy.db", write)
+                return source.copy(tmp_path / "copy.db", write)
 
         copied = await asyncio.to_thread(run)
         held = await store.stats()
@@ -147,5 +147,5 @@ async def test_damaged_record_is_left_and_the_store_opens(
     archived_file(target).write_text("{")
 
     assert await identity_after_a_start(target)
-    assert "record of the compaction not taken over" in caplog.text
+    assert "record of the compaction not adopted" in caplog.text
     assert archived_file(target).read_text() == "{"

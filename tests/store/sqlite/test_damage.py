@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import wal_file
@@ -107,8 +107,8 @@ def test_log_that_was_left_beside_a_backup_is_refused(killed: Path, tmp_path: Pa
     """The likeliest way to it: of the data directory only the store file was put back."""
     backup = tmp_path / "backup" / STORE_FILE
     backup.parent.mkdir()
-    with snapshot(make_closed(tmp_path / "old" / STORE_FILE, 400, first=5000)) as connection:
-        copy_store(connection, backup, lambda done, total: None)
+    with snapshot(make_closed(tmp_path / "old" / STORE_FILE, 400, first=5000)) as moment:
+        moment.copy(backup, lambda done, total: None)
     shutil.copy(wal_file(killed), wal_file(backup))
 
     assert "is of another store" in refusal(backup)
@@ -119,8 +119,8 @@ def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path, *, is_torn
     """`is_torn`: by a power cut, which left half of the page with the identity that was on its way from the log."""
     backup = tmp_path / "backup" / STORE_FILE
     backup.parent.mkdir()
-    with snapshot(make_closed(tmp_path / "old" / STORE_FILE)) as connection:
-        copy_store(connection, backup, lambda done, total: None)
+    with snapshot(make_closed(tmp_path / "old" / STORE_FILE)) as moment:
+        moment.copy(backup, lambda done, total: None)
     ((root,),) = rows(backup, "SELECT rootpage FROM sqlite_master WHERE name = 'identity'")
 
     async def start_and_kill() -> Path:

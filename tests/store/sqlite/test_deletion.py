@@ -40,11 +40,6 @@ FIRST_DAY = START // DAY
 ALL = Surplus(END_OF_TIME, 10**9)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / STORE_FILE
-
-
 @contextlib.asynccontextmanager
 async def writing(path: Path) -> AsyncIterator[Worker]:
     worker = await open_writer(path)

@@ -111,7 +111,7 @@ def test_other_cause_is_another_line(failures: StoreFailures, caplog: pytest.Log
     failures.not_stored(1, failure(sqlite3.SQLITE_IOERR, "disk I/O error"))
 
     assert len(caplog.records) == 2
-    assert "disk I/O error: look after the disk" in caplog.text
+    assert "disk I/O error: check the disk" in caplog.text
 
 
 def test_what_could_not_be_read_is_damage_from_then_on(failures: StoreFailures) -> None:

@@ -145,14 +145,14 @@ async def test_looking_alone_notices_it_and_says_so_once(tmp_path: Path, caplog:
     told = []
     async with open_store(path) as store:
         store.tell(lambda: told.append(store.problem))
-        await store.look_at_files()
+        await store.check_presence()
         assert (store.problem, told) == ("", [])
 
         path.unlink()
 
         for _ in range(3):
             with pytest.raises(StoreError, match="was removed"):
-                await store.look_at_files()
+                await store.check_presence()
         assert told == [store.problem]
     (line,) = caplog.messages
     assert line.startswith("store lost, nothing is stored until a restart error=")
@@ -167,7 +167,7 @@ async def test_nothing_is_written_or_deleted_once_it_is_lost(tmp_path: Path) -> 
         await assert_lost(store, "was removed")
         before = log.read_bytes()
 
-        for change in (store.touch(), store.give_back_pages()):
+        for change in (store.touch(), store.maintain()):
             with pytest.raises(StoreError):
                 await change
         await assert_lost(store, "was removed")

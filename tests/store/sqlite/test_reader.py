@@ -1,6 +1,5 @@
-"""mailserver.store.sqlite.reader against a model in plain Python, on stores made by plain SQL."""
+"""mailserver.store.sqlite.search and reader beside a model in plain Python, on stores that plain SQL has made."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.store.interface import NewEnvelope, Query, Raws
-from mailserver.store.sqlite.keys import Found, Key, Keys
-from mailserver.store.sqlite.reader import Finder
+from mailserver.store.sqlite.keys import Found, Key
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -36,6 +34,7 @@ from tests.store.samples import (
     new_envelopes,
     place,
     place_at,
+    topics_around,
 )
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
@@ -44,232 +43,38 @@ ALMOST_FULL = Interest(bloom=b"\xfe" + b"\xff" * 63)
 
 
 async def assert_finds_what_the_model_finds(
-    finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int
+    statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int
 ) -> None:
     """One page, and then all pages by following cursors."""
     expected = answer(envelopes, query)
 
-    page = await finder.find(query, limit)
+    page = await statements.find(query, limit)
 
     assert places(page) == stored_places(expected[:limit])
     assert page.more == (len(expected) > limit)
 
 
-async def pages_of(finder: Finder, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
+async def pages_of(statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
     """Every page of an answer; the cursor after each is the last envelope's place, with its whole hash."""
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
-    pages = [await finder.find(query, limit)]
+    pages = [await statements.find(query, limit)]
     while pages[-1].more and len(pages) <= len(envelopes):
         last = pages[-1].keys.last
         pages.append(
-            await finder.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
+            await statements.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
         )
     return pages
-
-
-# One page
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_empty_store_has_nothing(made: Made, interest: Interest) -> None:
-    page = await made([]).finder.find(Query(*EVER, interest), 10)
-
-    assert page == Found(Keys(), more=False)
-
-
-@pytest.mark.parametrize(
-    "interest", [FULL, ALMOST_FULL, Interest(bloom=bloom_of([NEWS])), Interest(topics=frozenset({NEWS}))]
-)
-async def test_envelopes_are_found_newest_first(made: Made, interest: Interest) -> None:
-    envelopes = new_envelopes(5)
-    random.Random(1).shuffle(envelopes)
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 10)
-
-    assert [key.created for key in page.keys] == [START + number for number in (4, 3, 2, 1, 0)]
-    assert not page.more
 
 
 async def test_key_names_place_and_row(made: Made) -> None:
     envelopes = new_envelopes(2)
 
-    page = await made(envelopes).finder.find(Query(*EVER, FULL), 10)
+    page = await made(envelopes).find(Query(*EVER, FULL), 10)
 
     assert [*page.keys] == [
         Key(envelopes[1].created, envelopes[1].hash[:16], 2),
         Key(envelopes[0].created, envelopes[0].hash[:16], 1),
     ]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS, SPORT}))])
-async def test_envelopes_of_one_second_stand_in_the_order_of_their_hashes(made: Made, interest: Interest) -> None:
-    envelopes = [new_envelope(number, topic=(NEWS, SPORT)[number % 2]) for number in range(20)]
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 30)
-
-    assert places(page) == stored_places(sorted(envelopes, key=place, reverse=True))
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(("limit", "found", "more"), [(1, 1, True), (3, 3, True), (4, 4, False), (5, 4, False)])
-async def test_there_is_more_only_if_something_remains(
-    made: Made, interest: Interest, limit: int, found: int, more: bool
-) -> None:
-    page = await made(new_envelopes(4)).finder.find(Query(*EVER, interest), limit)
-
-    assert (len(page.keys), page.more) == (found, more)
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(
-    ("lower", "upper", "found"),
-    [
-        (START, START + 9, range(10)),
-        (START + 3, START + 5, range(3, 6)),
-        (START + 5, START + 5, range(5, 6)),
-        (0, START, range(1)),
-        (START + 9, LAST_SECOND, range(9, 10)),
-        (0, START - 1, range(0)),
-        (START + 10, LAST_SECOND, range(0)),
-        (START + 5, START + 4, range(0)),
-        (START + 2 * DAY, START + DAY, range(0)),
-    ],
-)
-async def test_both_bounds_are_inclusive(made: Made, interest: Interest, lower: int, upper: int, found: range) -> None:
-    page = await made(new_envelopes(10)).finder.find(Query(lower, upper, interest), 20)
-
-    assert [key.created - START for key in page.keys] == list(found)[::-1]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_days_follow_one_another_without_a_seam(made: Made, interest: Interest) -> None:
-    seconds = [0, 1, DAY - 1, DAY, START - 1, START, START + 1, START + 40 * DAY, LAST_SECOND - 1, LAST_SECOND]
-    envelopes = [new_envelope(number, created=created) for number, created in enumerate(seconds)]
-
-    page = await made(envelopes).finder.find(Query(*EVER, interest), 20)
-
-    assert [key.created for key in page.keys] == seconds[::-1]
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_cursor_is_exclusive_whether_its_envelope_is_there_or_not(made: Made, interest: Interest) -> None:
-    envelopes = sorted((new_envelope(number) for number in range(8)), key=place, reverse=True)
-    there = envelopes[:3] + envelopes[4:]
-    finder = made(there).finder
-
-    for number in (2, 3):
-        page = await finder.find(Query(*EVER, interest, below=place(envelopes[number])), 20)
-        assert places(page) == stored_places(envelopes[4:])
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-@pytest.mark.parametrize(
-    ("below", "found"),
-    [
-        ((0, bytes(32)), 0),
-        ((START, bytes(32)), 0),
-        ((START, b"\xff" * 32), 1),
-        ((START + 1, bytes(32)), 1),
-        ((START + 3, b"\xff" * 32), 3),
-        ((LAST_SECOND, b"\xff" * 32), 3),
-    ],
-)
-async def test_cursor_may_be_any_place(made: Made, interest: Interest, below: tuple[int, bytes], found: int) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest, below=place_at(*below)), 20)
-
-    assert len(page.keys) == found
-
-
-@pytest.mark.parametrize("interest", [FULL, ALMOST_FULL, Interest(topics=frozenset({NEWS}))])
-async def test_bounds_hold_beside_a_cursor(made: Made, interest: Interest) -> None:
-    finder = made(new_envelopes(10)).finder
-
-    within = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 6, bytes(32))), 20)
-    above = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 9, b"\xff" * 32)), 20)
-    beneath = await finder.find(Query(START + 2, START + 8, interest, below=place_at(START + 1, b"\xff" * 32)), 20)
-
-    assert [key.created - START for key in within.keys] == [5, 4, 3, 2]
-    assert [key.created - START for key in above.keys] == [8, 7, 6, 5, 4, 3, 2]
-    assert beneath == Found(Keys(), more=False)
-
-
-# Topics and bloom filters
-
-
-async def test_only_envelopes_on_the_topics_are_found(made: Made) -> None:
-    other = Topic(NEWS[:3] + b"\x43")
-    envelopes = [new_envelope(number, topic=(NEWS, SPORT, other)[number % 3]) for number in range(9)]
-    finder = made(envelopes).finder
-
-    page = await finder.find(Query(*EVER, Interest(topics=frozenset({NEWS, other}))), 20)
-
-    assert sorted(places(page)) == sorted(stored_places(envelopes[::3] + envelopes[2::3]))
-
-
-async def test_bloom_of_an_interest_in_topics_is_not_looked_at(made: Made) -> None:
-    interest = Interest(topics=frozenset({NEWS}), bloom=EMPTY_BLOOM)
-
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, interest), 20)
-
-    assert len(page.keys) == 3
-
-
-async def test_interest_in_no_topics_finds_nothing(made: Made) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(topics=frozenset())), 20)
-
-    assert page == Found(Keys(), more=False)
-
-
-async def test_empty_bloom_finds_nothing(made: Made) -> None:
-    page = await made(new_envelopes(3)).finder.find(Query(*EVER, Interest(bloom=EMPTY_BLOOM)), 20)
-
-    assert page == Found(Keys(), more=False)
-
-
-def topics_around(rng: random.Random, count: int) -> list[Topic]:
-    """Topics that share bytes and bits with one another, and those at the edges."""
-    edges = [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x9a\x00\x00\x00", b"\x9a\xff\xff\xff", b"\x9b\x00\x00\x00"]
-    near = [bytes([rng.choice(NEWS[:3] + SPORT[:3]) for _ in range(3)] + [rng.randrange(8)]) for _ in range(count)]
-    return [Topic(topic) for topic in {*edges, *near, NEWS, SPORT}]
-
-
-@pytest.mark.parametrize("bits", [1, 2, 3, 20, 100, 256, 400, 500, 511])
-async def test_bloom_finds_every_topic_that_it_matches_and_no_other(made: Made, bits: int) -> None:
-    rng = random.Random(bits)
-    topics = topics_around(rng, 300)
-    envelopes = [
-        new_envelope(number, created=START + number % 3 * DAY, topic=topic) for number, topic in enumerate(topics)
-    ]
-    chosen = rng.sample(range(512), bits)
-    bloom = bloom_of([NEWS]) if bits == 3 else sum(1 << bit for bit in chosen).to_bytes(64, "little")
-
-    page = await made(envelopes).finder.find(Query(*EVER, Interest(bloom=bloom)), 1000)
-
-    assert places(page) == stored_places(answer(envelopes, Query(*EVER, Interest(bloom=bloom))))
-
-
-@pytest.mark.parametrize(
-    "topic",
-    [
-        pytest.param(NEWS, id="three bytes of the filter"),
-        pytest.param(b"\x00\x00\x00\x00", id="one bit"),
-        pytest.param(b"\xff\xff\xff\xff", id="the last bit"),
-        pytest.param(b"\x08\x09\x20\x00", id="first and second in one byte"),
-        pytest.param(b"\x08\x20\x09\x00", id="first and third in one byte"),
-        pytest.param(b"\x20\x08\x09\x00", id="second and third in one byte"),
-        pytest.param(b"\x08\x09\x0a\x00", id="all in one byte"),
-        pytest.param(b"\x08\x09\x0a\x07", id="all in one byte of the second half"),
-        pytest.param(b"\x08\x09\x0a\x02", id="in both halves"),
-    ],
-)
-async def test_bloom_of_one_topic_finds_it_however_it_was_made(made: Made, topic: bytes) -> None:
-    # Deployed clients write each bit over the byte in which it lies: where two share one, the former is lost.
-    envelopes = [new_envelope(1, topic=Topic(topic))]
-    finder = made(envelopes).finder
-
-    for bloom in (bloom_of([topic]), deployed_bloom(topic)):
-        page = await finder.find(Query(*EVER, Interest(bloom=bloom)), 10)
-        assert places(page) == stored_places(envelopes)
 
 
 def busy_store(rng: random.Random, topics: Sequence[Topic], days: int, count: int) -> list[NewEnvelope]:
@@ -295,10 +100,10 @@ async def test_any_number_of_topics_is_looked_up(made: Made, wanted: int) -> Non
     topics = many_topics(700)
     envelopes = busy_store(rng, topics, days=4, count=1500)
     interest = Interest(topics=frozenset(rng.sample(topics, wanted)))
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
     for limit in (1, 50, 5000):
-        await assert_finds_what_the_model_finds(finder, envelopes, Query(*EVER, interest), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, interest), limit)
 
 
 async def test_any_number_of_topics_in_a_bloom_is_looked_up(made: Made) -> None:
@@ -306,12 +111,12 @@ async def test_any_number_of_topics_in_a_bloom_is_looked_up(made: Made) -> None:
     topics = many_topics(1500)
     envelopes = busy_store(rng, topics, days=3, count=3000)
     interest = Interest(bloom=bloom_of(rng.sample(topics, 300)))
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
     matched = {envelope.topic for envelope in answer(envelopes, Query(*EVER, interest))}
     assert len(matched) > 2 * 256
     for limit in (1, 7, 300, 5000):
-        await assert_finds_what_the_model_finds(finder, envelopes, Query(*EVER, interest), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, interest), limit)
 
 
 async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time(made: Made) -> None:
@@ -323,7 +128,7 @@ async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time
     statements = made(envelopes)
 
     for limit in (1, 2500, 30_000):
-        await assert_finds_what_the_model_finds(statements.finder, envelopes, Query(*EVER, ALMOST_FULL), limit)
+        await assert_finds_what_the_model_finds(statements, envelopes, Query(*EVER, ALMOST_FULL), limit)
 
     assert any("envelopes_by_time" in sql for sql, _ in statements.run_so_far)
 
@@ -331,15 +136,24 @@ async def test_more_topics_in_a_day_than_are_looked_up_are_read_in_order_of_time
 # Random stores and random queries
 
 POOL = topics_around(random.Random(0), 6)
+
+
 FILLERS = many_topics(700)
+
 
 seconds = st.sampled_from(
     [0, 1, DAY - 1, DAY, START - 1, START, START + 1, START + DAY - 1, START + DAY, START + 9 * DAY, LAST_SECOND]
 )
+
+
 stores = st.lists(st.tuples(seconds, st.sampled_from(POOL)), max_size=60).map(
     lambda pairs: [new_envelope(number, created=when, topic=topic) for number, (when, topic) in enumerate(pairs)]
 )
+
+
 few_topics = st.frozensets(st.sampled_from(POOL), min_size=1)
+
+
 interests = st.one_of(
     few_topics.map(lambda topics: Interest(topics=topics)),
     st.builds(
@@ -354,7 +168,11 @@ interests = st.one_of(
     ),
     st.sampled_from([FULL, ALMOST_FULL, Interest(bloom=EMPTY_BLOOM)]),
 )
+
+
 any_place = st.tuples(seconds | st.integers(0, LAST_SECOND), st.binary(min_size=32, max_size=32))
+
+
 queries = st.tuples(
     st.tuples(seconds, seconds).map(sorted) | st.just(EVER),
     interests,
@@ -372,7 +190,7 @@ queries = st.tuples(
 )
 @example(envelopes=[], asked=[(EVER, ALMOST_FULL, None, 1)], most_topics=1, most_days=1, scanned=1)
 @settings(max_examples=80, phases=UNSHRUNK)
-async def test_finder_finds_what_the_model_finds(
+async def test_search_finds_what_the_model_finds(
     tmp_path_factory: pytest.TempPathFactory,
     envelopes: list[NewEnvelope],
     asked: list[Any],
@@ -393,7 +211,7 @@ async def test_finder_finds_what_the_model_finds(
             if isinstance(cursor, int):
                 below = place(envelopes[cursor % len(envelopes)]) if envelopes else None
             query = Query(lower, upper, interest, below)
-            await assert_finds_what_the_model_finds(statements.finder, envelopes, query, limit)
+            await assert_finds_what_the_model_finds(statements, envelopes, query, limit)
 
 
 @given(envelopes=stores, interest=interests, limit=st.integers(1, 20), most_topics=st.sampled_from([1, 3, 20_000]))
@@ -412,7 +230,7 @@ async def test_pages_hold_each_envelope_once_and_in_order(
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
         patch.setattr("mailserver.store.sqlite.search.MAX_TOPICS", most_topics)
-        pages = await pages_of(statements.finder, envelopes, query, limit)
+        pages = await pages_of(statements, envelopes, query, limit)
 
     expected = answer(envelopes, query)
     assert [each for page in pages for each in places(page)] == stored_places(expected)
@@ -426,39 +244,15 @@ async def test_pages_hold_each_envelope_once_and_in_order(
 async def test_envelopes_come_in_the_order_asked_for(made: Made) -> None:
     envelopes = [new_envelope(number, size=10 + number) for number in range(5)]
 
-    read = await made(envelopes).finder.read([4, 1, 5, 2], EVERY_BYTE)
+    read = await made(envelopes).reader.read([4, 1, 5, 2], EVERY_BYTE)
 
     assert read.sizes == [13, 10, 14, 11]
     assert read.split() == [envelopes[number].raw for number in (3, 0, 4, 1)]
     assert read.last == envelopes[1].raw
 
 
-@given(raws=st.lists(st.binary(min_size=1, max_size=40), max_size=8))
-@example(raws=[b"\x00", b"\x00\x00a", b"\xff\xfe", b"\xc3", b"\xa9", b",", b"1,2"])
-@settings(max_examples=50)
-def test_any_bytes_are_read_as_they_were_stored(tmp_path_factory: pytest.TempPathFactory, raws: list[bytes]) -> None:
-    path = tmp_path_factory.mktemp("store") / STORE_FILE
-    make_store(path, [new_envelope(number)._replace(raw=raw) for number, raw in enumerate(raws)])
-    statements = Statements(path)
-
-    with closing(statements.connection):
-        seqs = [*range(len(raws), 0, -1)]
-        read = asyncio.run(statements.finder.read(seqs, EVERY_BYTE))
-        assert (read.split(), read.sizes) == (raws[::-1], [len(raw) for raw in raws[::-1]])
-
-
 async def test_of_nothing_nothing_is_read(made: Made) -> None:
-    assert await made(new_envelopes(1)).finder.read([], EVERY_BYTE) == Raws(b"", [])
-
-
-async def test_no_more_is_read_than_is_within_the_bound_and_one_at_least(made: Made) -> None:
-    envelopes = [new_envelope(number, size=size) for number, size in enumerate([30, 40, 50, 20])]
-    finder = made(envelopes).finder
-
-    for max_bytes, count in ((0, 1), (29, 1), (69, 1), (70, 2), (119, 2), (120, 3), (139, 3), (140, 4), (999, 4)):
-        read = await finder.read([1, 2, 3, 4], max_bytes)
-        assert read.split() == [envelope.raw for envelope in envelopes[:count]]
-        assert read.sizes == [len(envelope.raw) for envelope in envelopes[:count]]
+    assert await made(new_envelopes(1)).reader.read([], EVERY_BYTE) == Raws(b"", [])
 
 
 async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_path: Path) -> None:
@@ -468,8 +262,8 @@ async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_pat
     statements = Statements(path)
 
     with closing(statements.connection):
-        first = await statements.finder.read(range(1, 23), 1_200_000)
-        second = await statements.finder.read(range(2, 23), 1_200_000)
+        first = await statements.reader.read(range(1, 23), 1_200_000)
+        second = await statements.reader.read(range(2, 23), 1_200_000)
 
         assert first.split() == [usual.raw]
         assert second.split() == [long[0].raw]
@@ -480,7 +274,7 @@ async def test_envelope_far_longer_than_the_others_is_not_read_with_them(tmp_pat
 async def test_what_is_as_long_as_was_thought_is_read_together_however_long(made: Made) -> None:
     envelopes = [new_envelope(number, size=200_000) for number in range(10)]
 
-    read = await made(envelopes).finder.read(range(1, 7), 1_000_000)
+    read = await made(envelopes).reader.read(range(1, 7), 1_000_000)
 
     assert read.split() == [envelope.raw for envelope in envelopes[:5]]
 
@@ -494,7 +288,7 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
     with closing(statements.connection):
         change(path, "DELETE FROM envelopes WHERE seq IN (1, 3)")
 
-        read = await statements.finder.read([4, 3, 2, 1, 99], EVERY_BYTE)
+        read = await statements.reader.read([4, 3, 2, 1, 99], EVERY_BYTE)
         assert read.split() == [envelopes[3].raw, envelopes[1].raw]
         assert read.sizes == [30, 0, 30, 0, 0]
         assert read.last == envelopes[1].raw
@@ -503,14 +297,16 @@ async def test_deleted_envelope_has_no_length_and_is_left_out(tmp_path: Path) ->
 async def test_envelope_that_is_asked_for_twice_is_read_twice(made: Made) -> None:
     envelopes = new_envelopes(1)
 
-    assert (await made(envelopes).finder.read([1, 1], EVERY_BYTE)).split() == [envelopes[0].raw] * 2
+    assert (await made(envelopes).reader.read([1, 1], EVERY_BYTE)).split() == [envelopes[0].raw] * 2
 
 
 async def test_a_thousand_envelopes_are_read_at_once(made: Made) -> None:
     envelopes = new_envelopes(1000)
-    finder = made(envelopes).finder
+    statements = made(envelopes)
 
-    assert (await finder.read(list(range(1, 1001)), EVERY_BYTE)).split() == [envelope.raw for envelope in envelopes]
+    assert (await statements.reader.read(list(range(1, 1001)), EVERY_BYTE)).split() == [
+        envelope.raw for envelope in envelopes
+    ]
 
 
 # What it costs
@@ -525,7 +321,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
         Interest(bloom=bloom_of([NEWS, SPORT])),
     ):
         statements.run_so_far.clear()
-        await statements.finder.find(Query(*EVER, interest, below=place_at(START + 2900, bytes(32))), 3)
+        await statements.find(Query(*EVER, interest, below=place_at(START + 2900, bytes(32))), 3)
 
         plans = [plan for plan in statements.plans() if "envelopes_by_topic" in plan]
         assert plans
@@ -540,7 +336,7 @@ async def test_topics_are_looked_up_in_the_covering_index(made: Made) -> None:
 async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32))), 3)
+    await statements.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32))), 3)
 
     (plan,) = statements.plans()
     assert (
@@ -553,7 +349,7 @@ async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> N
 async def test_days_are_searched_and_never_all_topics_scanned(made: Made) -> None:
     statements = made(new_envelopes(500))
 
-    await statements.finder.find(Query(START, START + DAY, Interest(bloom=bloom_of([NEWS]))), 3)
+    await statements.find(Query(START, START + DAY, Interest(bloom=bloom_of([NEWS]))), 3)
 
     days, topics, *_ = statements.plans()
     assert "SEARCH days USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in days
@@ -565,7 +361,7 @@ async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) 
     statements = made(envelopes)
     asked = [(envelope.created, envelope.hash[:16]) for envelope in envelopes]
 
-    assert await statements.finder.present(asked) == set(asked)
+    assert await statements.reader.present(asked) == set(asked)
 
     assert len(statements.run_so_far) == 2
     for plan in statements.plans():
@@ -576,7 +372,7 @@ async def test_places_are_looked_up_one_by_one_in_the_index_by_time(made: Made) 
 async def test_envelopes_are_read_by_their_rows(made: Made) -> None:
     statements = made(new_envelopes(10))
 
-    await statements.finder.read([3, 5], EVERY_BYTE)
+    await statements.reader.read([3, 5], EVERY_BYTE)
 
     for plan in statements.plans():
         assert "SEARCH e USING INTEGER PRIMARY KEY (rowid=?)" in plan
@@ -603,7 +399,7 @@ async def test_cost_of_a_page_does_not_grow_with_the_store(made: Made, interest:
     steps = []
     for envelopes in (wanted, wanted + others):
         statements = made(envelopes)
-        page = await statements.finder.find(query, 10)
+        page = await statements.find(query, 10)
         assert len(page.keys) == 10
         steps.append(statements.steps)
 
@@ -620,7 +416,7 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
     steps = []
     for below in (START + 5000, START + 50):
         statements.steps = 0
-        page = await statements.finder.find(Query(*EVER, interest, below=place_at(below, bytes(32))), 10)
+        page = await statements.find(Query(*EVER, interest, below=place_at(below, bytes(32))), 10)
         assert next(iter(page.keys)).created == below - 1
         steps.append(statements.steps)
 
@@ -629,10 +425,10 @@ async def test_page_deep_in_the_store_costs_no_more_than_the_first(made: Made, i
 
 async def test_hash_of_a_cursor_is_compared_by_its_stored_prefix(made: Made) -> None:
     envelope = new_envelope(1)._replace(hash=EnvelopeHash(b"\x80" * 32))
-    finder = made([envelope]).finder
+    statements = made([envelope])
 
-    same_prefix = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 16 + bytes(16))), 5)
-    above = await finder.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
+    same_prefix = await statements.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 16 + bytes(16))), 5)
+    above = await statements.find(Query(*EVER, FULL, below=place_at(START, b"\x80" * 15 + b"\x81" + bytes(16))), 5)
 
     assert len(same_prefix.keys) == 0  # after a deletion a cursor has only the prefix, filled up with zeros
     assert len(above.keys) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite.backup import copy_store, snapshot
+from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.repair.salvage import salvage
 from mailserver.store.sqlite.schema import MISSED_MARGIN_S, STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -152,7 +152,7 @@ async def test_backup_that_is_put_back_may_lack_what_came_after_it(path: Path, t
     change(path, f"UPDATE removed SET until = {START + 5}")
     copy = tmp_path / "copy.db"
     with snapshot(path) as source:
-        copy_store(source, copy, lambda done, whole: None)
+        source.copy(copy, lambda done, whole: None)
     before = now()
 
     until = await until_of(copy)

@@ -13,7 +13,6 @@ from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.keys import Found, KeyPlace
-from mailserver.store.sqlite.reader import Finder
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest, bloom_of, matches
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -33,12 +32,14 @@ from tests.store.samples import (
 from tests.store.sqlite.statements import Made, Statements, places, stored_places
 
 
-async def pages_of(finder: Finder, query: Query, limit: int, goes_on: Callable[[int], bool] = always) -> list[Found]:
+async def pages_of(
+    statements: Statements, query: Query, limit: int, goes_on: Callable[[int], bool] = always
+) -> list[Found]:
     """All pages of an answer, each behind the end of the one before: a cursor has its hash filled up with zeros."""
     pages: list[Found] = []
     below = query.below
     while True:
-        page = await finder.find(Query(query.lower, query.upper, query.interest, below), limit, goes_on)
+        page = await statements.find(Query(query.lower, query.upper, query.interest, below), limit, goes_on)
         pages.append(page)
         if page.end is None:
             return pages
@@ -103,7 +104,7 @@ async def test_pages_hold_each_envelope_once_and_in_order_whichever_way_it_takes
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
         set_all(patch, bounded, weighted)
-        pages = await pages_of(statements.finder, query, limit)
+        pages = await pages_of(statements, query, limit)
 
     expected = answer(envelopes, query)
     assert [each for page in pages for each in places(page)] == stored_places(expected)
@@ -138,7 +139,7 @@ async def test_pages_that_end_early_lead_on_to_each_envelope_once_and_in_order(
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
         set_all(patch, bounded, weighted)
-        pages = await pages_of(statements.finder, query, limit, lambda work: work < most_work)
+        pages = await pages_of(statements, query, limit, lambda work: work < most_work)
 
     expected = answer(envelopes, query)
     assert [each for page in pages for each in places(page)] == stored_places(expected)
@@ -159,11 +160,11 @@ async def test_page_that_ends_between_two_days_goes_on_below_the_whole_day(made:
         new_envelope(1, created=START),
         new_envelope(2, created=START - 1)._replace(hash=EnvelopeHash(bytes(31) + b"\x01")),
     ]
-    finder = made(envelopes).finder
+    statements = made(envelopes)
     query = Query(*EVER, Interest(bloom=bloom_of([Topic(b"else")])))
 
     for below in ((START, bytes(32)), (START, bytes(16) + b"\x01" * 16)):
-        page = await finder.find(Query(*EVER, query.interest, place_at(*below)), 10, lambda _: False)
+        page = await statements.find(Query(*EVER, query.interest, place_at(*below)), 10, lambda _: False)
         assert page.end is None or page.end < (START, b"")
 
 
@@ -223,7 +224,7 @@ async def test_no_statement_looks_at_more_than_its_part_however_many_topics_a_da
         return rows
 
     statements.run = watched  # type: ignore[method-assign]
-    pages = await pages_of(statements.finder, Query(*EVER, interest), limit=1000, goes_on=lambda work: work < 30_000)
+    pages = await pages_of(statements, Query(*EVER, interest), limit=1000, goes_on=lambda work: work < 30_000)
 
     wanted = sum(matches(interest.bloom, envelope.topic) for envelope in filled_day(random.Random(1)))
     assert sum(len(page.keys) for page in pages) == wanted
@@ -236,7 +237,7 @@ async def test_no_statement_looks_at_more_than_its_part_however_many_topics_a_da
 async def test_page_ends_soon_after_it_may_not_go_on(made: Made, interest: Interest, limit: int) -> None:
     statements = made(filled_day(random.Random(1)))
 
-    page = await statements.finder.find(Query(*EVER, interest), limit, lambda work: work < 10_000)
+    page = await statements.find(Query(*EVER, interest), limit, lambda work: work < 10_000)
 
     assert statements.work < 10_000 + 25_000
     assert len(page.keys) == limit or page.reached is not None
@@ -251,7 +252,7 @@ async def test_page_deep_in_a_second_that_is_full_costs_no_more_than_the_first(m
     below: KeyPlace | None = None
     for _ in range(3):
         statements.steps = 0
-        page = await statements.finder.find(Query(*EVER, interest, below and place_at(*below)), 100)
+        page = await statements.find(Query(*EVER, interest, below and place_at(*below)), 100)
         steps.append(statements.steps)
         assert page.end is not None
         below = (START, b"\x08" + bytes(31)) if below is None else page.end
@@ -271,7 +272,7 @@ async def test_page_of_topics_that_strangers_have_filled_costs_what_it_finds(mad
     statements = made(envelopes)
     interest = Interest(topics=frozenset(map(Topic, topics)))
 
-    page = await statements.finder.find(Query(*EVER, interest), 100)
+    page = await statements.find(Query(*EVER, interest), 100)
 
     assert stored_places(answer(envelopes, Query(*EVER, interest))[:100]) == places(page)
     assert statements.work < 5 * MANY * work.ROW / 2  # not all of them, several times

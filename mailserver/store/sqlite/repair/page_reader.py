@@ -1,7 +1,7 @@
-"""Rows of a store read from its pages, without SQLite: also where nothing leads to a page any more.
+"""Rows of a store read from its pages without SQLite, even from pages to which nothing leads any more.
 
-Every row of `envelopes` lies in a leaf of its table, and a leaf says of itself what it is. So all pages are looked at,
-each as it stands in the log, or else in the file. What this finds is not believed: `salvage` decodes it.
+Every row of `envelopes` is in a leaf of its table, and a page says whether it is a leaf. So all pages are read, each as
+it is in the log, or else in the file. The rows found are not trusted: `salvage` verifies them.
 
 Format: SQLite, "Database File Format", 1.5 (freelist), 1.6 (B-tree pages, overflow), 2.1 (records).
 """
@@ -22,23 +22,23 @@ _MIN_CELL_BYTES = 4
 _COLUMNS = 6
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
-"""No row is longer: an envelope fits into a packet of 1.5 MiB."""
+"""No row is longer, because an envelope fits into a packet of 1.5 MiB."""
 
 MAX_VARINT_BYTES = 9
 
 MAX_SHOWN_BYTES = 1024
-"""So much of what is no row is kept: how long it was is not known."""
+"""How much is kept of something that is not a row: its length is not known."""
 
 
 class Row(NamedTuple):
-    """A row as it was read; values are of any type, as the file says."""
+    """A row as it was read. Its values are of any type that the file says."""
 
     seq: int
     values: tuple[object, ...]
 
 
 class Unreadable(NamedTuple):
-    """Something that should have been a row: where it was, why it is none, and its bytes, as far as they are there."""
+    """Something that should have been a row: its page, why it is not a row, and its bytes as far as they are there."""
 
     page: int
     why: str
@@ -53,8 +53,8 @@ class _Bad(Exception):
 class Pages:
     """All pages of a store, by number, from 1.
 
-    `count`: how many there are; `missing`: how many more there should be. `free`: what the freelist names.
-    `overflow`: of each page, whether a row goes on there.
+    `count`: how many there are; `missing`: how many more there should be. `free`: the pages on the freelist.
+    `overflow`: for each page, whether a row continues there.
     """
 
     file: BinaryIO
@@ -67,7 +67,7 @@ class Pages:
     overflow: bytearray
 
     def read(self, page: int) -> bytes:
-        """A page as it is now; less of it, or nothing, where the file is cut off.
+        """A page as it is now; less of it, or nothing, if the file is cut off.
 
         Raises:
             OSError: the disk cannot read it.
@@ -75,7 +75,7 @@ class Pages:
         return next(self.images(page))
 
     def images(self, page: int) -> Iterator[bytes]:
-        """A page as it is now; of a store whose log is damaged, also as it was: rows may have moved since.
+        """A page as it is now; if the log is damaged, also as it was earlier, because rows may have moved since.
 
         Raises:
             OSError: the disk cannot read it.
@@ -89,12 +89,12 @@ class Pages:
         yield os.pread(self.file.fileno(), self.page_bytes, (page - 1) * self.page_bytes)
 
     def is_spare(self, page: int) -> bool:
-        """Whether SQLite puts something else there: the map of pages, or nothing, at the place of its locks."""
+        """Whether SQLite uses a page for something else: for its map of pages, or, where its locks are, for nothing."""
         return (page - 2) % (self.page_bytes // 5 + 1) == 0 or page == _LOCKS_AT // self.page_bytes + 1
 
 
 def open_pages(file: BinaryIO, log_file: BinaryIO | None, log: Log | None) -> Pages:
-    """Find out how large pages are, how many there are, and which are free; what the header says is not trusted."""
+    """Find out how large pages are, how many there are, and which are free, without trusting the header."""
     log = log or Log(PAGE_BYTES)
     size = os.fstat(file.fileno()).st_size
     header = os.pread(file.fileno(), HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\x00")
@@ -102,7 +102,7 @@ def open_pages(file: BinaryIO, log_file: BinaryIO | None, log: Log | None) -> Pa
     page_bytes = 65536 if said == 1 else said
     is_right = header[: len(SQLITE_MAGIC)] == SQLITE_MAGIC and page_bytes in PAGE_SIZES
     page_bytes = page_bytes if is_right else log.page_bytes
-    # Also what lies behind the end that was committed last: it may be wrong, and rows that are too many are no harm.
+    # Pages beyond the last committed end are included: that end may be wrong, and extra rows do no harm.
     count = max([-(-size // page_bytes), *log.offsets, *(log.left if log.damage else ())])
     should = log.page_count or (int.from_bytes(header[28:32], "big") if is_right else 0)
     pages = Pages(file, log_file, log, page_bytes, count, max(should - count, 0), set(), bytearray(count + 1))
@@ -111,7 +111,7 @@ def open_pages(file: BinaryIO, log_file: BinaryIO | None, log: Log | None) -> Pa
 
 
 def _find_free(pages: Pages) -> None:
-    """Pages on the freelist hold what was deleted. A freelist that is damaged is followed as far as it goes."""
+    """Find the pages on the freelist, which hold deleted rows. A damaged freelist is followed as far as it goes."""
     try:
         page = int.from_bytes(pages.read(1)[32:36], "big")
         while 1 < page <= pages.count and page not in pages.free:
@@ -138,7 +138,7 @@ def is_known(page: int, content: bytes) -> bool:
 
 
 def first_seq(content: bytes) -> int:
-    """The least number of a row in a leaf, to put leaves in order; 0 if there is none."""
+    """The lowest row number in a leaf, by which leaves are ordered; 0 if it has no row."""
     for at in _cells(content):
         try:
             _, start = _varint(content, at)
@@ -149,7 +149,7 @@ def first_seq(content: bytes) -> int:
 
 
 def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
-    """The rows of a leaf, if it is one of `envelopes`, else nothing; note where they overflow."""
+    """The rows of a leaf, if it is one of `envelopes`, else nothing. Also notes where they overflow."""
     found: list[Row | Unreadable] = []
     others = []
     for at in _cells(content):
@@ -169,7 +169,7 @@ def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
 
 
 def _cells(content: bytes) -> list[int]:
-    """Where the cells of a leaf begin, as it says: perhaps where none can be."""
+    """Where the cells of a leaf begin, according to the leaf, which may be wrong."""
     count = int.from_bytes(content[3:5], "big")
     count = min(count, len(content) // _MIN_CELL_BYTES)
     places = content[_LEAF_HEADER_BYTES : _LEAF_HEADER_BYTES + 2 * count]
@@ -177,7 +177,7 @@ def _cells(content: bytes) -> list[int]:
 
 
 def _row(pages: Pages, content: bytes, at: int) -> Row | None:
-    """One row; None if it is of another table."""
+    """One row; None if it belongs to another table."""
     length, at = _varint(content, at)
     seq, at = _varint(content, at)
     if length > MAX_ROW_BYTES:
@@ -203,8 +203,8 @@ def _row(pages: Pages, content: bytes, at: int) -> Row | None:
 
 
 def _payload(pages: Pages, content: bytes, at: int, length: int) -> bytes:
-    """The whole of a row: what lies in the leaf, and what overflows."""
-    usable = pages.page_bytes  # nothing of a page is reserved in our files
+    """The whole of a row: what is in the leaf, and what overflows."""
+    usable = pages.page_bytes  # our files reserve no part of a page
     most = usable - 35
     if length <= most:
         if at + length > len(content):

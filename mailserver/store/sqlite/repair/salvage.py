@@ -1,9 +1,9 @@
-"""Saving what is left of a damaged store: every row that can be read, verified, into a new store.
+"""Saving what is left of a damaged store: every row that can be read is verified and put into a new store.
 
-The rows are found page by page (`leaves`), whatever is damaged of trees, indexes or header, and of a
-damaged log all that is whole. Each is decoded and compared with its columns: only envelopes that were stored get into
-the new store, and each once. Only of the time of its reception nothing else is there to compare it with. The rest is
-set aside in a file. The source is only read.
+The rows are found page by page (`page_reader`), whatever is damaged of trees, indexes or header; of a damaged log, all
+that is whole is read. Each row is decoded and compared with its columns: only envelopes that were stored get into the
+new store, and each once. (There is nothing to compare the time of reception with.) The rest is set aside in a file. The
+source is only read.
 
 The new store counts its rows anew, by reception as before, and is another store: nothing in it counts as archived.
 """
@@ -24,6 +24,7 @@ from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
+from mailserver.store.sqlite.repair.report import Show
 from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
@@ -32,23 +33,20 @@ from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""So much is stored together."""
+"""How much is stored at once."""
 
 SHOW_PAGES = 100
 
-Show = Callable[[str, int, int | None], None]
-"""Takes what is being done, how much of it is done, and how much there is."""
-
 Aside = Callable[[dict[str, object]], None]
-"""Takes what is not fit for the new store."""
+"""Takes what does not fit into the new store."""
 
 
 @dataclass(slots=True)
 class Salvage:
-    """What was saved. `rows`: rows that were read; `saved`: envelopes that are in the new store, each once.
+    """What was saved. `rows`: how many rows were read; `saved`: how many envelopes are in the new store, each once.
 
-    `wrong`: rows that are not what was stored; `unreadable`: what should be a row, and is none; `pages`: pages that the
-    disk cannot read, that are gone, or none of SQLite's, with any number of rows in each. `expected`: how many
+    `wrong`: rows that are not what was stored; `unreadable`: what should be rows, but is not; `pages`: pages that the
+    disk cannot read, that are gone, or that are not SQLite's, each with an unknown number of rows. `expected`: how many
     envelopes the damaged store says it has; None if that cannot be read.
     """
 
@@ -61,7 +59,7 @@ class Salvage:
 
 
 async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvage:
-    """Make a new store at `target` of what is left of the one at `source`; write what is not fit for it to `aside`.
+    """Make a new store at `target` of what is left of the one at `source`; write what does not fit into it to `aside`.
 
     Raises:
         StoreError: there is no store, it is foreign or of a later version, or nothing is left of it; or the new one
@@ -86,7 +84,7 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
 
 
 def survey(source: Path, aside: Aside, show: Show) -> Salvage:
-    """What `salvage` would save, and set aside; nothing is written.
+    """What `salvage` would save and set aside; nothing is written.
 
     Raises:
         StoreError: the store is foreign or of a later version.
@@ -110,7 +108,7 @@ def survey(source: Path, aside: Aside, show: Show) -> Salvage:
 
 @contextlib.contextmanager
 def _pages_of(source: Path) -> Iterator[Pages]:
-    """The pages of a store, as its log has them."""
+    """The pages of a store, including those in its log."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(source.open("rb"))
         _check_ours(os.pread(file.fileno(), HEADER_BYTES, 0), source)
@@ -121,7 +119,7 @@ def _pages_of(source: Path) -> Iterator[Pages]:
 
 
 def _check_ours(header: bytes, path: Path) -> None:
-    """Of a file that is no database, only rows of ours are taken, so that it need not be looked at."""
+    """Check that a database is ours. A file that is not a database needs no check: only our rows are taken from it."""
     if header[: len(SQLITE_MAGIC)] != SQLITE_MAGIC:
         return
     version, application_id = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
@@ -142,7 +140,7 @@ class _Saving:
         self._batch_bytes = 0
 
     def sort_out(self, show: Show) -> tuple[list[int], dict[int, str]]:
-        """The leaves, in the order of their rows, and the pages that are none of SQLite's, with what is wrong."""
+        """The leaves, in the order of their rows, and the pages that are not SQLite's, with what is wrong with them."""
         pages, leaves, strange = self._pages, [], {}
         for page in range(1, pages.count + 1):
             if page % SHOW_PAGES == 1:
@@ -162,7 +160,7 @@ class _Saving:
         return [page for _, page in sorted(leaves)], strange
 
     def batches(self, leaves: list[int], show: Show) -> Iterator[list[NewEnvelope]]:
-        """The envelopes of the leaves' rows; what is none is set aside."""
+        """The envelopes in the leaves' rows; everything else is set aside."""
         for done, page in enumerate(leaves):
             if done % SHOW_PAGES == 0:
                 show("rows", done, len(leaves))
@@ -174,7 +172,7 @@ class _Saving:
         yield self._take_batch()
 
     def set_pages_aside(self, strange: dict[int, str]) -> None:
-        """Set aside the pages that no row was found in, nor goes on in."""
+        """Set aside the pages in which no row was found, and none continues."""
         self._found.pages += self._pages.missing
         for page, why in strange.items():
             if self._pages.overflow[page]:
@@ -211,7 +209,7 @@ def _verified(row: Row) -> NewEnvelope:
     """The envelope of a row.
 
     Raises:
-        DecodeError: it is none, or another than its columns say.
+        DecodeError: it is not an envelope, or not the one that its columns describe.
     """
     match row.values:
         case (int(received), int(created), bytes(topic), bytes(key_hash), bytes(raw)) if 0 <= received <= MAX_U32:
@@ -222,7 +220,7 @@ def _verified(row: Row) -> NewEnvelope:
 
 @contextlib.contextmanager
 def _setting_aside(path: Path) -> Iterator[Aside]:
-    """A file of JSON, an object a line, for its owner only; none if nothing is set aside."""
+    """A file with a JSON object on each line, for its owner only; no file if nothing is set aside."""
     with (
         open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor,
         os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file,
@@ -245,9 +243,9 @@ def _expected(source: Path) -> int | None:
 
 
 def _hand_over(source: Path, target: Path, identity: str) -> None:
-    """Let nothing of the new store count as archived: its rows have other numbers than those that are.
+    """Write a record by which nothing in the new store is archived: its rows have other numbers than archived ones.
 
-    Without any record, pruning would not wait for the archive. One that cannot be read stops it, too.
+    Without a record, pruning would not wait for the archive. A record that cannot be read is copied: it stops pruning.
     """
     try:
         archived = read_archived(source)

@@ -13,7 +13,8 @@ from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, compaction_file, write_archived
 from mailserver.store.sqlite.repair import check as check_module
-from mailserver.store.sqlite.repair.check import CheckReport, Kind, check_store
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.repair.report import MAX_SHOWN, CheckReport, Kind
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import wal_file
@@ -391,7 +392,7 @@ def test_everything_is_counted_and_few_are_told_of(path: Path) -> None:
     report = damage(path, "UPDATE envelopes SET hash = substr(hash, 1, 15)")
 
     assert report.found[Kind.ROW] == 300
-    assert len(report.shown[Kind.ROW]) == check_module.MAX_SHOWN
+    assert len(report.shown[Kind.ROW]) == MAX_SHOWN
 
 
 # The record of the compaction

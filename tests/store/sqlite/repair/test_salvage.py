@@ -16,7 +16,8 @@ from mailserver.handoff.archived import Archived
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
-from mailserver.store.sqlite.repair.check import Kind, check_store
+from mailserver.store.sqlite.repair.check import check_store
+from mailserver.store.sqlite.repair.report import Kind
 from mailserver.store.sqlite.repair.salvage import Salvage, salvage
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store

@@ -1,0 +1,1 @@
+"""How the docs become a site: `make site`."""

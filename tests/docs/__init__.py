@@ -1,0 +1,1 @@
+"""Tests of the docs, and of what belongs to them."""

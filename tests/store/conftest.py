@@ -1,0 +1,22 @@
+"""Stores of every engine, for tests of what all of them do."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mailserver.store.interface import Store
+from tests.store.engines import ENGINES, Engine
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    """Each engine in turn, with a store of its own that is not there yet."""
+    return ENGINES[request.param](tmp_path)
+
+
+@pytest.fixture
+async def store(engine: Engine) -> AsyncIterator[Store]:
+    """An open, empty store of each engine in turn."""
+    async with engine.open() as opened:
+        yield opened

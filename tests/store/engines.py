@@ -1,0 +1,51 @@
+"""The engines on which tests of the store's behaviour run: whatever holds of `store.interface.Store` holds of each.
+
+A new engine is added to ENGINES, and nowhere else. What only one engine does is tested in its own folder.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from mailserver.store.interface import Query, Store
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.waku.bloom import Interest
+from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, assert_counts_are_right
+
+EVERYTHING = Query(*EVER, FULL)
+NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
+
+
+class Engine(Protocol):
+    """One engine, and one store that it keeps."""
+
+    def open(self) -> AbstractAsyncContextManager[Store]:
+        """Open the store; make it first if there is none."""
+
+    def assert_sound(self) -> None:
+        """What the engine keeps beside envelopes, such as counts, fits them."""
+
+
+class SqliteEngine:
+    """A store in one file of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / STORE_FILE
+
+    def open(self) -> AbstractAsyncContextManager[Store]:
+        return open_store(self._path)
+
+    def assert_sound(self) -> None:
+        assert_counts_are_right(self._path)
+
+
+ENGINES: dict[str, Callable[[Path], Engine]] = {"sqlite": SqliteEngine}
+"""By name, how to make one whose store lies in an empty folder."""
+
+
+async def found(store: Store, query: Query = EVERYTHING, limit: int = 1000) -> list[bytes]:
+    """The envelopes of one page."""
+    page = await store.find(query, limit)
+    return (await page.read(page.left, EVERY_BYTE)).split()
