@@ -3,6 +3,7 @@
 The archive is read by pyarrow, which is in an extra of its own: it is imported only where it is used, and takes 50 MB.
 """
 
+import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -65,8 +66,8 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
 
 
 def _is_archived(store: Store) -> bool:
-    """Whether the compaction has ever archived the store."""
+    """Whether the compaction has ever archived the store. Called in a thread that reads the archive."""
     try:
-        return store.handoff.archived() is not None
+        return asyncio.run(store.handoff.archived()) is not None
     except ArchivedError:  # there is a record
         return True
