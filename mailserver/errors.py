@@ -41,6 +41,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so
       ArchiveError             [archive.errors] the archive cannot be read, or a later version made it
         ArchiveFault             [archive.errors] it does not have what its record says: delete nothing
+          FileGone                 [archive.reading.row_groups] a file is not where it was: look up the periods again
         ArchiveBusy              [archive.errors] a run is changing it: look again soon
         RecordDamaged            [archive.errors] a record of it cannot be read: the compaction repairs it
         Unreadable               [archive.errors] a file of it is there, and its bytes cannot be read

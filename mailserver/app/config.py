@@ -163,6 +163,14 @@ class Config:
     archive_before_prune: bool = _setting(
         True, "with an archive, delete only what a verified run of the compaction has archived", reloadable=True
     )
+    answer_from_archive: bool = _setting(
+        True,
+        "if the archive is in a local folder, answer requests from it for what the store has deleted; needs pyarrow",
+    )
+    archive_reads: int = _setting(2, "maximum number of threads that read the archive for requests")
+    archive_cache_bytes: int = _setting(
+        64 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"
+    )
     rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: off)")
     rpc_token_file: str = _setting(
         "", "file with the bearer token that JSON-RPC demands; required for any address but loopback (default: none)"

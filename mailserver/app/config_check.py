@@ -22,6 +22,9 @@ would delete everything."""
 MAX_DAYS = 36_500.0
 """Highest `retention_days` and `sync_days`: a hundred years, so that times computed from them stay in range."""
 
+MAX_ARCHIVE_READS = 64
+"""Highest `archive_reads`: each is a thread, and may decode a row group of 18 MiB."""
+
 MAX_RATE = 0xFFFF_FFFF
 """Highest rate limit: peers read it as 4 bytes (10/WAKU-USAGE "Rate limiting")."""
 
@@ -40,7 +43,13 @@ _FROM_ZERO = (
     "connections_per_second",
     "connections_per_second_per_address",
 )
-_COUNTS = ("retention_envelopes", "max_peers_per_address", "max_peers_per_subnet", "max_handshake_failures")
+_COUNTS = (
+    "retention_envelopes",
+    "archive_cache_bytes",
+    "max_peers_per_address",
+    "max_peers_per_subnet",
+    "max_handshake_failures",
+)
 _CHOICES = {
     "completion_format": tuple(form.value for form in CompletionFormat),
     "rpc_dialect": tuple(dialect.value for dialect in Dialect),
@@ -86,6 +95,8 @@ def check_config(config: Config) -> None:
         raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
+    if not 1 <= config.archive_reads <= MAX_ARCHIVE_READS:
+        raise ConfigError(f"archive_reads: {config.archive_reads} is not between 1 and {MAX_ARCHIVE_READS}")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:
         raise ConfigError(f"max_request_limit: {config.max_request_limit} is not between 1 and {MAX_LIMIT}")
     for name in _LIMITS:

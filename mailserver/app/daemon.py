@@ -24,6 +24,7 @@ from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config, parse_address
 from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
+from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.catchup.catchup import Catchup
@@ -79,9 +80,10 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
-            _serve(config, key, store, settings.acceptance, catchup, metrics, failed=stop.set) as server,
+            _answer(config, store, metrics) as history,
+            _serve(config, key, store, history, settings.acceptance, catchup, metrics, failed=stop.set) as server,
             _monitor(
-                config, store, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
+                config, store, history, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
             ) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_rpc(config, server.node, failed=stop.set),
@@ -101,6 +103,7 @@ async def _serve(
     config: Config,
     key: PrivateKey,
     store: Store,
+    history: History,
     acceptance: Acceptance,
     catchup: Catchup,
     metrics: Metrics,
@@ -108,7 +111,7 @@ async def _serve(
 ) -> AsyncIterator[Server]:
     """Accept and serve peers; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    server = Server(config, key, store, acceptance, catchup, metrics)
+    server = Server(config, key, store, history.source, acceptance, catchup, metrics)
     catchup.watch(server.contacts)
     port = await _listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
@@ -124,6 +127,13 @@ async def _serve(
             static_peers.stop()
             await _say_goodbye(server)
             await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _answer(config: Config, store: Store, metrics: Metrics) -> AsyncIterator[History]:
+    """Have what answers history requests as long as the context is entered."""
+    with open_history(config, store, metrics) as history:
+        yield history
 
 
 @contextlib.asynccontextmanager
@@ -203,6 +213,7 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
 async def _monitor(
     config: Config,
     store: Store,
+    answering: History,
     server: Server,
     catchup: Catchup,
     proven_time: ProvenTime,
@@ -219,6 +230,7 @@ async def _monitor(
         clock=time.time,
         ahead=lambda: proven_time.ahead_s,
         archive_problem=lambda: pruning.archive_problem,
+        reading_problem=answering.archive_problem,
     )
     last_day = LastDay(metrics, time.time)
     last_day_file = LastDayFile(config.data_dir, last_day)

@@ -40,7 +40,7 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.interface import Store
+from mailserver.store.interface import HistorySource, Store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
@@ -65,11 +65,12 @@ class Server:
         config: Config,
         key: PrivateKey,
         store: Store,
+        source: HistorySource,
         acceptance: Acceptance,
         catchup: Catchup,
         metrics: Metrics,
     ) -> None:
-        """Connect the services. `catchup` judges envelopes by the same `acceptance`."""
+        """Connect the services. `source` answers requests. `catchup` judges envelopes by the same `acceptance`."""
         self._config = config
         self._store = store
         self._too_long_said: dict[NodeId, float] = {}  # bounded by the number of named peers
@@ -103,7 +104,7 @@ class Server:
         self._services = Services(
             intake=intake,
             completions=completions,
-            delivery=Delivery(store, _delivery_settings(config, key), time.time, metrics=metrics),
+            delivery=Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             bounds=IntakeBounds(),
             sealing=Turns(),

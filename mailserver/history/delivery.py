@@ -275,7 +275,7 @@ class Delivery:
                 client.send(PacketCode.P2P_MESSAGE, payload)
                 count = len(raws.sizes) - raws.sizes.count(0)
                 mean = len(raws.body) // count
-                record.sent(count, len(payload), _now())
+                record.sent(count, len(payload), _now(), archived=raws.archived)
                 self._metrics.batch_size.observe(len(payload))
             del raws
 

@@ -23,7 +23,8 @@ class RequestRecord:
     `lower`, `upper`: the bounds in force, Unix seconds. `topics`: how many, 0 for a bloom filter. `is_clear`: the
     request came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
     limits of its peer and address, which bounds how many such lines there are. `work`: what it cost the source.
-    `is_early`: its page ended before it was full and before everything was searched.
+    `is_early`: its page ended before it was full and before everything was searched. `archived`: how many of its
+    envelopes came from the archive.
     """
 
     peer: NodeId
@@ -42,6 +43,7 @@ class RequestRecord:
     work: int = 0
     is_early: bool = False
     envelopes: int = 0
+    archived: int = 0
     bytes: int = 0
     outcome: Outcome = Outcome.LOST
     rejection: Rejection | None = None
@@ -54,11 +56,12 @@ class RequestRecord:
         self.lower, self.upper, self.limit = lower, upper, limit
         self.topics = len(request.interest.topics or ())
 
-    def sent(self, count: int, size: int, now: float) -> None:
-        """Note a packet with so many envelopes and bytes."""
+    def sent(self, count: int, size: int, now: float, *, archived: int = 0) -> None:
+        """Note a packet with so many envelopes, `archived` of them from the archive, and so many bytes."""
         if self.first_at is None:
             self.first_at = now
         self.envelopes += count
+        self.archived += archived
         self.bytes += size
 
     def refused(self, rejection: Rejection, cause: str) -> None:
@@ -78,10 +81,11 @@ class RequestRecord:
             metrics.delivery_first_packet.labels(*labels).observe(self.first_at - self.began)
             metrics.delivered.labels(*labels).inc(self.envelopes)
             metrics.delivered_bytes.labels(*labels).inc(self.bytes)
+            metrics.delivered_archived.inc(self.archived)
         log.log(
             self._level,
             "request outcome=%s id=%s peer=%s kind=%s form=%s lower=%d upper=%d topics=%d limit=%d cursor=%s"
-            " work=%d early=%s envelopes=%d bytes=%d find_ms=%s first_ms=%s ms=%s cause=%r",
+            " work=%d early=%s envelopes=%d archived=%d bytes=%d find_ms=%s first_ms=%s ms=%s cause=%r",
             self.outcome.value,
             self.request_id.hex()[:8],
             self.peer.hex()[:8],
@@ -95,6 +99,7 @@ class RequestRecord:
             self.work,
             "yes" if self.is_early else "no",
             self.envelopes,
+            self.archived,
             self.bytes,
             self._ms(self.found_at),
             self._ms(self.first_at),

@@ -21,6 +21,13 @@ class Outcome(Enum):
     LOST = "lost"
 
 
+class ArchiveRead(Enum):
+    """What a row group of the archive is read for: to find envelopes, or to send them."""
+
+    KEYS = "keys"
+    ENVELOPES = "envelopes"
+
+
 class Direction(Enum):
     """Who dialled, or in which direction bytes went."""
 

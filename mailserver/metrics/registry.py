@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mailserver import __version__
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.metrics.counters import Count, PlainCounter, PlainHistogram
-from mailserver.metrics.labels import Direction, Outcome, RequestKind
+from mailserver.metrics.labels import ArchiveRead, Direction, Outcome, RequestKind
 from mailserver.waku.acceptance import Verdict
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with its beginning: nobody needs it
@@ -98,7 +98,7 @@ class Metrics:
             self.search_work.labels(kind.value)
         self.pages_ended_early = counter(
             "mailserver_pages_ended_early_total",
-            "Answers to bloom filters that ended early, with a cursor: too much work.",
+            "Answers that ended early, with a cursor: too much work.",
         )
         self.delivery_duration = histogram(
             "mailserver_delivery_duration_seconds", "From a history request to its completion.", *kinds
@@ -110,6 +110,30 @@ class Metrics:
         self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of envelopes in answers.", *kinds)
         self.batch_size = histogram(
             "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
+        )
+
+        # History that the archive answers.
+        self.delivered_archived = counter(
+            "mailserver_delivered_archived_envelopes_total", "Envelopes in answers that came from the archive."
+        )
+        self.archive_row_groups = _by(
+            counter("mailserver_history_row_groups_total", "Row groups of the archive that were read, by use.", "what"),
+            ArchiveRead,
+        )
+        self.archive_read_seconds = counter(
+            "mailserver_history_read_seconds_total", "How long the archive was read, all threads together."
+        )
+        self.archive_read_failures = counter(
+            "mailserver_history_read_failures_total", "Requests that the archive could not answer."
+        )
+        lookups = counter(
+            "mailserver_history_cache_lookups_total",
+            "What was wanted of the archive; hit: in memory.",
+            "cache",
+        )
+        self.archive_cache_hits, self.archive_cache_misses = lookups.labels("hit"), lookups.labels("miss")
+        self.archive_cache_bytes = Gauge(
+            "mailserver_history_cache_bytes", "What is kept in memory of the archive.", registry=registry
         )
 
         # Peers.

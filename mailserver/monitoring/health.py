@@ -78,6 +78,7 @@ class Health:
         clock: Callable[[], float],
         ahead: Callable[[], float] = lambda: 0.0,
         archive_problem: Callable[[], str] = lambda: "",
+        reading_problem: Callable[[], str] = lambda: "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what to judge by.
@@ -86,6 +87,7 @@ class Health:
             expects_compaction: whether a compaction is set up, even if it has never run.
             ahead: how many seconds our clock is ahead of the time that has passed for certain.
             archive_problem: why the archive keeps anything from being deleted, on one line; "" if it does not.
+            reading_problem: why requests could not be answered from the archive, on one line; "" if they could.
         """
         self._metrics = metrics
         self._peer_count = peer_count
@@ -93,6 +95,7 @@ class Health:
         self._clock = clock
         self._ahead = ahead
         self._archive_problem = archive_problem
+        self._reading_problem = reading_problem
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
@@ -189,6 +192,8 @@ class Health:
             return [Problem(Check.ARCHIVE, f"the archive is damaged: {run.damage}")]
         if sight.upkeep_problem:
             return [Problem(Check.ARCHIVE, f"the archive: {sight.upkeep_problem}")]
+        if reading := self._reading_problem():
+            return [Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {reading}")]
         problem = self._archive_problem()
         return [Problem(Check.ARCHIVE, f"envelopes beyond retention stay in the store: {problem}")] if problem else []
 

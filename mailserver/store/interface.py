@@ -73,10 +73,14 @@ OURSELVES = Payer()
 
 
 class Raws(NamedTuple):
-    """Envelopes one after the other, as a packet holds them, and the length of each: 0 if it was deleted."""
+    """Envelopes one after the other, as a packet holds them, and the length of each: 0 if it was deleted.
+
+    `archived`: how many of them came from the archive.
+    """
 
     body: bytes
     sizes: Sequence[int]
+    archived: int = 0
 
     @property
     def last(self) -> bytes:
@@ -120,6 +124,16 @@ class Page(Protocol):
         """
 
 
+class StoredPage(Page, Protocol):
+    """A page of a store. Before any of it is read, envelopes of another source can be put between its own."""
+
+    def ranks(self, places: Sequence[Place]) -> list[int | None]:
+        """How many of what was found come before each of these places; None for one that was found itself."""
+
+    def cut(self, count: int) -> None:
+        """Leave out all but the first `count`; there is more behind them."""
+
+
 class HistorySource(Protocol):
     """Where answers to history requests come from."""
 
@@ -128,7 +142,8 @@ class HistorySource(Protocol):
 
         Args:
             payer: who asks. If many read at once, the payer for whom less work was done is served first.
-            goes_on: whether to go on after so much work. If not, a page by bloom filter ends early.
+            goes_on: whether to go on after so much work. If not, a page ends early; a store ends only pages by bloom
+                filter early.
         Raises:
             StoreError: the source cannot be read.
         """
@@ -223,7 +238,21 @@ class ReceptionDay:
     bytes: int
 
 
-class Store(HistorySource, Protocol):
+class StoredHistory(HistorySource, Protocol):
+    """A store, as far as history is concerned that may go on elsewhere."""
+
+    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> StoredPage:
+        """See `HistorySource`."""
+
+    @property
+    def removed_until(self) -> int:
+        """Of what was created later, in Unix seconds, all that was ever stored is here. To ask costs nothing.
+
+        Whoever asks once a page was found learns of all that was removed before that.
+        """
+
+
+class Store(StoredHistory, Protocol):
     """A store that is open for writing."""
 
     # Writing.

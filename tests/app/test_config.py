@@ -39,6 +39,7 @@ def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> N
     assert config.retention_envelopes == config.retention_bytes == 0
     assert config.archive == ""
     assert config.archive_before_prune
+    assert config.answer_from_archive
 
 
 def test_default_is_to_take_all_topics_from_all_and_dial_nobody() -> None:

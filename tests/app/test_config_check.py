@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.app.config_check import MAX_DAYS, MAX_LIMIT, MAX_RATE, MAX_REQUEST_POW, MIN_RETENTION_BYTES
+from mailserver.app.config_check import (
+    MAX_ARCHIVE_READS,
+    MAX_DAYS,
+    MAX_LIMIT,
+    MAX_RATE,
+    MAX_REQUEST_POW,
+    MIN_RETENTION_BYTES,
+)
 from mailserver.app.config_sources import load_config
 from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.codec.keys import Enode
@@ -30,6 +37,9 @@ from tests.pairs import private_key
         ("max_peers", -1),
         ("max_request_limit", 0),
         ("max_request_limit", MAX_LIMIT + 1),
+        ("archive_reads", 0),
+        ("archive_reads", MAX_ARCHIVE_READS + 1),
+        ("archive_cache_bytes", -1),
         ("retention_days", -0.5),
         ("retention_days", float("nan")),
         ("retention_days", float("inf")),
@@ -75,6 +85,9 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
         ("max_peers", 1),
         ("max_request_limit", 1),
         ("max_request_limit", MAX_LIMIT),
+        ("archive_reads", 1),
+        ("archive_reads", MAX_ARCHIVE_READS),
+        ("archive_cache_bytes", 0),
         ("retention_days", 0.0),
         ("retention_days", 0.001),
         ("retention_days", MAX_DAYS),

@@ -56,5 +56,9 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
         yield SqliteStore(
-            Path(STORE_FILE), cast(Any, _Writer()), cast(Any, _Reader(connection)), StoreFailures(Path(STORE_FILE))
+            Path(STORE_FILE),
+            cast(Any, _Writer()),
+            cast(Any, _Reader(connection)),
+            StoreFailures(Path(STORE_FILE)),
+            removed_until=0,
         )

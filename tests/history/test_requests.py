@@ -36,7 +36,7 @@ def test_answered_request_leaves_one_line_with_all_that_an_operator_asks(caplog:
     record = record_of(Interest(topics=frozenset({NEWS, SPORT})), cursor=CURSOR)
     record.found_at = 100.002
     record.sent(5, 1000, 100.004)
-    record.sent(2, 500, 100.5)
+    record.sent(2, 500, 100.5, archived=2)
     record.outcome = Outcome.DELIVERED
     record.end(Metrics(), 100.75)
 
@@ -44,7 +44,8 @@ def test_answered_request_leaves_one_line_with_all_that_an_operator_asks(caplog:
     assert said.levelno == logging.INFO
     assert said.getMessage() == (
         f"request outcome=delivered id=c0ffee00 peer={PEER.hex()[:8]} kind=topics form=sealed lower=10 upper=20 "
-        "topics=2 limit=30 cursor=yes work=0 early=no envelopes=7 bytes=1500 find_ms=2.0 first_ms=4.0 ms=750.0 cause=''"
+        "topics=2 limit=30 cursor=yes work=0 early=no envelopes=7 archived=2 bytes=1500 find_ms=2.0 first_ms=4.0 "
+        "ms=750.0 cause=''"
     )
 
 

@@ -240,6 +240,16 @@ def test_damaged_archive_is_a_problem_until_a_run_finds_it_whole(changes: dict[s
     assert patient.judge(compacted(RUN)) == ()
 
 
+def test_archive_that_could_not_be_read_for_a_request_is_a_warning() -> None:
+    cause = "part-1.parquet is missing"
+    health = Health(Metrics(), lambda: 1, expects_compaction=False, clock=Clock(), reading_problem=lambda: cause)
+
+    health.judge(WELL)
+
+    assert health.problems == (Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {cause}"),)
+    assert health.is_ready
+
+
 def test_what_a_verification_found_is_a_problem_of_the_archive() -> None:
     sight = replace(compacted(), upkeep_problem="the last verification failed: 1 file is missing")
 

@@ -188,6 +188,7 @@ def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
     change(
         path,
         "DROP TABLE identity",
+        "DROP TABLE removed",
         "DROP TABLE reception_days",
         "DROP INDEX envelopes_by_reception",
         "PRAGMA user_version = 1",

@@ -23,7 +23,14 @@ from mailserver.files import sync_folder, write_new
 from mailserver.handoff.archived import ArchivedError
 from mailserver.store.sqlite.damage import explain, look_at_files
 from mailserver.store.sqlite.handoff import adopt_archived
-from mailserver.store.sqlite.schema import APPLICATION_ID, IDENTITY_BYTES, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION
+from mailserver.store.sqlite.schema import (
+    APPLICATION_ID,
+    IDENTITY_BYTES,
+    MIGRATIONS,
+    MISSED_UNTIL,
+    PAGE_BYTES,
+    SCHEMA_VERSION,
+)
 from mailserver.store.sqlite.wal import has_content, wal_file, write_again
 from mailserver.store.sqlite.worker import Worker
 
@@ -212,7 +219,10 @@ def _identify(connection: sqlite3.Connection, path: Path) -> None:
         adopt_archived(path, identity)
     except ArchivedError as error:  # pruning then waits for the next run of the compaction
         log.warning("record of the compaction not adopted error=%r", str(error))
-    connection.execute("INSERT INTO identity VALUES (?)", (identity,))
+    with transaction(connection):
+        connection.execute("INSERT INTO identity VALUES (?)", (identity,))
+        # What was received after the backup may be in the archive, and is not here.
+        connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")
     log.info("store restored from a backup identity=%s", identity)
 
 

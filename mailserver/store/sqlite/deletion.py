@@ -5,7 +5,7 @@ transaction: rows are deleted together with what is counted of them. All of it i
 """
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
@@ -27,16 +27,16 @@ _MAX_SEQ = 2**63 - 1
 
 _MAKE_DOOMED = """
     CREATE TEMP TABLE IF NOT EXISTS doomed (
-        seq INTEGER PRIMARY KEY, received INTEGER, day INTEGER, topic BLOB, bytes INTEGER
+        seq INTEGER PRIMARY KEY, received INTEGER, created INTEGER, day INTEGER, topic BLOB, bytes INTEGER
     )
 """
 _FORGET = "DELETE FROM temp.doomed"
 _CANDIDATES = "SELECT day, first_seq FROM reception_days WHERE day <= ? ORDER BY day"
 _DOOM = f"""
     INSERT INTO temp.doomed
-    SELECT seq, received, day, topic, size
+    SELECT seq, received, created, day, topic, size
     FROM (
-        SELECT seq, received, created / 86400 AS day, topic, length(raw) AS size,
+        SELECT seq, received, created, created / 86400 AS day, topic, length(raw) AS size,
             sum(length(raw)) OVER (ORDER BY received, seq ROWS UNBOUNDED PRECEDING) AS total
         FROM envelopes INDEXED BY envelopes_by_reception
         WHERE received >= ? AND received < ? AND seq <= ?
@@ -63,6 +63,7 @@ _DELETE = (
     )
     """,
 )
+_NOTE_REMOVED = "UPDATE removed SET until = max(until, (SELECT max(created) FROM temp.doomed)) RETURNING until"
 _COUNT_DAY = "UPDATE reception_days SET envelopes = envelopes - ?, bytes = bytes - ? WHERE day = ?"
 _DROP_DAY = "DELETE FROM reception_days WHERE day = ? AND envelopes = 0"
 _ADVANCE = f"""
@@ -78,12 +79,19 @@ _ADVANCE = f"""
 """
 
 
-def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
+def delete_batch(
+    connection: sqlite3.Connection,
+    surplus: Surplus,
+    archived: Mapping[int, Mark] | None,
+    *,
+    removing: Callable[[int], None],
+) -> Deleted:
     """Delete a batch of the oldest by reception; return what was deleted: 0 if nothing may be.
 
     Args:
         archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None: any
             may be deleted.
+        removing: called before anybody can see that rows are gone, with the newest `created` that was ever removed.
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)
@@ -104,6 +112,8 @@ def delete_batch(connection: sqlite3.Connection, surplus: Surplus, archived: Map
             execute(_COUNT_DAY, (envelopes, size, day))
             execute(_DROP_DAY, (day,))
             execute(_ADVANCE, (first_seq, start, end, start, end, day))
+            ((until,),) = execute(_NOTE_REMOVED).fetchall()
+            removing(until)
             return Deleted(envelopes, size)
     return Deleted(0, 0)
 

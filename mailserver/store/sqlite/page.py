@@ -1,20 +1,25 @@
 """A page of an answer: it remembers the rows that a search has found, and reads them when it is asked to."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import Place, Raws
-from mailserver.store.sqlite.keys import Found
+from mailserver.store.sqlite.keys import Found, Keys
 from mailserver.store.sqlite.reader import RowReader
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class SqlitePage:
-    """A `store.interface.Page`. It keeps only row numbers: a client that does not read on occupies little memory."""
+    """A `store.interface.StoredPage`. It keeps no envelopes: a client that does not read on occupies little memory."""
 
-    __slots__ = ("_at", "_end", "_last", "_last_hash", "_reader", "_seqs", "ended_early")
+    __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_seqs", "ended_early")
 
     def __init__(self, found: Found, reader: RowReader) -> None:
         """Take what was found, and what reads it for its payer."""
         self._reader = reader
+        self._keys = found.keys  # until something is read
         self._seqs = found.keys.seqs
         self._at = 0
         self._end = found.end
@@ -26,6 +31,33 @@ class SqlitePage:
     def left(self) -> int:
         """How many envelopes are still to be read."""
         return len(self._seqs) - self._at
+
+    def ranks(self, places: Sequence[Place]) -> list[int | None]:
+        """How many of what was found come before each of these places; None for one that was found itself."""
+        # Older first, for bisect.
+        created, hashes = self._keys.created[::-1], self._keys.hashes
+        count = len(created)
+
+        def prefix_at(at: int) -> bytes:
+            start = (count - 1 - at) * HASH_PREFIX_BYTES
+            return hashes[start : start + HASH_PREFIX_BYTES]
+
+        ranks: list[int | None] = []
+        for second, full_hash in places:
+            prefix = full_hash[:HASH_PREFIX_BYTES]
+            first = bisect_left(created, second)
+            beyond = bisect_left(created, second + 1, first)
+            at = bisect_left(range(count), prefix, first, beyond, key=prefix_at)
+            is_found = at < beyond and prefix_at(at) == prefix
+            ranks.append(None if is_found else count - at)
+        return ranks
+
+    def cut(self, count: int) -> None:
+        """Leave out all but the first `count`; there is more behind them."""
+        self._keys = self._keys.first(count)
+        self._seqs = self._keys.seqs
+        self._end = self._keys.last[:2] if self._keys else None
+        self.ended_early = False
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
@@ -53,6 +85,7 @@ class SqlitePage:
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
+        self._keys = Keys()
         raws = await self._reader.read(self._seqs[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:

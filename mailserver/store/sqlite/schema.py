@@ -16,6 +16,8 @@ bloom filter becomes a set of topics before any envelope is read.
 `reception_days` says the same of the days of reception: what the compaction has to archive, and in which range of `seq`
 the rows of a day are. If our clock was stepped, the ranges of several days overlap, and only `received` says to which
 day a row belongs. Pruning therefore finds the oldest rows by the index of `received`, not by `seq`.
+
+`removed` says how far back the store is complete. Anything that has an archive searches it only for what is older.
 """
 
 STORE_FILE = "mailserver.db"
@@ -30,6 +32,12 @@ HASH_PREFIX_BYTES = 16
 
 IDENTITY_BYTES = 16
 """Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""
+
+MISSED_MARGIN_S = 3600
+"""By so much an envelope may claim to be newer than its reception: clocks differ, and are set."""
+
+MISSED_UNTIL = f"(CAST(strftime('%s', 'now') AS INTEGER) + {MISSED_MARGIN_S})"
+"""SQL: what an archive may have that a store lacks which begins now was created no later, in Unix seconds."""
 
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -80,6 +88,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         SELECT received / 86400, count(*), sum(length(raw)), min(seq), max(seq) FROM envelopes GROUP BY 1
         """,
         "CREATE INDEX envelopes_by_reception ON envelopes (received)",
+    ),
+    (
+        "CREATE TABLE removed (until INTEGER NOT NULL)",  # one row: created; nothing that is newer was ever removed
+        # What earlier versions removed is not known, nor what a store had that this one takes the place of.
+        f"""
+        INSERT INTO removed
+        SELECT max({MISSED_UNTIL}, (coalesce(max(day), -1) + 1) * 86400 + {MISSED_MARGIN_S}) FROM reception_days
+        """,
     ),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""

@@ -44,12 +44,15 @@ _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER 
 class SqliteStore:
     """A `store.interface.Store`, which says what each method does and raises. Made by `open_store`."""
 
-    def __init__(self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures) -> None:
+    def __init__(
+        self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures, *, removed_until: int
+    ) -> None:
         self._path = path
         self._writer = writer
         self._failures = failures
         self._readers = readers
         self._rows = RowReader(PaidReader(readers))
+        self._removed_until = removed_until
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk."""
@@ -129,7 +132,18 @@ class SqliteStore:
 
     async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
         """Delete a batch of the surplus, oldest by reception first. A mark is a row's `seq`."""
-        return await self._writer.between_commits(lambda connection: delete_batch(connection, surplus, archived))
+        return await self._writer.between_commits(
+            lambda connection: delete_batch(connection, surplus, archived, removing=self._remove_until)
+        )
+
+    @property
+    def removed_until(self) -> int:
+        """The store still has everything it ever stored that was created later than this, in Unix seconds."""
+        return self._removed_until
+
+    def _remove_until(self, created: int) -> None:
+        """Called in the writer's thread, before the commit."""
+        self._removed_until = created
 
     async def maintain(self) -> bool:
         """Give a few free pages of the file back; return whether there were any."""
@@ -187,7 +201,7 @@ async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
             writer = StoreWriter(worker, path, presence, failures)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield SqliteStore(path, writer, readers, failures)
+                yield SqliteStore(path, writer, readers, failures, removed_until=await worker.run(_removed_until))
             finally:
                 writer.close()
                 await writing
@@ -215,6 +229,11 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:  # there is no log at the moment; a missing store file is noticed elsewhere
         return 0
+
+
+def _removed_until(connection: sqlite3.Connection) -> int:
+    ((until,),) = connection.execute("SELECT until FROM removed")
+    return int(until)
 
 
 def _touch(connection: sqlite3.Connection) -> None:

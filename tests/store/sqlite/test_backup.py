@@ -103,7 +103,7 @@ def test_no_store_gives_no_copy(tmp_path: Path) -> None:
 def test_store_of_the_first_schema_is_copied(tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
     make_store(path, [])
-    change(path, "DROP TABLE identity", "DROP TABLE reception_days", "PRAGMA user_version = 1")
+    change(path, "DROP TABLE identity", "DROP TABLE removed", "DROP TABLE reception_days", "PRAGMA user_version = 1")
 
     assert copy(path, tmp_path / "copy.db") == 0
 

@@ -42,6 +42,7 @@ from tests.store.samples import (
 
 TO_FIRST_VERSION = (
     "DROP TABLE identity",
+    "DROP TABLE removed",
     "DROP TABLE reception_days",
     "DROP INDEX envelopes_by_reception",
     "PRAGMA user_version = 1",

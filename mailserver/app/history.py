@@ -1,0 +1,73 @@
+"""Where history requests are answered from: the store alone, or the store and the archive.
+
+The archive is read by pyarrow, which is in an extra of its own: it is imported only where it is used, and takes 50 MB.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mailserver.app.config import Config
+from mailserver.archive.files import local_folder
+from mailserver.handoff.archived import ArchivedError
+from mailserver.metrics.registry import Metrics
+from mailserver.store.interface import HistorySource, Store
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = ("pyarrow", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What answers requests. `archive_problem`: why the archive could not be read of late; "" if it could."""
+
+    source: HistorySource
+    archive_problem: Callable[[], str] = lambda: ""
+
+
+@contextlib.contextmanager
+def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[History]:
+    """Answer from the archive, too, where the settings say so and it can be read from here."""
+    if not config.archive or not config.answer_from_archive:
+        yield History(store)
+        return
+    folder = local_folder(config.archive)
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if folder is None or missing:
+        cause = f"{missing[0]} is not installed" if missing else "it is not in a local folder"
+        log.warning("history is not answered from the archive cause=%r", cause)
+        yield History(store)
+        return
+
+    from mailserver.archive.reading.source import ArchiveSource  # noqa: PLC0415 - as above
+    from mailserver.history.merged import MergedHistory  # noqa: PLC0415
+
+    archive = ArchiveSource(
+        folder,
+        at_once=config.archive_reads,
+        cache_bytes=config.archive_cache_bytes,
+        is_expected=lambda: _is_archived(store),
+        metrics=metrics,
+    )
+    log.info(
+        "history is answered from the archive, too archive=%s reads=%d cache_bytes=%d",
+        folder,
+        config.archive_reads,
+        config.archive_cache_bytes,
+    )
+    try:
+        yield History(MergedHistory(store, archive), lambda: archive.problem)
+    finally:
+        archive.close()
+
+
+def _is_archived(store: Store) -> bool:
+    """Whether the compaction has ever archived the store. Called in a thread that reads the archive."""
+    try:
+        return asyncio.run(store.handoff.archived()) is not None
+    except ArchivedError:  # there is a record
+        return True

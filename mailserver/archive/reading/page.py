@@ -1,0 +1,111 @@
+"""A page of an answer out of the archive: where its envelopes are, and the reading of them, some at a time."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from mailserver.archive.errors import ArchiveError
+from mailserver.archive.reading.reader import PaidReader, SharedArchive
+from mailserver.archive.reading.row_groups import FileGone, RowGroup
+from mailserver.archive.reading.scan import Match, Matches
+from mailserver.errors import StoreError
+from mailserver.store.interface import Raws
+
+WINDOW_BYTES = 512 * 1024
+"""So much of a page is read at a time, or one envelope that is longer: a thousand usual ones. To read one envelope of a
+row group takes as long as to read all that are wanted of it. What is read ahead is kept in the cache of all requests: a
+client that does not read takes no memory of its own, and is read for again if it takes its time."""
+
+SearchAgain = Callable[[Sequence[Match]], Awaitable[list[Match]]]
+"""Finds some envelopes again, where they are now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Envelopes of a page from one on."""
+
+    first: int
+    raws: list[bytes]
+
+
+class ArchivePage:
+    """The envelopes that a search has found, in order."""
+
+    def __init__(
+        self,
+        found: Sequence[Match],
+        archive: SharedArchive,
+        reader: PaidReader,
+        *,
+        again: SearchAgain,
+        failed: Callable[[ArchiveError], StoreError],
+    ) -> None:
+        """Take what was found.
+
+        Args:
+            failed: told what could not be read; makes of it what is raised.
+        """
+        self._found = Matches.of(found)
+        self._archive = archive
+        self._reader = reader
+        self._again = again
+        self._failed = failed
+        self._at = 0
+        self._key = object()
+
+    @property
+    def left(self) -> int:
+        """How many are still to be read."""
+        return len(self._found) - self._at
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next ones, `count` at most; see `store.interface.Page`.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        window = self._archive.kept(self._key, _Window)
+        if window is None or not window.first <= self._at < window.first + len(window.raws):
+            try:
+                window = await self._read_ahead()
+            except ArchiveError as error:
+                raise self._failed(error) from error
+            self._archive.keep(self._key, window, sum(map(len, window.raws)))
+        raws: list[bytes] = []
+        total = 0
+        for raw in window.raws[self._at - window.first :][:count]:
+            if raws and total + len(raw) > max_bytes:
+                break
+            raws.append(raw)
+            total += len(raw)
+        self._at += len(raws)
+        if not self.left:
+            self._archive.forget(self._key)
+        return Raws(b"".join(raws), [*map(len, raws)], len(raws))
+
+    async def _read_ahead(self) -> _Window:
+        some: list[Match] = []
+        total = 0
+        for at in range(self._at, len(self._found)):
+            match = self._found[at]
+            if some and total + match.size > WINDOW_BYTES:
+                break
+            some.append(match)
+            total += match.size
+        try:
+            raws = await self._raws(some)
+        except FileGone:  # its period was replaced, and nothing holds its files
+            rest = [self._found[at] for at in range(self._at, len(self._found))]
+            self._found, self._at = Matches.of(await self._again(rest)), 0
+            raws = await self._raws([self._found[at] for at in range(len(some))])
+        return _Window(self._at, raws)
+
+    async def _raws(self, some: Sequence[Match]) -> list[bytes]:
+        of_groups: dict[RowGroup, list[Match]] = {}
+        for match in some:
+            of_groups.setdefault(match.group, []).append(match)
+        raws = {
+            match.hash: raw
+            for group, of_group in of_groups.items()
+            for match, raw in zip(of_group, await self._reader.raws(group, of_group), strict=True)
+        }
+        return [raws[match.hash] for match in some]

@@ -1,0 +1,268 @@
+"""The row groups of the archive's files: what a footer says of each, the keys of its envelopes, the envelopes.
+
+Everything here waits for the disk and takes processor time: it runs in a thread. pyarrow decodes without Python's
+lock. Each file is opened anew for each read and never mapped into memory, so what happens to a file meanwhile is an
+error of that read and nothing else.
+
+Nothing is believed. Before anything of a file is used, all of it is read, and compared with the digest in its record:
+pyarrow ends the whole process where a damaged footer has it meet what it does not expect (26.0.1: "terminate called
+after throwing an instance of 'parquet::ParquetException'"), and a footer has no checksum. From then on the footer is
+used as it was. Pages have checksums, which pyarrow checks; what a footer says of a row group is compared with the rows
+as they are read; an envelope is hashed before it is handed out. Only of files that earlier versions wrote, and nobody
+has verified since, there is no digest.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mailserver.archive.errors import ArchiveFault
+from mailserver.codec.keccak import keccak256
+from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
+
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 8  # the footer's length, and the magic
+_CHUNK_BYTES = 1024 * 1024
+
+_KEY_COLUMNS = ("created", "hash", "size")
+_HEX_TOPIC = 2 + 2 * TOPIC_BYTES
+_HEX_HASH = 2 + 2 * HASH_BYTES
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+
+
+class FileGone(ArchiveFault):
+    """A file is not where it was: it was replaced since, or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file as its record has it.
+
+    `names`: where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: of all its rows,
+    where each topic has a directory.
+    """
+
+    names: tuple[Path, ...]
+    bytes: int
+    rows: int
+    sha256: str = ""
+    topic: Topic | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """What a footer says of a row group. Ranges are inclusive; times in Unix seconds.
+
+    `raw_bytes`: of its envelopes, decoded. `footer`: of the file.
+    """
+
+    file: DataFile
+    number: int
+    rows: int
+    topics: tuple[Topic, Topic]
+    created: tuple[int, int]
+    raw_bytes: int
+    footer: bytes = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """What tells the envelopes of a row group apart, in columns; rows are in the order (topic, created, hash).
+
+    `topics`: its topics in order; `topic_ends`: behind which row each ends.
+    """
+
+    topics: tuple[Topic, ...]
+    topic_ends: Numbers
+    created: Numbers
+    hashes: Bytes
+    sizes: Numbers
+
+    @property
+    def memory_bytes(self) -> int:
+        """What this takes."""
+        columns = (self.topic_ends, self.created, self.hashes, self.sizes)
+        return sum(column.nbytes for column in columns) + 64 * len(self.topics)
+
+
+def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
+    """The row groups of a file, in their order. All of the file is read.
+
+    Raises:
+        FileGone: it is not there.
+        ArchiveFault: it cannot be read, or is not what its record says.
+    """
+    with _opened(file) as handle:
+        footer = _verified_footer(handle, file)
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        columns = {name: number for number, name in enumerate(metadata.schema.names)}
+        wanted = {*_KEY_COLUMNS, "raw", *([] if file.topic else ["topic"])}
+        if not wanted <= columns.keys():
+            raise ValueError(f"it has no column {', '.join(sorted(wanted - columns.keys()))}")
+        groups: list[RowGroup] = []
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            created = _range(group.column(columns["created"]))
+            if file.topic is None:
+                first, last = map(_topic, _range(group.column(columns["topic"])))
+                topics = first, last
+            else:
+                topics = file.topic, file.topic
+            if created[0] > created[1] or topics[0] > topics[1] or (groups and groups[-1].topics[1] > topics[0]):
+                raise ValueError("what its footer says is contradictory")
+            raw_bytes = group.column(columns["raw"]).total_uncompressed_size
+            groups.append(RowGroup(file, number, group.num_rows, topics, created, raw_bytes, footer))
+        if sum(group.rows for group in groups) != file.rows:
+            raise ValueError(f"it has {sum(group.rows for group in groups)} rows instead of {file.rows}")
+    return tuple(groups)
+
+
+def read_keys(group: RowGroup) -> GroupKeys:
+    """The keys of a row group.
+
+    Raises:
+        FileGone: its file is not there.
+        ArchiveFault: it cannot be read, or is not what its footer says.
+    """
+    names = [*_KEY_COLUMNS, *([] if group.file.topic else ["topic"])]
+    with _opened(group.file) as handle:
+        table = _read(handle, group, names)
+        if table.num_rows != group.rows or any(column.null_count for column in table.columns):
+            raise ValueError(f"row group {group.number} is not what its footer says")
+        created = _numbers(table, "created")
+        hashes = _from_hex(table, "hash", _HEX_HASH)
+        if group.file.topic is None:
+            topics, ends = _runs(_from_hex(table, "topic", _HEX_TOPIC))
+        else:
+            topics, ends = (group.file.topic,), np.array([group.rows], np.int64)
+        keys = GroupKeys(topics, ends, created, hashes, _numbers(table, "size"))
+        found = (int(created.min()), int(created.max()))
+        if found != group.created or (topics[0], topics[-1]) != group.topics or list(topics) != sorted(set(topics)):
+            raise ValueError(f"row group {group.number} is not what its footer says")
+    return keys
+
+
+def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHash]) -> list[bytes]:
+    """Some envelopes of a row group; each is what its hash says.
+
+    Raises:
+        FileGone: its file is not there.
+        ArchiveFault: it cannot be read, or an envelope is another.
+    """
+    with _opened(group.file) as handle:
+        column = _read(handle, group, ["raw"]).column(0)
+        if len(column) != group.rows:
+            raise ValueError(f"row group {group.number} is not what its footer says")
+        raws: list[Any] = column.take(pa.array(rows, pa.int64())).to_pylist()
+        for raw, full_hash in zip(raws, hashes, strict=True):
+            if raw is None or keccak256(raw) != full_hash:
+                raise ValueError(f"envelope {full_hash.hex()} is not what its hash says")
+    return raws
+
+
+@contextmanager
+def _opened(file: DataFile) -> Iterator[BinaryIO]:
+    """Open a file, wherever it is; what is wrong with it from here on is an ArchiveFault that names it."""
+    last = file.names[-1]
+    for path in file.names:
+        try:
+            handle = path.open("rb")
+        except FileNotFoundError as error:
+            if path == last:
+                raise FileGone(f"{path} is missing") from error
+            continue
+        except OSError as error:
+            raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
+        try:
+            with handle:
+                size = os.fstat(handle.fileno()).st_size
+                if size != file.bytes:
+                    raise ValueError(f"it has {size} bytes instead of {file.bytes}")
+                yield handle
+        except (pa.ArrowException, ValueError, OSError, OverflowError, UnicodeDecodeError) as error:
+            raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
+        return
+
+
+def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
+    """The end of a file, from its footer on, once all of it was found to be as recorded."""
+    handle.seek(-_TAIL_BYTES, os.SEEK_END)
+    tail = handle.read()
+    footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
+    if tail[4:] != _MAGIC or footer_bytes > file.bytes:
+        raise ValueError("it is no Parquet file")
+    handle.seek(-footer_bytes, os.SEEK_END)
+    footer = handle.read()
+    handle.seek(0)
+    digest, left, buffer = hashlib.sha256(), file.bytes - footer_bytes, memoryview(bytearray(_CHUNK_BYTES))
+    while left and file.sha256:
+        count = handle.readinto(buffer[:left])  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("it was cut off")
+        digest.update(buffer[:count])
+        left -= count
+    digest.update(footer)
+    if file.sha256 and digest.hexdigest() != file.sha256:
+        raise ValueError("it is damaged: its digest is another")
+    return footer
+
+
+def _read(handle: BinaryIO, group: RowGroup, columns: Sequence[str]) -> pa.Table:
+    metadata = pq.read_metadata(pa.BufferReader(group.footer))
+    with pq.ParquetFile(handle, metadata=metadata, page_checksum_verification=True) as parquet:
+        return parquet.read_row_group(group.number, columns=columns, use_threads=False)
+
+
+def _cause(error: Exception) -> str:
+    """One line of what may be many."""
+    return str(error).partition("\n")[0]
+
+
+def _range(column: pq.ColumnChunkMetaData) -> tuple[Any, Any]:
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max:
+        raise ValueError(f"its footer does not say which {column.path_in_schema} there are")
+    return statistics.min, statistics.max
+
+
+def _topic(text: str) -> Topic:
+    topic = bytes.fromhex(text.removeprefix("0x"))
+    if len(topic) != TOPIC_BYTES:
+        raise ValueError(f"{text!r} is no topic")
+    return Topic(topic)
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    numbers: Numbers = table.column(name).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def _from_hex(table: pa.Table, name: str, width: int) -> Bytes:
+    """A column of 0x and hex digits as bytes, a row each."""
+    column = table.column(name).combine_chunks().cast(pa.binary())
+    count = len(column)
+    _, offsets, data = column.buffers()
+    starts = np.frombuffer(offsets, np.int32, count + 1, 4 * column.offset)
+    if (np.diff(starts) != width).any():
+        raise ValueError(f"a value of {name} is not {width} characters long")
+    text = np.frombuffer(data, np.uint8, count * width, int(starts[0])).reshape(count, width)
+    if (text[:, :2] != (ord("0"), ord("x"))).any():
+        raise ValueError(f"a value of {name} does not begin with 0x")
+    digits = text[:, 2:].tobytes().decode("ascii")
+    return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(count, width // 2 - 1)
+
+
+def _runs(topics: Bytes) -> tuple[tuple[Topic, ...], Numbers]:
+    """The topics of rows that are in order by them, and behind which row each ends."""
+    ends = np.append(np.flatnonzero((topics[1:] != topics[:-1]).any(axis=1)) + 1, len(topics))
+    return tuple(Topic(topics[end - 1].tobytes()) for end in ends), ends

@@ -1,0 +1,115 @@
+"""The archive as a source of history: finds envelopes, and says how it fares."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.reading.cache import ByteCache
+from mailserver.archive.reading.catalog import Catalog
+from mailserver.archive.reading.page import ArchivePage
+from mailserver.archive.reading.reader import PaidReader, SharedArchive
+from mailserver.archive.reading.reads import ArchiveReads
+from mailserver.archive.reading.row_groups import FileGone
+from mailserver.archive.reading.scan import Match
+from mailserver.archive.reading.search import ArchiveFound, search
+from mailserver.errors import StoreError
+from mailserver.metrics.registry import Metrics
+from mailserver.store.interface import GoesOn, Payer, Place, Query, always
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_S = 300.0
+"""So long a fault is a warning, from the last request on that has met it: until it is met again, nobody knows."""
+
+ATTEMPTS = 3
+"""How often a search begins anew because a period was replaced meanwhile: a run publishes one after the other."""
+
+_ANY_NUMBER = 200_000
+
+
+class ArchiveSource:
+    """One archive in a local folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        at_once: int,
+        cache_bytes: int,
+        is_expected: Callable[[], bool],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take where it is.
+
+        Args:
+            at_once: how many threads read it.
+            cache_bytes: how much of it is kept in memory.
+            is_expected: whether there must be one; asked in a thread.
+        """
+        self._archive = SharedArchive(
+            Catalog(folder, is_expected), ArchiveReads(at_once, metrics=metrics), ByteCache(cache_bytes), metrics
+        )
+        self._clock = clock
+        self._problem = ""
+        self._failed_at = 0.0
+
+    @property
+    def problem(self) -> str:
+        """Why something of it could not be read of late; one line, "" if all could."""
+        return self._problem if self._clock() - self._failed_at < REMEMBERED_S else ""
+
+    async def find(
+        self, query: Query, most: int, *, above: Place | None, payer: Payer, goes_on: GoesOn = always
+    ) -> ArchiveFound:
+        """Find the first `most` envelopes that a query wants.
+
+        Args:
+            above: only what stands before this place.
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        try:
+            return await self._search(PaidReader(self._archive, payer), query, most, above, goes_on)
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
+        """What reads some of the envelopes that were found for a query."""
+        reader = PaidReader(self._archive, payer)
+
+        async def again(some: Sequence[Match]) -> list[Match]:
+            above = some[-1].created - 1, some[-1].hash
+            everything = await self._search(reader, query, _ANY_NUMBER, above, always)
+            now = {match.place: match for match in everything.matches}
+            if missing := [match for match in some if match.place not in now]:
+                raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
+            return [now[match.place] for match in some]
+
+        return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._archive.reads.close()
+
+    async def _search(
+        self, reader: PaidReader, query: Query, most: int, above: Place | None, goes_on: GoesOn
+    ) -> ArchiveFound:
+        attempts = ATTEMPTS
+        while True:
+            try:
+                return await search(reader, await reader.periods(), query, most, above=above, goes_on=goes_on)
+            except FileGone:
+                attempts -= 1
+                if not attempts:
+                    raise
+
+    def _failed(self, error: ArchiveError) -> StoreError:
+        cause = str(error)
+        if cause != self.problem:
+            log.error("archive cannot be read error=%r", cause)
+        self._problem, self._failed_at = cause, self._clock()
+        self._archive.metrics.archive_read_failures.inc()
+        return StoreError(f"cannot read the archive: {cause}")

@@ -1,0 +1,191 @@
+"""One history of two sources: what the store has, and what it has no more, out of the archive.
+
+An envelope is in both until the store has pruned it. The store says up to which time of creation it ever removed
+anything: what is newer is its own business, and the archive is not looked at. Below, both are asked, and their
+envelopes are put in one order; what is in both is taken from the store.
+
+Whatever the store removes while a request is answered is at or below that time once nobody can find it there any more.
+So it is asked for after the search.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Protocol
+
+from mailserver.archive.reading.page import ArchivePage
+from mailserver.archive.reading.scan import Match
+from mailserver.archive.reading.search import ArchiveFound
+from mailserver.codec.keccak import keccak256
+from mailserver.store.interface import (
+    OURSELVES,
+    GoesOn,
+    Page,
+    Payer,
+    Place,
+    Query,
+    Raws,
+    StoredHistory,
+    StoredPage,
+    always,
+)
+from mailserver.waku.envelope import EnvelopeHash
+
+
+class ArchivedHistory(Protocol):
+    """Where the older envelopes are: `mailserver.archive.reading.source.ArchiveSource`."""
+
+    async def find(
+        self, query: Query, most: int, *, above: Place | None, payer: Payer, goes_on: GoesOn = always
+    ) -> ArchiveFound:
+        """Find the first `most` envelopes that a query wants, that stand before the place `above`."""
+
+    def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
+        """What reads some of the envelopes that were found for a query."""
+
+
+class MergedHistory:
+    """A `store.interface.HistorySource` of a store and its archive."""
+
+    def __init__(self, store: StoredHistory, archive: ArchivedHistory) -> None:
+        self._store = store
+        self._archive = archive
+
+    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> Page:
+        """Find the first `limit` matches, newest first.
+
+        Args:
+            payer: who asks.
+            goes_on: whether to go on after so much work; else a page ends early.
+        Raises:
+            StoreError: a source cannot be read.
+        """
+        page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
+        until, end = self._store.removed_until, page.end
+        if query.lower > until or (end is not None and end[0] > until):
+            return page
+        older = replace(query, upper=min(query.upper, until))
+        # One more than fits, which tells whether there are more.
+        found = await self._archive.find(older, limit + 1, above=end, payer=payer, goes_on=goes_on)
+        ranks = page.ranks([match.place for match in found.matches])
+        missing = [(rank, match) for rank, match in zip(ranks, found.matches, strict=True) if rank is not None]
+        if not missing and found.reached is None:
+            return page
+        return self._merge(page, missing, found.reached, limit, older, payer)
+
+    def _merge(
+        self,
+        page: StoredPage,
+        missing: Sequence[tuple[int, Match]],
+        reached: Place | None,
+        limit: int,
+        query: Query,
+        payer: Payer,
+    ) -> "MergedPage":
+        """Put together what the store has found, and what it lacks.
+
+        Args:
+            missing: envelopes in their order, and how many of the store's come before each.
+            reached: where the archive's search has ended early.
+        """
+        stored, end, is_cut = page.left, page.end, False
+        if reached is not None:
+            (rank,) = page.ranks([reached])
+            stored = stored if rank is None else rank
+            end, is_cut = reached, True
+        order = _order([rank for rank, _ in missing], stored)
+        if len(order) > limit:
+            order = order[:limit]
+            stored, is_cut, reached = order.count(False), True, None
+            last_missing = order.count(True) - 1
+            end = None if not order[-1] else missing[last_missing][1].place
+        if is_cut:
+            page.cut(stored)
+        archived = self._archive.page([match for _, match in missing[: order.count(True)]], query, payer)
+        return MergedPage(page, archived, order, end=end, ended_early=reached is not None or page.ended_early)
+
+
+def _order(ranks: Sequence[int], stored: int) -> list[bool]:
+    """Which envelopes of a page are the archive's, in order.
+
+    Args:
+        ranks: how many of the store's come before each of the archive's.
+        stored: how many the store has.
+    """
+    order: list[bool] = []
+    before = 0
+    for rank in ranks:
+        order += [False] * (min(rank, stored) - before)
+        order.append(True)
+        before = min(rank, stored)
+    return order + [False] * (stored - before)
+
+
+class MergedPage:
+    """A `store.interface.Page` of envelopes of both. Each is read when it is its turn."""
+
+    def __init__(
+        self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
+    ) -> None:
+        """Take what was found.
+
+        Args:
+            order: which are the archive's.
+            end: where the next page goes on; None: where the store's does.
+        """
+        self._stored = stored
+        self._archived = archived
+        self._runs = [[is_archived, len([*run])] for is_archived, run in groupby(order)]
+        self._runs.reverse()
+        self._end = end
+        self._pending: Raws | None = None
+        self._last: bytes | None = None
+        self.left = len(order)
+        """How many envelopes are still to be read."""
+        self.ended_early = ended_early
+        """Whether the search ended before the page was full or all was found; `end` says where to go on."""
+
+    @property
+    def last_hash(self) -> EnvelopeHash | None:
+        """Keccak-256 of the last envelope that was read; None before the first."""
+        return None if self._last is None else EnvelopeHash(keccak256(self._last))
+
+    @property
+    def end(self) -> Place | None:
+        """Where the next page goes on, once all of this one is read; None if there is none."""
+        return self._stored.end if self._end is None else self._end
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
+        body = bytearray()
+        sizes: list[int] = []
+        archived = 0
+        while self.left and len(sizes) < count and (not body or len(body) < max_bytes):
+            raws = self._pending or await self._read_on(count - len(sizes), max_bytes - len(body))
+            self._pending = None
+            if body and len(body) + len(raws.body) > max_bytes:
+                # The first that is there comes whatever its length: it waits for the next packet.
+                gone = raws.sizes.index(len(raws.body))
+                sizes += raws.sizes[:gone]
+                self.left -= gone
+                self._pending = Raws(raws.body, raws.sizes[gone:], raws.archived)
+                break
+            body += raws.body
+            sizes += raws.sizes
+            archived += raws.archived
+            self.left -= len(raws.sizes)
+        joined = Raws(bytes(body), sizes, archived)
+        if body:
+            self._last = joined.last
+        return joined
+
+    async def _read_on(self, count: int, max_bytes: int) -> Raws:
+        """Read some of the run whose turn it is: all of it are the store's, or the archive's."""
+        run = self._runs[-1]
+        is_archived, left = run
+        source = self._archived if is_archived else self._stored
+        raws = await source.read(min(count, left), max_bytes)
+        run[1] -= len(raws.sizes)
+        if not run[1]:
+            self._runs.pop()
+        return raws

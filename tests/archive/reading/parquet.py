@@ -1,0 +1,130 @@
+"""Archives as the compaction writes them, by pyarrow and without Spark: the same files, records and second names.
+
+Row groups are as small as a test wants them. What Spark itself writes is read in `tests/integration`.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mailserver.archive.days import day_name
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record, encode_settings
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
+from mailserver.store.interface import NewEnvelope
+from mailserver.units import SECONDS_PER_DAY
+from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
+
+TTL = 50
+BY_PREFIX = Layout(PartitionBy.TOPIC_PREFIX, 1)
+BY_TOPIC = Layout(PartitionBy.TOPIC, 0)
+
+
+def envelope(number: int, *, created: int, topic: Topic, received: int | None = None, size: int = 40) -> NewEnvelope:
+    """A true envelope; another number gives another. `size` is of its data."""
+    sealed = encode_envelope(created + TTL, TTL, topic, number.to_bytes(8, "big").ljust(size, b"."), number)
+    return NewEnvelope(created if received is None else received, created, topic, sealed.hash(), sealed.raw)
+
+
+def write_period(
+    archive: Path,
+    envelopes: Iterable[NewEnvelope],
+    *,
+    period: str | None = None,
+    run: str = "run-1",
+    layout: Layout = BY_PREFIX,
+    group_rows: int = 4,
+    files_of: int = 10**9,
+    replaces: Sequence[tuple[str, str]] = (),
+    snapshot: bool = True,
+    digests: bool = True,
+) -> list[Path]:
+    """Publish a period, the day of reception of its envelopes by default; return its files."""
+    kept = {one.hash: one for one in envelopes}.values()
+    days: dict[int, list[NewEnvelope]] = defaultdict(list)
+    parts: dict[str, list[NewEnvelope]] = defaultdict(list)
+    for one in kept:
+        days[one.received // SECONDS_PER_DAY].append(one)
+        parts[f"{layout.column}={layout.value('0x' + one.topic.hex())}"].append(one)
+    period = day_name(min(days)) if period is None else period
+    files, records = [], []
+    for name, part in sorted(parts.items()):
+        ordered = sorted(part, key=lambda one: (one.topic, one.created, one.hash))
+        for number, at in enumerate(range(0, len(ordered), files_of)):
+            file = archive / directory_of(period) / name / f"part-{number:05}-{run}.c000.zstd.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            some = ordered[at : at + files_of]
+            _write(file, some, layout, group_rows)
+            files.append(file)
+            digest = sha256(file.read_bytes()).hexdigest() if digests else ""
+            records.append(FileRecord(f"{name}/{file.name}", file.stat().st_size, len(some), digest))
+    record = PeriodRecord(
+        period,
+        run,
+        {day: _day_record(of_day) for day, of_day in days.items()},
+        tuple(records),
+        tuple(replaces),
+        snapshot=snapshot,
+    )
+    if snapshot:
+        for file in files:
+            second = archive / snapshot_of(record) / file.parent.name / file.stem
+            second.parent.mkdir(parents=True, exist_ok=True)
+            second.hardlink_to(file)
+    publish(archive, record, layout)
+    return files
+
+
+def publish(archive: Path, record: PeriodRecord, layout: Layout = BY_PREFIX) -> None:
+    """Write a period's record, as a run does: whole."""
+    (archive / RECORDS).mkdir(parents=True, exist_ok=True)
+    (archive / SETTINGS_FILE).write_text(encode_settings(layout))
+    new = archive / RECORDS / "new"
+    new.write_text(encode_record(record))
+    new.replace(archive / record_of(record.period))
+
+
+def settle(archive: Path) -> None:
+    """Let the records be older than what the file system's clock cannot tell apart."""
+    os.utime(archive / RECORDS, (1, 1))
+
+
+def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: int) -> None:
+    opened = [decode_envelope(one.raw) for one in some]
+    columns = {
+        "topic": pa.array(["0x" + one.topic.hex() for one in some], pa.string()),
+        "created": pa.array([one.created for one in some], pa.int64()),
+        "received": pa.array([one.received for one in some], pa.int64()),
+        "expiry": pa.array([one.expiry for one in opened], pa.int64()),
+        "ttl": pa.array([one.ttl for one in opened], pa.int64()),
+        "hash": pa.array(["0x" + one.hash.hex() for one in some], pa.string()),
+        "pow": pa.array([one.pow() for one in opened], pa.float64()),
+        "size": pa.array([len(one.raw) for one in some], pa.int32()),
+        "raw": pa.array([one.raw for one in some], pa.binary()),
+    }
+    if layout.by is PartitionBy.TOPIC:
+        del columns["topic"]
+    pq.write_table(
+        pa.table(columns),
+        file,
+        row_group_size=group_rows,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_page_checksum=True,
+        store_schema=False,
+    )
+
+
+def _day_record(some: Sequence[NewEnvelope]) -> DayRecord:
+    created = [one.created for one in some]
+    checksum = sum(int.from_bytes(one.hash[:8], "big") for one in some) % 2**64
+    return DayRecord(
+        Fingerprint(len(some), sum(len(one.raw) for one in some), checksum), min(created), max(created), {"store": 1}, 0
+    )

@@ -1,0 +1,258 @@
+"""What is wrong with an archive is an error of the request that meets it, and of no other; nothing wrong is sent."""
+
+# ruff: noqa: ASYNC240 - the folders of a test are on a disk that answers
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from mailserver.archive.reading import reads
+from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
+from mailserver.errors import StoreError
+from mailserver.metrics.registry import Metrics, count_of
+from mailserver.store.interface import OURSELVES, Query
+from tests.archive.reading.parquet import envelope, write_period
+from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
+
+EVERYTHING = Query(*EVER, FULL)
+KEPT = [
+    envelope(number, created=START + 3600 * number, topic=(NEWS, SPORT)[number % 2], size=100) for number in range(40)
+]
+ON_FIRST_DAY = [one for one in KEPT if one.received < START + DAY]
+
+
+class Reading:
+    """A source, and a clock for how long it remembers."""
+
+    def __init__(self, archive: Path, *, cache_bytes: int = 0, expected: bool = True) -> None:
+        self.now = 0.0
+        self.metrics = Metrics()
+        self.source = ArchiveSource(
+            archive,
+            at_once=1,
+            cache_bytes=cache_bytes,
+            is_expected=lambda: expected,
+            metrics=self.metrics,
+            clock=lambda: self.now,
+        )
+
+    async def answer(self, query: Query = EVERYTHING) -> list[bytes]:
+        found = await self.source.find(query, 1000, above=None, payer=OURSELVES)
+        page = self.source.page(found.matches, query, OURSELVES)
+        read: list[bytes] = []
+        while page.left:
+            read += (await page.read(10, EVERY_BYTE)).split()
+        return read
+
+    async def refusal(self, query: Query = EVERYTHING) -> str:
+        with pytest.raises(StoreError) as refused:
+            await self.answer(query)
+        return str(refused.value)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive of two days."""
+    archive = tmp_path / "archive"
+    write_period(archive, ON_FIRST_DAY)
+    write_period(archive, [one for one in KEPT if one not in ON_FIRST_DAY])
+    return archive
+
+
+def files(archive: Path) -> list[Path]:
+    """Every name of a file of the first day."""
+    return [path for path in archive.rglob("part-*") if "2024-10-04" in str(path)]
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def flip(file: Path) -> None:
+    metadata = pq.ParquetFile(file).metadata
+    column = metadata.row_group(0).column(metadata.num_columns - 1)  # raw
+    content = bytearray(file.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+
+
+def overwrite(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def put_a_folder_there(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+BREAKS: list[tuple[Callable[[Path], None], str]] = [
+    (truncate, "instead of"),
+    (flip, "cannot read"),
+    (overwrite, "cannot read"),
+    (Path.unlink, "is missing"),
+    (put_a_folder_there, "cannot read"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "cause"), BREAKS)
+async def test_file_that_is_spoilt_fails_what_needs_it_and_nothing_else(
+    archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None], cause: str
+) -> None:
+    shutil.copytree(archive, tmp_path / "whole")
+    reading = Reading(archive)
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    for file in files(archive):
+        if file.exists():
+            spoil(file)
+
+    assert cause in await reading.refusal()
+    assert reading.source.problem
+    assert count_of(reading.metrics.archive_read_failures) == 1
+    after = Query(START + DAY, EVER[1], FULL)
+    assert await reading.answer(after) == raws(answer(KEPT, after))
+    await reading.refusal()
+    assert [record.levelno for record in caplog.records if "archive cannot be read" in record.message] == [
+        logging.ERROR
+    ]
+
+    shutil.rmtree(archive)
+    (tmp_path / "whole").rename(archive)
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    reading.now = REMEMBERED_S
+    assert reading.source.problem == ""
+
+
+@pytest.mark.parametrize("digests", [True, False])
+async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool) -> None:
+    kept = [one for one in KEPT[:12] if one.topic == NEWS]
+    (file,) = write_period(tmp_path, kept, snapshot=False, digests=digests)
+    expected = raws(answer(kept, EVERYTHING))
+    content = file.read_bytes()
+    footer_bytes = int.from_bytes(content[-8:-4], "little")
+    reading = Reading(tmp_path)
+    refused = 0
+
+    # Without a digest, a footer is believed.
+    for at in range(0, len(content) if digests else len(content) - footer_bytes - 8, 3):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        try:
+            found = await reading.answer()
+        except StoreError:
+            refused += 1
+            continue
+        assert found == expected, at
+    assert refused > len(content) // (4 if digests else 20)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
+async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back(archive: Path) -> None:
+    reading = Reading(archive)
+    archive.chmod(0)
+    try:
+        assert "Permission denied" in await reading.refusal()
+    finally:
+        archive.chmod(0o755)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_archive_that_is_gone_is_a_fault_until_it_is_back(archive: Path) -> None:
+    reading = Reading(archive, expected=False)  # it was seen
+    assert len(await reading.answer()) == 40
+    archive.rename(archive.with_name("elsewhere"))
+
+    assert "is its disk mounted?" in await reading.refusal()
+    archive.mkdir()  # where its disk was mounted
+    assert "is its disk mounted?" in await reading.refusal()
+    archive.rmdir()
+    archive.with_name("elsewhere").rename(archive)
+    assert len(await reading.answer()) == 40
+
+
+async def test_archive_that_must_be_there_and_never_was_seen_is_a_fault(tmp_path: Path) -> None:
+    assert "is its disk mounted?" in await Reading(tmp_path / "nothing").refusal()
+
+
+@pytest.mark.parametrize("name", ["_archive.json", "_records/2024-10-04.json"])
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda text: text.replace('"version": 1', '"version": 2'), "has version 2, this program knows 1"),
+        (lambda text: text[: len(text) // 2], "is damaged"),
+        (lambda text: "", "is damaged"),
+        (lambda text: "[" * 100_000, "is damaged"),
+    ],
+)
+async def test_newer_format_and_damaged_records_are_faults(
+    archive: Path, name: str, change: Callable[[str], str], cause: str
+) -> None:
+    text = (archive / name).read_text()
+    (archive / name).write_text(change(text))
+    reading = Reading(archive)
+
+    assert cause in await reading.refusal()
+    (archive / name).write_text(text)
+    assert len(await reading.answer()) == 40
+
+
+@pytest.mark.parametrize("path", ["../../secret", "topic=0x12/part-1", "other=1/part-1", "topic_prefix=x/part-1"])
+async def test_record_of_foreign_files_is_a_fault(archive: Path, path: str) -> None:
+    record = archive / "_records" / "2024-10-04.json"
+    (name,) = {name for name in record.read_text().split('"') if name.startswith("topic_prefix=9/")}
+    record.write_text(record.read_text().replace(name, path))
+
+    assert "the record of 2024-10-04 has" in await Reading(archive).refusal()
+
+
+async def test_envelope_under_a_wrong_hash_is_not_sent(tmp_path: Path) -> None:
+    forged = [one._replace(hash=KEPT[number + 1].hash) for number, one in enumerate(KEPT[:3])]
+    write_period(tmp_path, forged)
+
+    assert "is not what its hash says" in await Reading(tmp_path).refusal()
+
+
+async def test_disk_that_does_not_answer_fails_requests_in_time_and_serves_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(reads, "TURN_TIMEOUT_S", 0.1)
+    held: list[tuple[Path, Path]] = []
+    for file in files(archive):
+        held.append((file, tmp_path / str(len(held))))
+        file.rename(held[-1][1])
+        os.mkfifo(file)  # to open it waits for a writer
+    reading = Reading(archive)
+
+    assert "has not answered within" in await reading.refusal()
+    assert "none of the threads that read it was free" in await reading.refusal()
+
+    for pipe, file in held:
+        pipe.rename(pipe.with_suffix(".pipe"))
+        file.rename(pipe)
+    monkeypatch.undo()
+    for pipe in archive.rglob("*.pipe"):
+        try:
+            os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            continue
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_request_that_is_given_up_leaves_the_thread_to_the_next(archive: Path) -> None:
+    reading = Reading(archive)
+    for turns in range(12):
+        asking = asyncio.create_task(reading.answer())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    assert len(await reading.answer()) == 40

@@ -1,0 +1,339 @@
+"""mailserver.archive.reading: what is found in archives, and read of them, beside a plain model."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailserver.archive.layout import Layout
+from mailserver.archive.reading import search
+from mailserver.archive.reading.search import LEAST_HASH
+from mailserver.archive.reading.source import ArchiveSource
+from mailserver.metrics.registry import Metrics, count_of
+from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
+from mailserver.waku.bloom import Interest, bloom_of
+from mailserver.waku.envelope import EnvelopeHash, Topic
+from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, write_period
+from tests.properties import settings
+from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, UNSHRUNK, answer, place
+
+CHAT = Topic(b"\x9a\x00\x00\x01")
+TOPICS = (NEWS, SPORT, CHAT, Topic(b"\xff\x00\xff\x07"))
+
+
+@contextmanager
+def reading(archive: Path, *, cache_bytes: int = 2**24, expected: bool = True) -> Iterator[ArchiveSource]:
+    source = ArchiveSource(archive, at_once=2, cache_bytes=cache_bytes, is_expected=lambda: expected, metrics=Metrics())
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+async def raws_of(
+    source: ArchiveSource, query: Query, most: int, *, above: Place | None = None, goes_on: GoesOn = always
+) -> tuple[list[bytes], Place | None]:
+    """What is found, read packet by packet, and how far the search came."""
+    found = await source.find(query, most, above=above, payer=OURSELVES, goes_on=goes_on)
+    page = source.page(found.matches, query, OURSELVES)
+    raws: list[bytes] = []
+    while page.left:
+        raws += (await page.read(3, 400)).split()
+    return raws, found.reached
+
+
+def raws(envelopes: Sequence[NewEnvelope]) -> list[bytes]:
+    return [one.raw for one in envelopes]
+
+
+def spread(count: int, *, days: int = 3, first: int = 0) -> list[NewEnvelope]:
+    """Envelopes over some days, topics in turns."""
+    step = days * DAY // count
+    return [
+        envelope(number, created=START + step * number, topic=TOPICS[number % len(TOPICS)])
+        for number in range(first, first + count)
+    ]
+
+
+def by_day(archive: Path, envelopes: Sequence[NewEnvelope], *, layout: Layout = BY_PREFIX, group_rows: int = 4) -> None:
+    days = {one.received // DAY for one in envelopes}
+    for day in days:
+        write_period(
+            archive, [one for one in envelopes if one.received // DAY == day], layout=layout, group_rows=group_rows
+        )
+
+
+INTERESTS = [
+    FULL,
+    Interest(topics=frozenset({NEWS})),
+    Interest(topics=frozenset({NEWS, CHAT, Topic(b"none")})),
+    Interest(bloom=bloom_of([SPORT])),
+    Interest(bloom=bloom_of([NEWS, CHAT])),
+    Interest(topics=frozenset({Topic(b"none")})),
+]
+
+
+@pytest.mark.parametrize("layout", [BY_PREFIX, BY_TOPIC], ids=["prefix", "topic"])
+@pytest.mark.parametrize("interest", INTERESTS)
+async def test_everything_that_is_wanted_is_found_newest_first(
+    tmp_path: Path, interest: Interest, layout: Layout
+) -> None:
+    kept = spread(60)
+    by_day(tmp_path, kept, layout=layout)
+    query = Query(START + 5000, START + 2 * DAY, interest)
+
+    with reading(tmp_path) as source:
+        found, reached = await raws_of(source, query, 1000)
+        again, _ = await raws_of(source, query, 1000)
+
+    assert found == again == raws(answer(kept, query))
+    assert reached is None
+
+
+async def test_page_holds_no_more_than_it_may_and_the_newest(tmp_path: Path) -> None:
+    kept = spread(60)
+    by_day(tmp_path, kept)
+
+    with reading(tmp_path) as source:
+        found, _ = await raws_of(source, Query(*EVER, FULL), 7)
+
+    assert found == raws(answer(kept, Query(*EVER, FULL))[:7])
+
+
+async def test_envelopes_of_one_second_in_several_row_groups_are_in_the_order_of_their_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "STEP_WORK", 1)  # a row group at a time
+    kept = [
+        envelope(number, created=START, topic=TOPICS[number % 4], received=START + number % 3 * DAY)
+        for number in range(24)
+    ]
+    by_day(tmp_path, kept, group_rows=1)
+
+    with reading(tmp_path) as source:
+        for most in (1, 5, 23):
+            found, _ = await raws_of(source, Query(*EVER, FULL), most)
+
+            assert found == raws(answer(kept, Query(*EVER, FULL))[:most])
+
+
+async def test_only_row_groups_that_can_hold_the_answer_are_read(tmp_path: Path) -> None:
+    by_day(tmp_path, spread(60))
+    metrics = Metrics()
+    source = ArchiveSource(tmp_path, at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics)
+
+    await raws_of(source, Query(START + 2 * DAY, START + 3 * DAY, Interest(topics=frozenset({SPORT}))), 1)
+    source.close()
+
+    read = {what.value: counter._value.get() for what, counter in metrics.archive_row_groups.items()}  # noqa: SLF001
+    assert read["envelopes"] == 1
+    assert 1 <= read["keys"] <= 2
+
+
+async def test_new_installation_has_no_archive_yet(tmp_path: Path) -> None:
+    with reading(tmp_path / "nothing", expected=False) as source:
+        assert await raws_of(source, Query(*EVER, FULL), 7) == ([], None)
+        by_day(tmp_path / "nothing", spread(4))
+        found, _ = await raws_of(source, Query(*EVER, FULL), 7)
+
+    assert len(found) == 4
+
+
+# What changes while requests are answered
+
+
+async def test_period_that_is_published_is_seen_by_the_next_request(tmp_path: Path) -> None:
+    kept = spread(8)
+    with reading(tmp_path, expected=False) as source:
+        for count in range(1, 8):
+            write_period(tmp_path, kept[:count], period="2024-10-04", run=f"run-{count}")
+
+            found, _ = await raws_of(source, Query(*EVER, FULL), 100)
+
+            assert found == raws(answer(kept[:count], Query(*EVER, FULL)))
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+async def test_day_that_is_replaced_while_an_answer_is_under_way_is_answered_whole(
+    tmp_path: Path, *, snapshot: bool
+) -> None:
+    kept = spread(20, days=1)
+    old = write_period(tmp_path, kept, run="run-1", snapshot=snapshot)
+    query = Query(*EVER, FULL)
+    with reading(tmp_path, cache_bytes=0) as source:
+        found = await source.find(query, 20, above=None, payer=OURSELVES)
+        page = source.page(found.matches, query, OURSELVES)
+        first = (await page.read(5, EVERY_BYTE)).split()
+
+        late = envelope(99, created=START + 70, topic=CHAT)
+        write_period(tmp_path, [*kept, late], run="run-2", snapshot=snapshot)
+        for file in old:
+            file.unlink()
+        rest = []
+        while page.left:
+            rest += (await page.read(5, EVERY_BYTE)).split()
+
+    assert first + rest == raws(answer(kept, query))
+
+
+async def test_days_that_are_merged_into_a_month_are_answered_once(tmp_path: Path) -> None:
+    kept = spread(30)
+    by_day(tmp_path, kept)
+    query = Query(*EVER, FULL)
+    with reading(tmp_path, cache_bytes=0) as source:
+        found = await source.find(query, 30, above=None, payer=OURSELVES)
+        page = source.page(found.matches, query, OURSELVES)
+        days = [path.stem for path in (tmp_path / "_records").iterdir()]
+
+        write_period(tmp_path, kept, period="2024-10", run="m", replaces=[(day, "run-1") for day in days])
+        both, _ = await raws_of(source, query, 100)  # days are there, too, until the run has removed them
+        for day in days:
+            (tmp_path / "_records" / f"{day}.json").unlink()
+            for file in (tmp_path / f"date={day}").rglob("*.parquet"):
+                file.unlink()
+        under_way = []
+        while page.left:
+            under_way += (await page.read(7, EVERY_BYTE)).split()
+        merged, _ = await raws_of(source, query, 100)
+
+    assert both == merged == under_way == raws(answer(kept, query))
+
+
+async def test_clients_that_do_not_read_take_no_more_memory_than_the_cache_may_have(tmp_path: Path) -> None:
+    kept = [envelope(number, created=START + number, topic=NEWS, size=2000) for number in range(50)]
+    write_period(tmp_path, kept)
+    metrics = Metrics()
+    source = ArchiveSource(tmp_path, at_once=2, cache_bytes=300_000, is_expected=lambda: True, metrics=metrics)
+    query = Query(*EVER, FULL)
+    pages = []
+    for _ in range(20):  # each reads 100 kB ahead
+        found = await source.find(query, 50, above=None, payer=OURSELVES)
+        pages.append(source.page(found.matches, query, OURSELVES))
+        await pages[-1].read(1, 5000)
+        assert count_of(metrics.archive_cache_bytes) <= 300_000
+
+    for page in pages:
+        read = await page.read(100, EVERY_BYTE)
+        assert read.split() == raws(answer(kept, query))[1:]
+    source.close()
+
+
+async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
+    by_day(tmp_path, spread(60))
+    charged: list[int] = []
+    payer = Payer("address", "peer", charged.append)
+    with reading(tmp_path) as source:
+        await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+        cold, charged[:] = sum(charged), []
+        await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+
+    assert cold > 60 + 1000 * 3 * len(TOPICS[:2])
+    assert 0 < sum(charged) < cold / 2
+
+
+# Early ends
+
+
+@pytest.mark.parametrize("interest", INTERESTS)
+async def test_search_that_may_not_go_on_ends_with_a_place_that_advances(tmp_path: Path, interest: Interest) -> None:
+    kept = spread(60)
+    by_day(tmp_path, kept)
+    query = Query(START, START + 3 * DAY, interest)
+    found: list[bytes] = []
+    with reading(tmp_path) as source:
+        for _ in range(200):
+            some, reached = await raws_of(source, query, 5, goes_on=lambda _: False)
+            found += some
+            if len(some) == 5:
+                last = answer(kept, query)[4]
+                query = replace(query, below=place(last))
+            elif reached is None:
+                break
+            else:
+                assert query.below is None or reached < query.below
+                query = replace(query, below=reached)
+
+    assert found == raws(answer(kept, Query(START, START + 3 * DAY, interest)))
+
+
+async def test_cursor_between_two_seconds_is_a_place(tmp_path: Path) -> None:
+    kept = spread(20)
+    by_day(tmp_path, kept)
+    query = Query(*EVER, FULL, (kept[9].created, LEAST_HASH))
+
+    with reading(tmp_path) as source:
+        found, _ = await raws_of(source, query, 100)
+
+    assert found == raws(answer(kept, query))
+
+
+# Any archive, any request
+
+numbers = st.integers(0, 60)
+seconds = st.sampled_from([START, START + 1, START + 2, START + DAY - 1, START + DAY, START + 2 * DAY + 5])
+archived = st.lists(
+    st.builds(
+        lambda number, created, topic, day: envelope(number, created=created, topic=topic, received=START + day * DAY),
+        numbers,
+        seconds,
+        st.sampled_from(TOPICS),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda one: one.hash,
+)
+interests = st.one_of(
+    st.just(FULL),
+    st.frozensets(st.sampled_from(TOPICS)).map(lambda wanted: Interest(topics=wanted)),
+    st.frozensets(st.sampled_from(TOPICS)).map(lambda wanted: Interest(bloom=bloom_of(wanted))),
+)
+places = st.none() | st.tuples(seconds, st.sampled_from([LEAST_HASH, EnvelopeHash(b"\x80" * 32)]))
+
+
+@settings(max_examples=60, phases=UNSHRUNK)
+@given(
+    kept=archived,
+    layout=st.sampled_from([BY_PREFIX, BY_TOPIC]),
+    group_rows=st.integers(1, 9),
+    files_of=st.sampled_from([2, 7, 100]),
+    interest=interests,
+    bounds=st.just(EVER) | st.tuples(seconds, seconds).map(sorted),
+    below=places,
+    above=places,
+    most=st.integers(1, 50),
+    cache_bytes=st.sampled_from([0, 1000, 2**24]),
+)
+def test_any_archive_answers_as_the_model(
+    kept: list[NewEnvelope],
+    layout: Layout,
+    group_rows: int,
+    files_of: int,
+    interest: Interest,
+    bounds: tuple[int, int],
+    below: Place | None,
+    above: Place | None,
+    most: int,
+    cache_bytes: int,
+) -> None:
+    query = Query(*bounds, interest, below)
+    expected = [one for one in answer(kept, query) if above is None or place(one) > above]
+
+    async def find(archive: Path) -> tuple[list[bytes], Place | None]:
+        with reading(archive, cache_bytes=cache_bytes) as source:
+            return await raws_of(source, query, most, above=above)
+
+    with TemporaryDirectory() as folder:
+        for day in {one.received // DAY for one in kept}:
+            of_day = [one for one in kept if one.received // DAY == day]
+            write_period(Path(folder), of_day, layout=layout, group_rows=group_rows, files_of=files_of)
+        found, reached = asyncio.run(find(Path(folder)))
+
+    assert found == raws(expected[:most])
+    assert reached is None

@@ -1,0 +1,151 @@
+"""Archives of the real compaction, read by the daemon: they answer as one store would that holds all."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mailserver.archive.layout import PartitionBy
+from mailserver.archive.reading.source import ArchiveSource
+from mailserver.data_dir.folder import load_or_make_key
+from mailserver.history.merged import MergedHistory
+from mailserver.metrics.registry import Metrics
+from mailserver.store.interface import NewEnvelope, Query
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
+from spark_export.merge import merge
+from tests.integration.daemons import run_command, running_daemon
+from tests.spark_export.samples import (
+    CHAT,
+    DAY,
+    DAY_S,
+    NEWS,
+    SPORT,
+    TOPICS,
+    compact_into,
+    envelope,
+    envelopes,
+    prune,
+    put,
+    visible_files,
+)
+from tests.store.samples import EVER, answer, raws
+
+pytestmark = pytest.mark.spark
+
+INTERESTS = [
+    FULL_INTEREST,
+    Interest(topics=frozenset({NEWS})),
+    Interest(topics=frozenset({SPORT, CHAT})),
+    Interest(bloom=bloom_of([SPORT])),
+]
+
+
+def history(seed: int, count: int = 120, days: int = 6) -> list[NewEnvelope]:
+    """Envelopes received over some days; some were created long before, as what catching up brings."""
+    rng = random.Random(seed)
+    some = []
+    for number in range(count):
+        received = DAY * DAY_S + rng.randrange(days * DAY_S)
+        late = rng.choice([0, 0, 0, rng.randrange(4 * DAY_S)])
+        topic, size = rng.choice(TOPICS), rng.choice([60, 60, 900])
+        some.append(envelope(number, received=received, created=received - late, topic=topic, size=size))
+    return some
+
+
+def answered(store: Path, archive: Path, query: Query, limit: int) -> list[bytes]:
+    """All pages of an answer."""
+
+    async def ask() -> list[bytes]:
+        source = ArchiveSource(archive, at_once=2, cache_bytes=2**20, is_expected=lambda: True, metrics=Metrics())
+        found: list[bytes] = []
+        try:
+            async with open_store(store) as opened:
+                merged = MergedHistory(opened, source)
+                after = query
+                while True:
+                    page = await merged.find(after, limit)
+                    while page.left:
+                        found += (await page.read(7, 2000)).split()
+                    if page.end is None:
+                        return found
+                    after = replace(after, below=page.end)
+        finally:
+            source.close()
+
+    return asyncio.run(ask())
+
+
+def assert_answers_all(store: Path, archive: Path, everything: Sequence[NewEnvelope]) -> None:
+    for interest in INTERESTS:
+        for bounds in (EVER, (DAY * DAY_S + DAY_S // 2, (DAY + 3) * DAY_S)):
+            query = Query(*bounds, interest)
+            assert answered(store, archive, query, 17) == raws(answer(everything, query)), query
+            assert answered(store, archive, query, 1000) == raws(answer(everything, query)), query
+
+
+@pytest.mark.parametrize("partition_by", PartitionBy)
+def test_what_was_archived_and_pruned_is_answered(
+    spark: SparkSession, tmp_path: Path, partition_by: PartitionBy
+) -> None:
+    everything = history(1)
+    archive, store = tmp_path / "archive", put(tmp_path / "data" / STORE_FILE, everything)
+    compact_into(spark, archive, store, partition_by=partition_by)
+    assert_answers_all(store, archive, everything)
+
+    prune(store, before=(DAY + 4) * DAY_S)
+    assert_answers_all(store, archive, everything)
+
+    late = [envelope(1000 + number, received=(DAY + 7) * DAY_S, created=DAY * DAY_S + number) for number in range(9)]
+    put(store, late)
+    compact_into(spark, archive, store, run="run-2", now=(DAY + 11) * DAY_S)
+    prune(store, before=(DAY + 10) * DAY_S)
+    assert_answers_all(store, archive, [*everything, *late])
+
+
+def test_merged_months_of_several_stores_are_answered(spark: SparkSession, tmp_path: Path) -> None:
+    everything = history(2)
+    one = put(tmp_path / "one" / STORE_FILE, everything[:80])
+    other = put(tmp_path / "other" / STORE_FILE, everything[40:])
+    archive = tmp_path / "archive"
+    compact_into(spark, archive, one, other)
+    prune(one, before=(DAY + 5) * DAY_S)
+
+    merge(spark, str(archive), now=(DAY + 60) * DAY_S, run="merge")
+
+    assert next(file.parent.parent.name for file in visible_files(archive)) == "date=2024-10"
+    prune(one, before=(DAY + 10) * DAY_S)
+    assert_answers_all(one, archive, everything)
+
+
+def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
+    everything = [one for day in range(8) for one in envelopes(12, day=DAY + day, first=100 * day)]
+    archive, store = tmp_path / "archive", put(tmp_path / "data" / STORE_FILE, everything)
+    load_or_make_key(store.parent)
+    compact_into(spark, archive, store)
+    flags = ("--archive", str(archive), "--retention-days", "2")
+
+    with running_daemon(store.parent, *flags) as daemon:
+        daemon.wait_for_line("history is answered from the archive, too")
+        daemon.wait_for_line("pruned envelopes=")
+        ask = ("request", daemon.enode, "--from", 1, "--all", "--limit", 7, "--format", "raw")
+        found = run_command(*ask)
+        of_topic = run_command(*ask, "--topic", "0x" + NEWS.hex())
+        for file in archive.rglob("part-*"):
+            file.unlink()
+        broken = run_command(*ask)
+        daemon.wait_for_line("request outcome=failed")
+        log = daemon.log
+
+    newest_first = answer(everything, Query(*EVER, FULL_INTEREST))
+    assert found.stdout.split() == [raw.hex() for raw in raws(newest_first)], found.stderr + log
+    assert of_topic.stdout.split() == [one.raw.hex() for one in newest_first if one.topic == NEWS]
+    archived = sum(int(word.partition("=")[2]) for word in log.split() if word.startswith("archived="))
+    assert archived > len(everything) // 2
+    assert "the store could not answer" in broken.stderr
+    assert "is missing" in log
