@@ -10,7 +10,7 @@ from mailserver.api import waku_messages, work
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Json
 from mailserver.api.waku import Dialect
-from mailserver.client import mail_client as client
+from mailserver.client import sealing as client
 from mailserver.waku.envelope import decode_envelopes, find_nonce
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
