@@ -1,6 +1,6 @@
 """Packets of one peer that are limited, decoded and acted on together, and what they cost."""
 
-from mailserver.errors import RemoteProtocolError
+from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import TURN_BYTES, Load
 from mailserver.net.inbound import Inbound, LongMessage
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
@@ -14,7 +14,8 @@ class PacketBatch:
 
     `work` and `memory` are those of all packets together, as of `Load`. `sizes` has an entry for each message: what it
     counts by the rate limits, in bytes. `loads` and `events` have one for each packet; `events` ends early where a
-    packet breaks a rule, and `fault` then says which.
+    packet breaks a rule, and `fault` then says which: reason and cause. It is not the exception, which would keep the
+    packet in memory, up to 16 MiB of it, for as long as the peer is still told of what it sent before.
     """
 
     __slots__ = ("_packets", "events", "fault", "loads", "memory", "sizes", "work")
@@ -34,7 +35,7 @@ class PacketBatch:
         self.loads: list[Load] = []
         self.sizes: list[int] = []
         self.events: list[Event] = []
-        self.fault: RemoteProtocolError | None = None
+        self.fault: tuple[DisconnectReason, str] | None = None
         self.work = self.memory = 0
         taken = 0
         while (message := inbound.peek()) is not None:
@@ -70,6 +71,6 @@ class PacketBatch:
             for packet in self._packets:
                 self.events.append(inbound.decode(packet))
         except RemoteProtocolError as error:
-            self.fault = error
+            self.fault = error.reason, error.cause
         self._packets.clear()  # their envelopes are copies
         return self.events

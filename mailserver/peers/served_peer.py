@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
-from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
+from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.history.delivery import Delivery
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.packet_rates import Meter, RateLimiter
@@ -158,7 +158,7 @@ class ServedPeer:
             self._live.give_back(batch.memory)
         if batch.fault is not None:
             await self._live.confirmed_soon()
-            raise batch.fault
+            raise RemoteProtocolError(*batch.fault)
         return meter.on_packets(batch.sizes, loop.time())
 
     async def _act_on(self, events: Sequence[Event], batch: PacketBatch) -> None:

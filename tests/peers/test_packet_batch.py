@@ -1,6 +1,8 @@
 """mailserver.peers.packet_batch, by itself."""
 
+import gc
 import math
+import weakref
 
 import pytest
 
@@ -13,7 +15,7 @@ from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import Event, PacketIgnored
 
-FAULT = RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, "wrong")
+FAULT = DisconnectReason.SUBPROTOCOL_ERROR, "wrong"
 WRONG = b"\xff"
 EMPTY = b"\xc0"
 
@@ -21,7 +23,7 @@ EMPTY = b"\xc0"
 def decoded(message: MessageReceived | LongMessage) -> Event:
     """A decoder that takes anything but WRONG."""
     if message.payload == WRONG:
-        raise FAULT
+        raise RemoteProtocolError(*FAULT)
     return PacketIgnored(message.code)
 
 
@@ -140,7 +142,26 @@ def test_events_end_before_the_packet_that_breaks_a_rule() -> None:
     events = batch.decode(inbound)
 
     assert events == [PacketIgnored(98), PacketIgnored(99)]
-    assert batch.fault is FAULT
+    assert batch.fault == FAULT
+
+
+def test_packet_that_breaks_a_rule_is_not_kept() -> None:
+    class Payload(bytearray):
+        """One that can be watched."""
+
+    payload = Payload(WRONG)
+    is_kept = weakref.ref(payload)
+    inbound = inbound_of(LongMessage(PacketCode.MESSAGES, payload))
+    del payload
+    gc.disable()  # not even until cycles are looked for
+    try:
+        batch = batch_of(inbound)
+        batch.decode(inbound)
+
+        assert is_kept() is None
+    finally:
+        gc.enable()
+    assert batch.fault == FAULT
 
 
 def test_batch_without_a_fault_has_an_event_for_each_packet() -> None:
