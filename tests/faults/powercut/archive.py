@@ -4,6 +4,7 @@ import asyncio
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
@@ -82,7 +83,10 @@ def _read(root: Path, record: PeriodRecord) -> list[bytes]:
         second = (root / snapshot_of(record) / file.path).with_suffix("")
         if record.snapshot and not second.exists():
             raise Broken(f"{file.path} has no second name")
-        rows = pq.ParquetFile(path).read(columns=["raw"]).column("raw").to_pylist()
+        try:
+            rows = pq.ParquetFile(path).read(columns=["raw"]).column("raw").to_pylist()
+        except (pa.ArrowException, ValueError, OSError) as error:  # pyarrow raises any of them for one that is torn
+            raise Broken(f"{file.path} cannot be read: {error}") from error
         if len(rows) != file.rows:
             raise Broken(f"{file.path} has {len(rows)} rows, not {file.rows}")
         raws += rows
