@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from mailserver.archive.archive import existing_layout
 from mailserver.archive.days import day_of, month_name, month_of
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import DayRecord, PeriodRecord
-from mailserver.archive.paths import directory_of, staged_data
-from mailserver.units import SECONDS_PER_DAY
 from spark_export.archived_record import withdraw
 from spark_export.errors import ExportCheckFailed
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
-from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
+from spark_export.pieces import large_partitions, pieces_of_month
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
-from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
+from spark_export.task_files import access_to
+from spark_export.writing import Job, by_period, look_into, write_pieces
+from spark_export.written import Written
 
 log = logging.getLogger(__name__)
 
@@ -97,16 +96,9 @@ def _merge_month(
     now: float,
 ) -> PeriodRecord:
     """Write, verify and publish one month."""
-    paths = [f"{archive.url}/{directory_of(part.period)}" for part in parts if part.files]
-    envelopes = read_periods(spark, layout, archive.url, paths).select(*ENVELOPES.fieldNames())
-    total = Fingerprint.sum(part.fingerprint for part in parts)
-    base = f"{archive.url}/{staged_data(run)}"
-    # The month of each row, and no constant: Spark drops a constant from the order of rows, then finds them out of
-    # order for writing and sorts them anew, by partition alone.
-    reception = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")).cast("string")
-    envelopes = envelopes.withColumn(PERIOD, F.substring(reception, 1, len(month)))
-    write_staged(envelopes, layout, base, rows=total.rows, size=total.bytes)
-    written = read_back(spark, layout, base, [month])[month]
+    job = Job(access_to(spark, archive.url), layout, run)
+    groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
+    written = by_period(write_pieces(spark, job, pieces_of_month(month, parts, groups)))[month]
     days = _merged_days(parts)
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)

@@ -332,7 +332,7 @@ def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_
 
         done = run("compact", "--store", store, "--archive", tmp_path / "archive", *on_disk, *FAST)
 
-    needed = size_text(int(sum(len(one.raw) for one in envelopes(1400)) * 1.5))
+    needed = size_text(int(sum(len(one.raw) for one in envelopes(1400)) * 0.3))
     cause = said(done)
     assert cause.startswith(f"the disk of the scratch folder is full: no space left on device at {disk}, ")
     assert cause.endswith(f" are free now, about {needed} are needed")
