@@ -63,8 +63,9 @@ GROUP = np.dtype(
 )
 """A row group, in the order of the file. `raw_bytes`: of its envelopes, decoded. `digest`: of its keys."""
 
-TOPIC = np.dtype([("topic", ">u4"), ("first_row", "<u4"), ("created_min", "<i8"), ("created_max", "<i8")])
-"""A topic of a file, in order. Its rows go up to the next one's, and so row groups need not be named."""
+TOPIC = np.dtype([("topic", ">u4"), ("first_row", "<u4"), ("created_min", "<u4"), ("created_max", "<u4")])
+"""A topic of a file, in order. Its rows go up to the next one's, and so row groups need not be named. Times are 0 where
+they are less: requests reach back to 0."""
 
 BLOCK = np.dtype([("prefix", ">u4"), ("unused", "<u4"), ("digest", "u1", DIGEST_BYTES)])
 """A block of hashes: with what the first begins."""
@@ -84,6 +85,7 @@ _SECTION = struct.Struct("<HHIQQ")
 _HEAD_MAGIC = b"WMSF"
 _TRAILER_MAGIC = b"WMSINDEX"
 _SECTION_VERSION = 1
+_ALIGNED = 8
 _IN_HEAD, _IN_BULK = 0, 1
 
 
@@ -160,7 +162,7 @@ def encode_fragment(sections: Iterable[tuple[Kind, bytes]]) -> bytes:
     head_at, bulk_at = _HEAD.size + _SECTION.size * len(sections), 0
     for kind, content in sections:
         place = _PLACES[kind]
-        padded = content.ljust(-len(content) % 8 + len(content), b"\0")
+        padded = content + bytes(-len(content) % _ALIGNED)
         table.append((kind, place, bulk_at if place == _IN_BULK else head_at, len(content)))
         parts[place].append(padded)
         if place == _IN_BULK:

@@ -27,7 +27,7 @@ from mailserver.archive.index.layout import (
     encode_fragment,
 )
 from mailserver.archive.manifest import IndexRecord
-from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES
+from mailserver.waku.envelope import HASH_BYTES, MAX_U32, TOPIC_BYTES
 
 _PARQUET_MAGIC_BYTES = 4
 
@@ -89,8 +89,10 @@ class FragmentWriter:
         Args:
             footer: the end of the Parquet file, from its footer on (`footer_of`).
         Raises:
-            ArchiveFault: the rows are not in order, or the footer is of other row groups.
+            ArchiveFault: there are no rows, they are not in order, or the footer is of other row groups.
         """
+        if not self._rows:
+            raise ArchiveFault("a file has no rows")
         topics = np.concatenate([rows.topics for rows in self._rows])
         created = np.concatenate([rows.created for rows in self._rows])
         hashes = np.concatenate([rows.hashes for rows in self._rows])
@@ -213,8 +215,9 @@ def _topics(topics: Numbers, created: Numbers) -> Table:
     starts = np.flatnonzero(np.diff(topics, prepend=-1))
     table = np.zeros(len(starts), TOPIC)
     table["topic"], table["first_row"] = topics[starts], starts
-    table["created_min"] = created[starts]
-    table["created_max"] = created[np.append(starts[1:], [len(topics)]) - 1]
+    times = np.clip(created, 0, MAX_U32)
+    table["created_min"] = times[starts]
+    table["created_max"] = times[np.append(starts[1:], [len(topics)]) - 1]
     return table
 
 

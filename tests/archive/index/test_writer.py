@@ -1,57 +1,16 @@
 """mailserver.archive.index: what is written of rows stands in the fragment and in the index."""
 
-from collections.abc import Sequence
 from hashlib import sha256
 from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index.layout import KEYS_ROW_BYTES, TRAILER, decode_directory, decode_head, directory_offset
-from mailserver.archive.index.writer import FragmentWriter, IndexWriter, RowGroupColumns, footer_of
-
-Row = tuple[bytes, int, bytes]
-
-
-def row(topic: int, created: int, number: int) -> Row:
-    return topic.to_bytes(4, "big"), created, sha256(number.to_bytes(4, "big")).digest()
-
-
-ROWS = sorted(row(topic, 1000 + number % 7, 100 * topic + number) for topic in (2, 5, 9) for number in range(20))
-
-
-def columns(rows: Sequence[Row], *, as_text: bool = True) -> RowGroupColumns:
-    topics, created, hashes = zip(*rows, strict=True)
-    return RowGroupColumns(
-        pa.array(["0x" + topic.hex() for topic in topics] if as_text else topics),
-        pa.array(created, pa.int64()),
-        pa.array(["0x" + one.hex() for one in hashes] if as_text else hashes),
-        pa.array([100 + number for number, _ in enumerate(rows)], pa.int32()),
-    )
-
-
-def footer(row_counts: Sequence[int]) -> bytes:
-    collected: list[pq.FileMetaData] = []
-    file = BytesIO()
-    table = pa.table({"raw": [b"x" * 10] * max(row_counts)})
-    with pq.ParquetWriter(file, table.schema, use_dictionary=False, metadata_collector=collected) as writer:
-        for count in row_counts:
-            writer.write_table(table.slice(0, count))
-    content = file.getvalue()
-    found = footer_of(collected[0])
-    assert content.endswith(found)
-    return found
-
-
-def fragment(rows: Sequence[Row], group_rows: int, *, as_text: bool = True) -> bytes:
-    writer = FragmentWriter()
-    groups = [rows[at : at + group_rows] for at in range(0, len(rows), group_rows)]
-    for group in groups:
-        writer.add(columns(group, as_text=as_text))
-    return writer.finish(footer([*map(len, groups)]))
+from mailserver.archive.index.writer import FragmentWriter, IndexWriter, RowGroupColumns
+from tests.archive.index.indexes import ROWS, Row, columns, footer, fragment, index_of, row
 
 
 def test_head_says_where_topics_and_row_groups_are() -> None:
@@ -130,13 +89,9 @@ def test_columns_that_are_not_of_envelopes_are_refused(spoilt: RowGroupColumns) 
 
 
 def test_index_has_its_fragments_and_says_where() -> None:
-    file = BytesIO()
     fragments = {"topic_prefix=0/a": fragment(ROWS[:30], 10), "topic_prefix=0/b": fragment(ROWS[30:], 20)}
-    writer = IndexWriter(file)
-    for path, one in fragments.items():
-        writer.add(path, one)
 
-    record = writer.finish()
+    file, record = index_of(fragments)
 
     content = file.getvalue()
     assert record.bytes == len(content)
