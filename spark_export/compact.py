@@ -44,6 +44,7 @@ from spark_export.pieces import Seqs, pieces_of_day
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
+from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
@@ -51,7 +52,7 @@ from spark_export.storage import open_storage
 from spark_export.store import Store, describe
 from spark_export.task_files import access_to
 from spark_export.transform import PLACE, first_received, without
-from spark_export.writing import Job, PieceWritten, by_period, write_pieces
+from spark_export.writing import Job, PieceWritten, staged, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -78,14 +79,16 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         incidents = Incidents(archive.storage)
         records: dict[str, PeriodRecord] = {}
         mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
-        mending = None if layout is None else mending_of(layout)
-        if mending is not None:
+        mending = None
+        if layout is not None:
+            mending = mending_of(layout)
             mending.set_damaged_records_aside()
             archive.repair()
             records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
             records = mending.mend(records)
+            records = make_missing_indexes(spark, archive, layout, records, run)
             report.faults = mending.faults
         groups = plan_groups(stores, records, last_day(config, now))
         hand_over(stores, records, archive.url, now)
@@ -128,6 +131,7 @@ class _Compaction:
         self._layout = layout
         self._stores = stores
         self._run = run
+        self._job = Job(access_to(spark, archive.url), layout, run)
         self._now = now
         self._recovered: dict[int, Fingerprint] = {}  # by day, what was lost and is in a store
         self._faulty: list[tuple[int, int]] = []  # PLACE
@@ -141,7 +145,7 @@ class _Compaction:
             # What was written must be written again: a sound copy, in another store, may have been left out.
             self._set_aside(faulty, records)
             expected, pieces = self._write(group, records)
-        written = self._verified(records, expected, by_period(pieces))
+        written = self._verified(records, expected, staged(self._job, pieces))
         said = {day: self._record(day, group, records, written.get(day)) for day in group.days}
         if written:
             days = sorted(written)
@@ -173,8 +177,7 @@ class _Compaction:
             before = records.get(day_name(day))
             size = new.bytes + (before.fingerprint.bytes if before is not None else 0)
             pieces += pieces_of_day(day, size, self._stores, group.wanted, left_out, before)
-        job = Job(access_to(self._spark, self._archive.url), self._layout, self._run)
-        return expected, write_pieces(self._spark, job, pieces)
+        return expected, write_pieces(self._spark, self._job, pieces)
 
     @contextlib.contextmanager
     def _surplus(self, group: Group, records: Mapping[str, PeriodRecord]) -> Iterator[DataFrame | None]:
@@ -328,7 +331,9 @@ class _Compaction:
             lost_rows=known.lost_rows - found.rows,
             lost_bytes=known.lost_bytes - found.bytes,
         )
-        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now))
+        return PeriodRecord(
+            period, self._run, {day: known}, written.files, verified_at=int(self._now), index=written.index
+        )
 
     def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())

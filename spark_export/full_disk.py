@@ -16,7 +16,7 @@ from mailserver.errors import MailserverError
 from mailserver.files import NO_ROOM
 from spark_export.errors import DiskFull
 
-SCRATCH_PER_BYTE = 0.3
+SCRATCH_PER_BYTE = 0.5
 """Of keys of envelopes that are compared with those of other stores and of the archive, for each byte of envelopes."""
 
 ARCHIVE_PER_BYTE = 1.1
@@ -31,9 +31,6 @@ _WRITER = re.compile(
     re.MULTILINE,
 )
 """In a trace of the JVM, who was writing: the first of them, as who writes files may have to sort their rows before."""
-
-_TASK = re.compile(r"^(?:\w+\.)*ArchiveError: (cannot write .+)$", re.MULTILINE)
-"""In a trace of a Python worker, what a task says that could not write to the archive."""
 
 
 @contextlib.contextmanager
@@ -67,10 +64,7 @@ def _which(
         words: where in the error's text its words for a full disk end.
     """
     text = str(error)
-    told = _TASK.search(text)
-    if told is not None and archive is not None and _NO_ROOM.search(told[1]) and str(archive) in told[1]:
-        is_scratch = False
-    elif isinstance(error, (PySparkException, Py4JError)):
+    if isinstance(error, (PySparkException, Py4JError)):
         # What comes after the words is the trace of who met with it.
         writers = filter(None, (_WRITER.search(text, end) for end in reversed(words)))
         writer = next(writers, None)

@@ -24,7 +24,7 @@ from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
 from spark_export.task_files import access_to
-from spark_export.writing import Job, by_period, look_into, write_pieces
+from spark_export.writing import Job, look_into, staged, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,8 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
 
 
 def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, list[PeriodRecord]]]:
-    """The months that are over and in more than one piece, or in days, oldest first, with their pieces."""
+    """The months that are over and in more than one piece, in days, or without index, as earlier versions wrote them:
+    oldest first, with their pieces."""
     present = month_of(day_of(int(now)))
     pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
     for record in records.values():
@@ -82,8 +83,12 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
     return sorted(
         (month, parts)
         for month, parts in pieces.items()
-        if month < present and {part.period for part in parts} != {month} and any(part.files for part in parts)
+        if month < present and any(part.files for part in parts) and any(map(_is_to_be_merged, parts))
     )
+
+
+def _is_to_be_merged(part: PeriodRecord) -> bool:
+    return part.period != month_name(part.period) or part.index is None
 
 
 def _merge_month(
@@ -98,11 +103,11 @@ def _merge_month(
     """Write, verify and publish one month."""
     job = Job(access_to(spark, archive.url), layout, run)
     groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
-    written = by_period(write_pieces(spark, job, pieces_of_month(month, parts, groups)))[month]
+    written = staged(job, write_pieces(spark, job, pieces_of_month(month, parts, groups)))[month]
     days = _merged_days(parts)
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
-    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now))
+    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=written.index)
     (record,) = archive.publish(run, [record])
     return record
 

@@ -120,6 +120,24 @@ def file_rows(period: str, file: FileRecord) -> FileRows:
     return FileRows(f"{directory_of(period)}/{file.path}", file.sha256)
 
 
+def path_in_period(name: str) -> str:
+    """The path of a file as its period's record has it, from its name."""
+    return "/".join(name.split("/")[-2:])
+
+
+def pieces_of_files(record: PeriodRecord) -> list[Piece]:
+    """Cut what a period has, file by file."""
+    pieces: list[list[Source]] = []
+    room = 0
+    for file in record.files:
+        if file.bytes > room:
+            pieces.append([])
+            room = PIECE_BYTES
+        pieces[-1].append(file_rows(record.period, file))
+        room -= file.bytes
+    return [Piece(record.period, number, tuple(sources)) for number, sources in enumerate(pieces)]
+
+
 def large_partitions(parts: Iterable[PeriodRecord]) -> dict[str, list[FileRows]]:
     """The files of directories that are too large for one task, when these periods become one: by the directory."""
     return {

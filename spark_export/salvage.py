@@ -37,7 +37,7 @@ from spark_export.publishing import WritableArchive
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 from spark_export.task_files import access_to
-from spark_export.writing import PIECE, Job, by_period, write_frame
+from spark_export.writing import PIECE, Job, staged, write_frame
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Salvage:
         }
         job = Job(access_to(self._spark, self._archive.url), self._layout, run)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
-        written = by_period(write_frame(_in_pieces(envelopes, counts), job, sum(counts.values())))
+        written = staged(job, write_frame(_in_pieces(envelopes, counts), job, sum(counts.values())))
         outstanding = lost_of(records.values())
         published = []
         for period, number in periods.items():
@@ -146,8 +146,16 @@ class Salvage:
                 lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
                 lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
             )
+            of_period = written[period]
             published.append(
-                PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
+                PeriodRecord(
+                    period,
+                    run,
+                    {number: said},
+                    of_period.files,
+                    verified_at=int(self._now),
+                    index=of_period.index,
+                )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
         published = self._archive.publish(run, published)

@@ -1,7 +1,8 @@
 """The archive's files as tasks reach them, on whatever worker: by pyarrow's file systems, without the JVM."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -76,25 +77,29 @@ class TaskFiles:
             raise self._refused("read", name, error) from error
 
     def write(self, name: str, data: pa.Buffer, way: str) -> None:
-        """Make a file, whole or not at all.
+        """Make a file of these bytes, as `created` does."""
+        with self.created(name, way) as stream:
+            stream.write(data)
+
+    @contextmanager
+    def created(self, name: str, way: str) -> Iterator[pa.NativeFile]:
+        """Make a file, whole or not at all: what is written in the context. One that was there is replaced.
 
         Args:
             way: another name, unlike any that another task or attempt uses, where the file may be until it is whole.
         """
         try:
             if self._is_object_store:  # nothing is there before it is whole
-                self._fill(name, data)
+                with self._files.open_output_stream(name) as stream:
+                    yield stream
                 return
             for folder in (os.path.dirname(name), os.path.dirname(way)):  # noqa: PTH120 - of names, and no paths
                 self._files.create_dir(folder, recursive=True)
-            self._fill(way, data)
+            with self._files.open_output_stream(way) as stream:
+                yield stream
             self._files.move(way, name)
         except OSError as error:
             raise self._refused("write", name, error) from error
-
-    def _fill(self, name: str, data: pa.Buffer) -> None:
-        with self._files.open_output_stream(name) as stream:
-            stream.write(data)
 
     def _refused(self, what: str, name: str, error: OSError) -> ArchiveError:
         cause = _cause(error) if error.errno is None else os.strerror(error.errno)

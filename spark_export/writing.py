@@ -7,7 +7,8 @@ written is another task's too, byte for byte, if it gets the same piece: so a ta
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import islice
 
 import pyarrow as pa
@@ -16,13 +17,16 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from mailserver.archive.errors import ArchiveError
+from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.index import check
 from mailserver.archive.layout import PERIOD, Layout
-from mailserver.archive.manifest import FileRecord
-from mailserver.archive.paths import STAGING, directory_of, staged_data
+from mailserver.archive.manifest import FileRecord, IndexRecord
+from mailserver.archive.paths import STAGING, directory_of, index_of, staged_data
 from spark_export.errors import ExportCheckFailed
+from spark_export.indexing import Fragments, fragment_of, write_index
 from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
-from spark_export.pieces import FileRows, GroupSpan, Key, Piece
+from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
+from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
 from spark_export.task_files import Access, TaskFiles
 from spark_export.written import Written, contents, together
@@ -46,6 +50,7 @@ class PieceWritten:
 
     period: str
     found: Written
+    fragments: Fragments
     faulty: tuple[Faulty, ...] = ()
 
 
@@ -53,11 +58,13 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
     """Write each piece in a task of its own.
 
     Raises:
-        PySparkException, Py4JError: a task has failed.
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
     """
     if not pieces:
         return []
-    return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: write_piece(job, piece)).collect()
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: write_piece(job, piece)).collect()
 
 
 def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
@@ -66,7 +73,8 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
     Args:
         envelopes: ENVELOPES with the columns date and PIECE: numbers below `pieces`, each of one date.
     Raises:
-        PySparkException, Py4JError: a task has failed.
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
     """
 
     def write(rows: Iterable[Row]) -> Iterable[PieceWritten]:
@@ -82,26 +90,61 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
         if piece is not None:
             yield _write(job, *piece, pa.Table.from_batches(batches, ROWS))
 
-    return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
+    with tasks_failures_told():
+        return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
 
 
 def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[GroupSpan]:
     """The row groups of files of the archive, each of which was found to have the bytes that it should.
 
     Raises:
-        PySparkException, Py4JError: a task has failed.
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
     """
     if not files:
         return []
-    return spark.sparkContext.parallelize(files, len(files)).flatMap(lambda file: group_spans(job, file)).collect()
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(files, len(files)).flatMap(lambda file: group_spans(job, file)).collect()
 
 
-def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
-    """What all pieces of each period have together."""
-    parts: dict[str, list[Written]] = defaultdict(list)
+def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[Fragments]:
+    """Make the fragments of files that are in their places, as `write_pieces` makes those of files that it writes.
+
+    Raises:
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
+    """
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: index_piece(job, piece)).collect()
+
+
+def staged(job: Job, written: Iterable[PieceWritten]) -> dict[str, Written]:
+    """What all pieces of each period have together, each with its index, which is written here.
+
+    Raises:
+        ArchiveError: the archive cannot be read or written.
+    """
+    files = TaskFiles(job.access)
+    parts: dict[str, list[PieceWritten]] = defaultdict(list)
     for piece in written:
-        parts[piece.period].append(piece.found)
-    return {period: together(of_period) for period, of_period in parts.items()}
+        if piece.found.files:
+            parts[piece.period].append(piece)
+    found = {}
+    for period, of_period in parts.items():
+        index = write_period_index(files, job, period, job.run, [piece.fragments for piece in of_period])
+        found[period] = replace(together([piece.found for piece in of_period]), index=index)
+    return found
+
+
+def write_period_index(
+    files: TaskFiles, job: Job, period: str, run: str, fragments: Sequence[Fragments]
+) -> IndexRecord:
+    """Put the index of a period together, as `run` has written its files.
+
+    Raises:
+        ArchiveError: the archive cannot be read or written.
+    """
+    return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index")
 
 
 def write_piece(job: Job, piece: Piece) -> PieceWritten:
@@ -125,6 +168,21 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
     table = pa.Table.from_batches(batches, ROWS)
     del batches
     return _write(job, piece.period, piece.number, table, tuple(faulty))
+
+
+def index_piece(job: Job, piece: Piece) -> Fragments:
+    """Make the fragments of the files of a piece: what `index_pieces` does for each.
+
+    Raises:
+        ArchiveError: one cannot be read, or is not what it should be; or the archive cannot be written.
+    """
+    files = TaskFiles(job.access)
+    parts = []
+    for source in piece.sources:
+        assert isinstance(source, FileRows)
+        data, path = _checked(files, source), path_in_period(source.name)
+        parts.append((path, check.fragment_of(BytesIO(data), check.topic_of(path))))
+    return _keep_fragments(files, job, piece.period, piece.number, parts)
 
 
 def group_spans(job: Job, file: FileRows) -> list[GroupSpan]:
@@ -172,22 +230,35 @@ def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Fau
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ORDER])
     rows = rows.take(order).combine_chunks()
     files = TaskFiles(job.access)
-    parts = []
+    found = []
+    fragments = []
     name = f"part-{number:05}-{job.run}.c000.zstd.parquet"
     for value, of_directory in _directories(rows, job.layout):
         path = f"{job.layout.column}={value}/{name}"
         whole = f"{staged_data(job.run)}/{directory_of(period)}/{path}"
-        data = encode(of_directory, job.layout, row_group_ends(of_directory))
-        files.write(whole, data, f"{STAGING}/{job.run}/attempts/{_attempt()}/{period}-{value}-{name}")
-        found = _read_back(files, whole, path, job.layout, period, of_directory)
-        parts.append(found)
-    return PieceWritten(period, together(parts), faulty)
+        ends = row_group_ends(of_directory)
+        files.write(whole, encode(of_directory, job.layout, ends), f"{_attempts(job)}/{period}-{value}-{name}")
+        part, fragment = _read_back(files, whole, job.layout, period, of_directory, ends)
+        found.append(part)
+        fragments.append((path, fragment))
+    return PieceWritten(period, together(found), _keep_fragments(files, job, period, number, fragments), faulty)
 
 
-def _attempt() -> int:
-    """A number that no other attempt at a task has."""
+def _keep_fragments(
+    files: TaskFiles, job: Job, period: str, number: int, fragments: Sequence[tuple[str, bytes]]
+) -> Fragments:
+    """Put the fragments of a piece where the driver finds them."""
+    name = f"{STAGING}/{job.run}/fragments/{period}-{number:05}"
+    if fragments:
+        content = pa.py_buffer(b"".join(fragment for _, fragment in fragments))
+        files.write(name, content, f"{_attempts(job)}/{period}-{number:05}.fragments")
+    return Fragments(name, tuple((path, len(fragment)) for path, fragment in fragments))
+
+
+def _attempts(job: Job) -> str:
+    """Where this attempt at a task, or the driver, may have files until they are whole."""
     context = TaskContext.get()
-    return 0 if context is None else context.taskAttemptId()
+    return f"{STAGING}/{job.run}/attempts/{'driver' if context is None else context.taskAttemptId()}"
 
 
 def _directories(rows: pa.Table, layout: Layout) -> Iterator[tuple[str, pa.Table]]:
@@ -202,12 +273,18 @@ def _directories(rows: pa.Table, layout: Layout) -> Iterator[tuple[str, pa.Table
         start = end
 
 
-def _read_back(files: TaskFiles, name: str, path: str, layout: Layout, period: str, should: pa.Table) -> Written:
-    """Read what was written from where it is, and say what it has."""
-    data = files.read(name)
+def _read_back(
+    files: TaskFiles, name: str, layout: Layout, period: str, should: pa.Table, ends: Sequence[int]
+) -> tuple[Written, bytes]:
+    """Read what was written from where it is; return what it has, and its fragment of the index."""
+    data, path = files.read(name), path_in_period(name)
     rows = decode(data, layout, name)
     if not rows.equals(should):
         raise ExportCheckFailed(period, f"{path} does not come back as it was written")
+    try:
+        fragment = fragment_of(rows, ends, data)
+    except ArchiveFault as error:
+        raise ExportCheckFailed(period, f"{path}: {error}") from error
     digest = hashlib.sha256(data).hexdigest()
     days, created = contents(rows)
-    return Written(days, created, (FileRecord(path, data.size, rows.num_rows, digest),))
+    return Written(days, created, (FileRecord(path, data.size, rows.num_rows, digest),)), fragment

@@ -10,16 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.index.check import check_index
 from mailserver.archive.layout import Layout, PartitionBy
-from mailserver.archive.paths import staged_data
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import index_of, staged_data
 from spark_export import writing
 from spark_export.errors import ExportCheckFailed
 from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
-from spark_export.pieces import FileRows, Piece, Source, StoreRows
-from spark_export.task_files import Access
-from spark_export.writing import Job, by_period, group_spans, write_piece
-from spark_export.written import contents
+from spark_export.pieces import FileRows, Piece, Source, StoreRows, pieces_of_files
+from spark_export.task_files import Access, TaskFiles
+from spark_export.writing import Job, group_spans, index_piece, staged, write_period_index, write_piece
+from spark_export.written import contents, together
 from tests.spark_export.samples import CHAT, DAY, FIRST, NEWS, SPORT, archived, change, envelopes, put, rows_of, tree
 
 PREFIX, TOPIC = Layout(PartitionBy.TOPIC_PREFIX, 1), Layout(PartitionBy.TOPIC, 0)
@@ -36,7 +38,7 @@ def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> Job:
     return Job(Access(f"file://{archive}"), layout, run)
 
 
-def staged(archive: Path, run: str = "run-1") -> Path:
+def data_of(archive: Path, run: str = "run-1") -> Path:
     return archive / staged_data(run)
 
 
@@ -58,23 +60,24 @@ def test_piece_has_a_sorted_file_in_each_of_its_directories(
 
     name = "part-00007-run-1.c000.zstd.parquet"
     assert [file.path for file in written.found.files] == [f"{folder}/{name}" for folder in folders]
-    assert archived(staged(archive)) == rows_of(ROWS)
+    assert archived(data_of(archive)) == rows_of(ROWS)
     for file in written.found.files:
-        path = staged(archive) / f"date={FIRST}" / file.path
+        path = data_of(archive) / f"date={FIRST}" / file.path
         assert file.bytes == path.stat().st_size
         assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
         rows = pq.ParquetFile(path).read(["created", "hash"]).to_pylist()
         assert file.rows == len(rows)
     days, created = contents(pa.Table.from_pylist(rows_of(ROWS), COLUMNS))
     assert (written.found.days, written.found.created) == (days, created)
-    assert [file for file in archive.rglob("*") if file.is_file() and staged(archive) not in file.parents] == []
+    others = {file.relative_to(archive) for file in archive.rglob("*") if file.is_file()}
+    assert {file for file in others if "data" not in file.parts} == {Path(written.fragments.name)}
 
 
 def test_same_piece_is_the_same_files(archive: Path, stored: StoreRows, tmp_path: Path) -> None:
     written = [write_piece(job(folder), piece(stored)) for folder in (archive, archive, tmp_path / "other")]
 
     assert written[0] == written[1] == written[2]
-    assert tree(staged(archive)) == tree(staged(tmp_path / "other"))
+    assert tree(data_of(archive)) == tree(data_of(tmp_path / "other"))
 
 
 def test_piece_without_rows_has_no_file(archive: Path, stored: StoreRows) -> None:
@@ -90,13 +93,13 @@ def test_rows_that_are_no_envelopes_are_left_out_and_told(archive: Path, stored:
     written = write_piece(job(archive), piece(stored))
 
     assert [row.seq for row in written.faulty] == [5]
-    assert len(archived(staged(archive))) == 59
+    assert len(archived(data_of(archive))) == 59
 
 
 def published(archive: Path, stored: StoreRows, layout: Layout = PREFIX) -> list[FileRows]:
     """The rows as a day of the archive, in its directory."""
     written = write_piece(job(archive, layout), piece(stored))
-    (staged(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
+    (data_of(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
     return [FileRows(f"date={FIRST}/{file.path}", file.sha256) for file in written.found.files]
 
 
@@ -106,7 +109,7 @@ def test_files_of_the_archive_are_written_again(archive: Path, stored: StoreRows
 
     written = write_piece(job(archive, layout, "run-2"), piece(*sources))
 
-    assert archived(staged(archive, "run-2")) == rows_of(ROWS)
+    assert archived(data_of(archive, "run-2")) == rows_of(ROWS)
     assert sum(file.rows for file in written.found.files) == 60
 
 
@@ -134,10 +137,10 @@ def test_row_groups_are_told_with_their_ranges_and_read_by_a_span_of_keys(
         rows[-1]["topic"],
     ]
     assert all(group.first <= group.last for group in groups)
-    below, above = (archived(staged(archive, f"part-{number}")) for number in (0, 1))
+    below, above = (archived(data_of(archive, f"part-{number}")) for number in (0, 1))
     assert below + above == rows
     assert above[0] == middle
-    assert by_period(parts)[FIRST].days == contents(pa.Table.from_pylist(rows, COLUMNS))[0]
+    assert together([part.found for part in parts]).days == contents(pa.Table.from_pylist(rows, COLUMNS))[0]
 
 
 def test_file_whose_bytes_are_others_is_not_decoded(archive: Path, stored: StoreRows) -> None:
@@ -166,10 +169,46 @@ def test_file_that_does_not_come_back_as_it_was_written_ends_the_task(
         write_piece(job(archive), piece(stored))
 
 
+def test_row_that_stands_twice_ends_the_task(archive: Path, stored: StoreRows) -> None:
+    with pytest.raises(
+        ExportCheckFailed, match=rf"^check failed for {FIRST}: topic.* not in the order of topic, time and"
+    ):
+        write_piece(job(archive), piece(stored, dataclasses.replace(stored, first_seq=60)))
+
+
+@pytest.mark.parametrize("layout", [PREFIX, TOPIC], ids=str)
+def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stored: StoreRows, layout: Layout) -> None:
+    halves = [dataclasses.replace(stored, last_seq=30), dataclasses.replace(stored, first_seq=31)]
+    pieces = [write_piece(job(archive, layout), piece(half, number=number)) for number, half in enumerate(halves)]
+
+    written = staged(job(archive, layout), reversed(pieces))[FIRST]
+
+    assert written == dataclasses.replace(together([one.found for one in pieces]), index=written.index)
+    name = index_of(FIRST, "run-1")
+    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=written.index)
+    with (archive / name).open("rb") as index:
+        check_index(index, record, lambda path: (data_of(archive) / f"date={FIRST}" / path).open("rb"))
+
+    # From the files alone it is the same.
+    before = (archive / name).read_bytes()
+    (data_of(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
+    again = [index_piece(job(archive, layout, "again"), one) for one in pieces_of_files(record)]
+    found = write_period_index(TaskFiles(job(archive).access), job(archive, layout, "again"), FIRST, "run-1", again)
+    assert found == written.index
+    assert (archive / name).read_bytes() == before
+
+
+def test_period_without_rows_has_no_index(archive: Path, stored: StoreRows) -> None:
+    nothing = write_piece(job(archive), piece(dataclasses.replace(stored, left_out=np.arange(1, 61))))
+
+    assert staged(job(archive), [nothing]) == {}
+    assert not archive.exists()
+
+
 def test_topics_of_one_prefix_are_in_one_file(archive: Path, stored: StoreRows) -> None:
     written = write_piece(job(archive), piece(stored))
 
     nine, _ = written.found.files
-    topics = pq.ParquetFile(staged(archive) / f"date={FIRST}" / nine.path).read(["topic"]).column("topic")
+    topics = pq.ParquetFile(data_of(archive) / f"date={FIRST}" / nine.path).read(["topic"]).column("topic")
     assert topics.unique().to_pylist() == ["0x" + topic.hex() for topic in (CHAT, NEWS)]
     assert SPORT.hex().startswith("f")
