@@ -31,9 +31,8 @@ _JAVA_TIMEOUT_S = 60.0
 _JVM_END_S = 3.0
 """Less than a schedule gives a run, after what Python takes to notice."""
 _VERSION = re.compile(r'version "(\d+)')
-_OUR_ERROR = re.compile(
-    r"^(?:\w+\.)*(?:ArchiveError|ExportError|ExportCheckFailed): (.+)$", re.MULTILINE
-)  # of a Python worker
+_OUR_ERROR = re.compile(r"^(?:\w+\.)*(ArchiveError|ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)
+"""In the trace of a Python worker."""
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 DEFAULTS = {

@@ -88,7 +88,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
             ]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))
         if piece is not None:
-            yield _write(job, *piece, pa.Table.from_batches(batches, ROWS))
+            yield _write(job, *piece, _sorted(batches))
 
     with tasks_failures_told():
         return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
@@ -165,9 +165,8 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
             for rows, set_aside in read_envelopes(source):
                 batches.append(rows)
                 faulty += set_aside
-    table = pa.Table.from_batches(batches, ROWS)
-    del batches
-    return _write(job, piece.period, piece.number, table, tuple(faulty))
+    rows = _sorted(batches)
+    return _write(job, piece.period, piece.number, rows, tuple(faulty))
 
 
 def index_piece(job: Job, piece: Piece) -> Fragments:
@@ -225,10 +224,16 @@ def _checked(files: TaskFiles, source: FileRows) -> pa.Buffer:
     return data
 
 
-def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
-    """Sort rows, write them to a file in each of their directories, and read these back."""
+def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
+    """ROWS in their order, in one chunk. The batches are taken out of the list: nobody holds them twice."""
+    rows = pa.Table.from_batches(batches, ROWS)
+    batches.clear()
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ORDER])
-    rows = rows.take(order).combine_chunks()
+    return rows.take(order).combine_chunks()
+
+
+def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
+    """Write rows, which are sorted, to a file in each of their directories, and read these back."""
     files = TaskFiles(job.access)
     found = []
     fragments = []
