@@ -24,6 +24,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import (
     DayRecord,
+    IndexRecord,
     PeriodRecord,
     lost_of,
     near_periods,
@@ -52,7 +53,7 @@ from spark_export.storage import open_storage
 from spark_export.store import Store, describe
 from spark_export.task_files import access_to
 from spark_export.transform import PLACE, first_received, without
-from spark_export.writing import Job, PieceWritten, staged, write_pieces
+from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -145,8 +146,11 @@ class _Compaction:
             # What was written must be written again: a sound copy, in another store, may have been left out.
             self._set_aside(faulty, records)
             expected, pieces = self._write(group, records)
-        written = self._verified(records, expected, staged(self._job, pieces))
-        said = {day: self._record(day, group, records, written.get(day)) for day in group.days}
+        written = self._verified(records, expected, by_period(pieces))
+        indexes = write_indexes(self._job, pieces)
+        said = {
+            day: self._record(day, group, records, written.get(day), indexes.get(day_name(day))) for day in group.days
+        }
         if written:
             days = sorted(written)
             said |= zip(days, self._archive.publish(self._run, [said[day] for day in days]), strict=True)
@@ -299,7 +303,12 @@ class _Compaction:
         return {day: written[period] for period, day in wanted.items()}
 
     def _record(
-        self, day: int, group: Group, records: Mapping[str, PeriodRecord], written: Written | None
+        self,
+        day: int,
+        group: Group,
+        records: Mapping[str, PeriodRecord],
+        written: Written | None,
+        index: IndexRecord | None,
     ) -> PeriodRecord:
         """What is to be said of a day: anew, or, if nothing in it is new, that its stores have been read."""
         period = day_name(day)
@@ -331,9 +340,7 @@ class _Compaction:
             lost_rows=known.lost_rows - found.rows,
             lost_bytes=known.lost_bytes - found.bytes,
         )
-        return PeriodRecord(
-            period, self._run, {day: known}, written.files, verified_at=int(self._now), index=written.index
-        )
+        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now), index=index)
 
     def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())

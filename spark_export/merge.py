@@ -24,7 +24,7 @@ from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
 from spark_export.task_files import access_to
-from spark_export.writing import Job, look_into, staged, write_pieces
+from spark_export.writing import Job, by_period, look_into, write_indexes, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -103,11 +103,13 @@ def _merge_month(
     """Write, verify and publish one month."""
     job = Job(access_to(spark, archive.url), layout, run)
     groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
-    written = staged(job, write_pieces(spark, job, pieces_of_month(month, parts, groups)))[month]
+    pieces = write_pieces(spark, job, pieces_of_month(month, parts, groups))
+    written = by_period(pieces)[month]
     days = _merged_days(parts)
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
-    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=written.index)
+    index = write_indexes(job, pieces)[month]
+    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=index)
     (record,) = archive.publish(run, [record])
     return record
 

@@ -16,7 +16,7 @@ from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of
 from spark_export.store import Store, StoreDay
 
-PIECE_BYTES = 128 * 1024 * 1024
+PIECE_BYTES = 96 * 1024 * 1024
 """About how many bytes of envelopes a task holds, some three times at once."""
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.int64]]

@@ -37,7 +37,7 @@ from spark_export.publishing import WritableArchive
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 from spark_export.task_files import access_to
-from spark_export.writing import PIECE, Job, staged, write_frame
+from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,8 @@ class Salvage:
         }
         job = Job(access_to(self._spark, self._archive.url), self._layout, run)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
-        written = staged(job, write_frame(_in_pieces(envelopes, counts), job, sum(counts.values())))
+        pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
+        written, indexes = by_period(pieces), write_indexes(job, pieces)
         outstanding = lost_of(records.values())
         published = []
         for period, number in periods.items():
@@ -154,7 +155,7 @@ class Salvage:
                     {number: said},
                     of_period.files,
                     verified_at=int(self._now),
-                    index=of_period.index,
+                    index=indexes[period],
                 )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)

@@ -7,7 +7,7 @@ written is another task's too, byte for byte, if it gets the same piece: so a ta
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 
@@ -118,21 +118,30 @@ def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
         return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: index_piece(job, piece)).collect()
 
 
-def staged(job: Job, written: Iterable[PieceWritten]) -> dict[str, Written]:
-    """What all pieces of each period have together, each with its index, which is written here.
+def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
+    """What all pieces of each period have together."""
+    return {period: together([piece.found for piece in pieces]) for period, pieces in _with_files(written).items()}
+
+
+def write_indexes(job: Job, written: Iterable[PieceWritten]) -> dict[str, IndexRecord]:
+    """Write the index of each period, out of what its pieces have left for it.
 
     Raises:
         ArchiveError: the archive cannot be read or written.
     """
     files = TaskFiles(job.access)
-    parts: dict[str, list[PieceWritten]] = defaultdict(list)
+    return {
+        period: write_period_index(files, job, period, job.run, [piece.fragments for piece in pieces])
+        for period, pieces in _with_files(written).items()
+    }
+
+
+def _with_files(written: Iterable[PieceWritten]) -> dict[str, list[PieceWritten]]:
+    """The pieces that have rows, by their periods."""
+    found: dict[str, list[PieceWritten]] = defaultdict(list)
     for piece in written:
         if piece.found.files:
-            parts[piece.period].append(piece)
-    found = {}
-    for period, of_period in parts.items():
-        index = write_period_index(files, job, period, job.run, [piece.fragments for piece in of_period])
-        found[period] = replace(together([piece.found for piece in of_period]), index=index)
+            found[piece.period].append(piece)
     return found
 
 

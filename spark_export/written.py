@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mailserver.archive.fingerprint import MODULUS, Fingerprint
-from mailserver.archive.manifest import FileRecord, IndexRecord
+from mailserver.archive.manifest import FileRecord
 from mailserver.units import SECONDS_PER_DAY
 
 _HASH_CHARS = 66
@@ -18,15 +18,11 @@ _WORD_CHARS = slice(2, 18)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What files of one period have. `created`: from when to when, Unix seconds; as `days`, by day of reception.
-
-    `index`: None where none was written.
-    """
+    """What files of one period have. `created`: from when to when, Unix seconds; as `days`, by day of reception."""
 
     days: dict[int, Fingerprint]
     created: dict[int, tuple[int, int]]
     files: tuple[FileRecord, ...]
-    index: IndexRecord | None = None
 
 
 def contents(rows: pa.Table) -> tuple[dict[int, Fingerprint], dict[int, tuple[int, int]]]:
@@ -48,7 +44,7 @@ def contents(rows: pa.Table) -> tuple[dict[int, Fingerprint], dict[int, tuple[in
 
 
 def together(parts: Sequence[Written]) -> Written:
-    """What several parts of a period have, which have no row in common, and no index yet."""
+    """What several parts of a period have, which have no row in common."""
     days: dict[int, Fingerprint] = {}
     created: dict[int, tuple[int, int]] = {}
     for part in parts:

@@ -20,7 +20,15 @@ from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
 from spark_export.pieces import FileRows, Piece, Source, StoreRows, pieces_of_files
 from spark_export.task_files import Access, TaskFiles
-from spark_export.writing import Job, group_spans, index_piece, staged, write_period_index, write_piece
+from spark_export.writing import (
+    Job,
+    by_period,
+    group_spans,
+    index_piece,
+    write_indexes,
+    write_period_index,
+    write_piece,
+)
 from spark_export.written import contents, together
 from tests.spark_export.samples import CHAT, DAY, FIRST, NEWS, SPORT, archived, change, envelopes, put, rows_of, tree
 
@@ -181,11 +189,12 @@ def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stor
     halves = [dataclasses.replace(stored, last_seq=30), dataclasses.replace(stored, first_seq=31)]
     pieces = [write_piece(job(archive, layout), piece(half, number=number)) for number, half in enumerate(halves)]
 
-    written = staged(job(archive, layout), reversed(pieces))[FIRST]
+    written = by_period(reversed(pieces))[FIRST]
+    index_record = write_indexes(job(archive, layout), reversed(pieces))[FIRST]
 
-    assert written == dataclasses.replace(together([one.found for one in pieces]), index=written.index)
+    assert written == together([one.found for one in pieces])
     name = index_of(FIRST, "run-1")
-    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=written.index)
+    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=index_record)
     with (archive / name).open("rb") as index:
         check_index(index, record, lambda path: (data_of(archive) / f"date={FIRST}" / path).open("rb"))
 
@@ -194,14 +203,14 @@ def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stor
     (data_of(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
     again = [index_piece(job(archive, layout, "again"), one) for one in pieces_of_files(record)]
     found = write_period_index(TaskFiles(job(archive).access), job(archive, layout, "again"), FIRST, "run-1", again)
-    assert found == written.index
+    assert found == index_record
     assert (archive / name).read_bytes() == before
 
 
 def test_period_without_rows_has_no_index(archive: Path, stored: StoreRows) -> None:
     nothing = write_piece(job(archive), piece(dataclasses.replace(stored, left_out=np.arange(1, 61))))
 
-    assert staged(job(archive), [nothing]) == {}
+    assert (by_period([nothing]), write_indexes(job(archive), [nothing])) == ({}, {})
     assert not archive.exists()
 
 
