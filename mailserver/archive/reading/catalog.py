@@ -20,7 +20,8 @@ from mailserver.archive.archive import MAX_RECORD_BYTES
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
-from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
+from mailserver.archive.reading.indexed import IndexFile
 from mailserver.archive.reading.row_groups import DataFile, FileGone
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
@@ -52,10 +53,22 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A data file, and which topics it can have: those that begin with these hex digits."""
+    """A data file, and which topics it can have: those that begin with these hex digits.
+
+    `path`: as its record has it.
+    """
 
     file: DataFile
     prefix: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodFiles:
+    """The files of a period, and their index; None if its record has none."""
+
+    files: tuple[PlacedFile, ...]
+    index: IndexFile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,7 @@ class Catalog:
                 cause = f"cannot read {error.filename or self._archive}: {error.strerror or error}"
                 raise ArchiveFault(cause) from error
 
-    def files(self, period: Period) -> tuple[PlacedFile, ...]:
+    def files(self, period: Period) -> PeriodFiles:
         """The files of a period.
 
         Raises:
@@ -111,7 +124,10 @@ class Catalog:
             raise ArchiveFault(f"cannot read {path}: {error.strerror or error}") from error
         if record is None or record.run != period.run:
             raise FileGone(f"{path} is another by now")
-        return tuple(self._placed(record, file) for file in record.files)
+        index = None
+        if record.index is not None:
+            index = IndexFile(self._archive / index_of(record.period, record.run), record.index)
+        return PeriodFiles(tuple(self._placed(record, file) for file in record.files), index)
 
     def _periods(self) -> tuple[Period, ...]:
         folder = self._archive / RECORDS
@@ -182,7 +198,7 @@ class Catalog:
         if record.snapshot:
             second = self._archive / snapshot_of(record) / file.path
             names.insert(0, second.with_suffix(""))
-        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits)
+        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits, file.path)
 
 
 def _read_record(path: Path) -> PeriodRecord | None:

@@ -1,16 +1,40 @@
 """What a search of the archive reads, for one request: from memory, or in turns with other requests."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
+from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.cache import ByteCache
-from mailserver.archive.reading.catalog import Catalog, Period, PlacedFile
-from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads, footer_work, keys_work, raws_work
+from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
+from mailserver.archive.reading.indexed import (
+    IndexedFile,
+    IndexFile,
+    Numbers32,
+    candidates_of,
+    read_files,
+    read_index,
+    read_indexed_keys,
+)
+from mailserver.archive.reading.reads import (
+    INDEX,
+    INDEX_FILE,
+    RECORD_FILE,
+    STEP,
+    ArchiveReads,
+    footer_work,
+    keys_work,
+    raws_work,
+)
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, read_footer, read_keys, read_raws
-from mailserver.archive.reading.scan import Match, Wanted, first, matches
+from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
@@ -23,6 +47,7 @@ VERIFIED_AT_ONCE = 16 * 1024 * 1024
 
 _FILE_BYTES = 500
 _ROW_GROUP_BYTES = 400
+_ENTRY_BYTES = 600
 """What one of these takes in memory, about."""
 
 T = TypeVar("T")
@@ -30,12 +55,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedArchive:
-    """One archive, as all requests share it."""
+    """One archive, as all requests share it. `on_slow`: told why an index could not be used."""
 
     catalog: Catalog
     reads: ArchiveReads
     cache: ByteCache[object]
     metrics: Metrics
+    on_slow: Callable[[str], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:
         """What is in memory under this key."""
@@ -54,6 +80,15 @@ class SharedArchive:
         self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
 
+@dataclass(slots=True)
+class _Found:
+    """What an index says: the row groups that are wanted, and what was read to say so."""
+
+    directory: PeriodIndex
+    candidates: list[Candidate]
+    read: list[IndexedFile] = field(default_factory=list)
+
+
 class PaidReader:
     """Reads for one payer. A `mailserver.archive.reading.search.Reader`."""
 
@@ -61,48 +96,49 @@ class PaidReader:
         self.work = 0
         self._archive = archive
         self._payer = payer
-        self._sorted: list[Topic] = []
-        self._sorted_of: object = None
+        self._topics: list[Topic] = []
+        self._numbers = np.empty(0, np.uint32)
+        self._topics_of: object = None
 
     async def periods(self) -> tuple[Period, ...]:
         """The archive's periods, the last created first."""
         return await self._run(STEP, self._archive.catalog.periods)
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[RowGroup]:
+    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
         """The row groups of a period that may have something of what is wanted."""
-        wanted_files = self._that_may_have(await self._files(period), wanted)
-        groups: list[RowGroup] = []
-        unknown: list[PlacedFile] = []
-        for file in wanted_files:
-            known = self._archive.kept(_footer_key(file), tuple)
-            if known is None:
-                unknown.append(file)
-            else:
-                groups += known
-        for some in _steps(unknown):
-            work = STEP + sum(footer_work(file.file) for file in some)
-            for file, footer in await self._run(work, partial(_read_footers, some)):
-                size = sum(len(group.footer) for group in footer[:1]) + _ROW_GROUP_BYTES * len(footer)
-                self._archive.keep(_footer_key(file), footer, size)
-                groups += footer
-        return [group for group in groups if self._may_have(group, wanted)]
+        of_period = await self._files(period)
+        files = self._that_may_have(of_period.files, wanted)
+        if of_period.index is not None:
+            try:
+                return await self._by_index(of_period, of_period.index, files, wanted)
+            except (ArchiveFault, FileNotFoundError) as error:
+                # It may have gone with its period: then there is another record by now, which says FileGone.
+                await self._run(STEP, partial(self._archive.catalog.files, period))
+                self._archive.on_slow(_cause(error))
+        return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
 
-    async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
+    async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
         """The first of what is wanted of some row groups, in order."""
+        groups = [candidate.group for candidate in candidates]
         known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
+        unknown = [group for group, kept in known.items() if kept is None]
+        faults: list[str] = []
 
         def look_through() -> tuple[dict[RowGroup, GroupKeys], list[Match]]:
-            read: dict[RowGroup, GroupKeys] = {}
-            best: list[Match] = []
-            for group, kept in known.items():
-                keys = read_keys(group) if kept is None else kept
-                if kept is None:
-                    read[group] = keys
-                best = first(wanted.most, best, matches(group, keys, wanted.beside(best)))
-            return read, best
+            read = _read_keys(unknown, faults)
+            found: list[Match] = []
+            still_wanted = wanted
+            for candidate in candidates:
+                found += matches(candidate, known[candidate.group] or read[candidate.group], still_wanted)
+                if len(found) >= 2 * wanted.most:
+                    found = first(wanted.most, found)
+                    still_wanted = wanted.beside(found)
+            return read, first(wanted.most, found)
 
         work = STEP + sum(keys_work(group, is_kept=kept is not None) for group, kept in known.items())
         read, best = await self._run(work, look_through)
+        for cause in faults:
+            self._archive.on_slow(cause)
         for group, keys in read.items():
             self._archive.metrics.archive_row_groups[ArchiveRead.KEYS].inc()
             self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
@@ -119,13 +155,54 @@ class PaidReader:
         """How much work it is to look through a row group."""
         return keys_work(group, is_kept=_keys_key(group) in self._archive.cache)
 
-    async def _files(self, period: Period) -> Sequence[PlacedFile]:
-        known: tuple[PlacedFile, ...] | None = self._archive.kept(period, tuple)
+    async def _by_index(
+        self, of_period: PeriodFiles, index: IndexFile, files: Sequence[PlacedFile], wanted: Wanted
+    ) -> list[Candidate]:
+        """The row groups as the index knows them.
+
+        Raises:
+            FileNotFoundError: there is no index.
+            ArchiveFault: it cannot be read, or is damaged.
+        """
+        directory = self._archive.kept(index, PeriodIndex)
+        known = {file.path: self._archive.kept(_indexed_key(file), IndexedFile) for file in files}
+        topics = wanted.interest.topics
+        numbers = None if topics is None else self._in_order(topics)[1]
+        unknown = sum(one is None for one in known.values())
+        work = STEP + INDEX_FILE * unknown + (0 if directory else INDEX + RECORD_FILE * len(of_period.files))
+        found = await self._run(work, partial(_look_up, directory, index, of_period, files, known, wanted, numbers))
+        if directory is None:
+            self._archive.keep(index, found.directory, _ENTRY_BYTES * len(found.directory.entries))
+        placed = {file.path: file for file in files}
+        for file in found.read:
+            self._archive.keep(_indexed_key(placed[file.entry.path]), file, file.memory_bytes)
+        return found.candidates
+
+    async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
+        """The row groups as the footers of their files know them."""
+        groups: list[RowGroup] = []
+        unknown: list[PlacedFile] = []
+        for file in files:
+            known = self._archive.kept(_footer_key(file), tuple)
+            if known is None:
+                unknown.append(file)
+            else:
+                groups += known
+        for some in _steps(unknown):
+            work = STEP + sum(footer_work(file.file) for file in some)
+            for file, footer in await self._run(work, partial(_read_footers, some)):
+                size = sum(len(group.footer) for group in footer[:1]) + _ROW_GROUP_BYTES * len(footer)
+                self._archive.keep(_footer_key(file), footer, size)
+                groups += footer
+        return [group for group in groups if self._may_have(group, wanted)]
+
+    async def _files(self, period: Period) -> PeriodFiles:
+        known = self._archive.kept(period, PeriodFiles)
         if known is not None:
             return known
         files = await self._run(STEP, lambda: self._archive.catalog.files(period))
-        self._charge(RECORD_FILE * len(files))
-        self._archive.keep(period, files, _FILE_BYTES * len(files))
+        self._charge(RECORD_FILE * len(files.files))
+        self._archive.keep(period, files, _FILE_BYTES * len(files.files))
         return files
 
     async def _run(self, work: int, read: Callable[[], T]) -> T:
@@ -155,10 +232,16 @@ class PaidReader:
         topics = wanted.interest.topics
         if topics is None:
             return first != last or wanted.interest.wants(first)
-        if self._sorted_of is not topics:
-            self._sorted, self._sorted_of = sorted(topics), topics
-        at = bisect_left(self._sorted, first)
-        return at < len(self._sorted) and self._sorted[at] <= last
+        in_order, _ = self._in_order(topics)
+        at = bisect_left(in_order, first)
+        return at < len(in_order) and in_order[at] <= last
+
+    def _in_order(self, topics: Iterable[Topic]) -> tuple[list[Topic], Numbers32]:
+        """The wanted topics in order; and as numbers. One reader is asked about the same ones again and again."""
+        if self._topics_of is not topics:
+            self._topics, self._topics_of = sorted(topics), topics
+            self._numbers = np.frombuffer(b"".join(self._topics), ">u4").astype(np.uint32)
+        return self._topics, self._numbers
 
 
 def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
@@ -179,9 +262,64 @@ def _read_footers(files: Sequence[PlacedFile]) -> list[tuple[PlacedFile, tuple[R
     return [(file, read_footer(file.file)) for file in files]
 
 
+def _look_up(
+    directory: PeriodIndex | None,
+    index: IndexFile,
+    of_period: PeriodFiles,
+    files: Sequence[PlacedFile],
+    known: Mapping[str, IndexedFile | None],
+    wanted: Wanted,
+    numbers: Numbers32 | None,
+) -> _Found:
+    if directory is None:
+        directory = read_index(index, {file.path: file.file.rows for file in of_period.files})
+    low, high = wanted.above[0], wanted.below[0]
+    entries = [(file, directory.entries[file.path]) for file in files]
+    near = [(file, entry) for file, entry in entries if entry.created[0] <= high and entry.created[1] >= low]
+    unknown = [(file.file, entry) for file, entry in near if known[file.path] is None]
+    read = read_files(index, unknown) if unknown else []
+    by_path = {file.entry.path: file for file in read}
+    indexed = [known[file.path] or by_path[file.path] for file, _ in near]
+    return _Found(directory, candidates_of(indexed, wanted, numbers) if indexed else [], read)
+
+
+def _read_keys(groups: Sequence[RowGroup], faults: list[str]) -> dict[RowGroup, GroupKeys]:
+    """The keys of row groups, out of their indexes, or else their files.
+
+    Args:
+        faults: why an index could not be used is added to it.
+    """
+    read: dict[RowGroup, GroupKeys] = {}
+    for path, some in groupby(groups, key=_index_path):
+        if path is None:
+            continue
+        try:
+            read.update(read_indexed_keys(path, some))
+        except FileNotFoundError:  # with its period, perhaps: whoever looks it up next finds out
+            continue
+        except ArchiveFault as error:
+            faults.append(str(error))
+    for group in groups:
+        if group not in read:
+            read[group] = read_keys(group)
+    return read
+
+
+def _index_path(group: RowGroup) -> Path | None:
+    return None if group.indexed is None else group.indexed.path
+
+
+def _cause(error: ArchiveFault | FileNotFoundError) -> str:
+    return str(error) if isinstance(error, ArchiveFault) else f"{error.filename} is missing"
+
+
 def _footer_key(file: PlacedFile) -> object:
     return file.file.names[0]
 
 
+def _indexed_key(file: PlacedFile) -> object:
+    return file.file.names[0], "index"
+
+
 def _keys_key(group: RowGroup) -> object:
-    return group.file.names[0], group.number
+    return group.file.names[0], group.number, group.indexed is not None

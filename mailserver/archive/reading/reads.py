@@ -34,6 +34,17 @@ FOOTER = 500
 RECORD_FILE = 10
 """One file of a period's record."""
 
+INDEX = 300
+"""To open an index and take its directory."""
+
+INDEX_FILE = 100
+"""One file of it: what it says of the file's topics."""
+
+INDEXED_GROUP = 200
+"""To take the keys of a row group from an index, beside its rows."""
+
+INDEXED_ROWS_PER_UNIT = 8
+
 KEPT_GROUP = 100
 """To look through a row group whose keys are in memory, beside its rows."""
 
@@ -44,7 +55,9 @@ T = TypeVar("T")
 
 def keys_work(group: RowGroup, *, is_kept: bool) -> int:
     """What it costs to look through a row group."""
-    return KEPT_GROUP + group.rows // KEPT_ROWS_PER_UNIT if is_kept else FILE + group.rows
+    if is_kept:
+        return KEPT_GROUP + group.rows // KEPT_ROWS_PER_UNIT
+    return FILE + group.rows if group.indexed is None else INDEXED_GROUP + group.rows // INDEXED_ROWS_PER_UNIT
 
 
 def raws_work(group: RowGroup) -> int:

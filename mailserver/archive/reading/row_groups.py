@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.index.columns import Bytes, Numbers, bytes_of, numbers_of
+from mailserver.archive.index.reader import KeysPlace
 from mailserver.codec.keccak import keccak256
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
 
@@ -33,11 +35,6 @@ _TAIL_BYTES = 8  # the footer's length, and the magic
 _CHUNK_BYTES = 1024 * 1024
 
 _KEY_COLUMNS = ("created", "hash", "size")
-_HEX_TOPIC = 2 + 2 * TOPIC_BYTES
-_HEX_HASH = 2 + 2 * HASH_BYTES
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 class FileGone(ArchiveFault):
@@ -60,10 +57,18 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroup:
-    """What a footer says of a row group. Ranges are inclusive; times in Unix seconds.
+class IndexedKeys:
+    """Where the keys of a row group are, in which index."""
 
-    `raw_bytes`: of its envelopes, decoded. `footer`: of the file.
+    path: Path
+    place: KeysPlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroup:
+    """What a footer, or an index, says of a row group. Ranges are inclusive; times in Unix seconds.
+
+    `raw_bytes`: of its envelopes, decoded. `footer`: of the file. `indexed`: None if its file has no index.
     """
 
     file: DataFile
@@ -72,14 +77,16 @@ class RowGroup:
     topics: tuple[Topic, Topic]
     created: tuple[int, int]
     raw_bytes: int
-    footer: bytes = field(compare=False, repr=False)
+    footer: bytes = field(repr=False)
+    indexed: IndexedKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
     """What tells the envelopes of a row group apart, in columns; rows are in the order (topic, created, hash).
 
-    `topics`: its topics in order; `topic_ends`: behind which row each ends.
+    `topics`: its topics in order; `topic_ends`: behind which row each ends. Both are empty where they come from an
+    index, which has said before what is where.
     """
 
     topics: tuple[Topic, ...]
@@ -139,13 +146,13 @@ def read_keys(group: RowGroup) -> GroupKeys:
         table = _read(handle, group, names)
         if table.num_rows != group.rows or any(column.null_count for column in table.columns):
             raise ValueError(f"row group {group.number} is not what its footer says")
-        created = _numbers(table, "created")
-        hashes = _from_hex(table, "hash", _HEX_HASH)
+        created = numbers_of(table["created"])
+        hashes = bytes_of(table["hash"], HASH_BYTES)
         if group.file.topic is None:
-            topics, ends = _runs(_from_hex(table, "topic", _HEX_TOPIC))
+            topics, ends = _runs(bytes_of(table["topic"], TOPIC_BYTES))
         else:
             topics, ends = (group.file.topic,), np.array([group.rows], np.int64)
-        keys = GroupKeys(topics, ends, created, hashes, _numbers(table, "size"))
+        keys = GroupKeys(topics, ends, created, hashes, numbers_of(table["size"]))
         found = (int(created.min()), int(created.max()))
         if found != group.created or (topics[0], topics[-1]) != group.topics or list(topics) != sorted(set(topics)):
             raise ValueError(f"row group {group.number} is not what its footer says")
@@ -240,26 +247,6 @@ def _topic(text: str) -> Topic:
     if len(topic) != TOPIC_BYTES:
         raise ValueError(f"{text!r} is no topic")
     return Topic(topic)
-
-
-def _numbers(table: pa.Table, name: str) -> Numbers:
-    numbers: Numbers = table.column(name).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
-
-
-def _from_hex(table: pa.Table, name: str, width: int) -> Bytes:
-    """A column of 0x and hex digits as bytes, a row each."""
-    column = table.column(name).combine_chunks().cast(pa.binary())
-    count = len(column)
-    _, offsets, data = column.buffers()
-    starts = np.frombuffer(offsets, np.int32, count + 1, 4 * column.offset)
-    if (np.diff(starts) != width).any():
-        raise ValueError(f"a value of {name} is not {width} characters long")
-    text = np.frombuffer(data, np.uint8, count * width, int(starts[0])).reshape(count, width)
-    if (text[:, :2] != (ord("0"), ord("x"))).any():
-        raise ValueError(f"a value of {name} does not begin with 0x")
-    digits = text[:, 2:].tobytes().decode("ascii")
-    return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(count, width // 2 - 1)
 
 
 def _runs(topics: Bytes) -> tuple[tuple[Topic, ...], Numbers]:

@@ -3,12 +3,14 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from mailserver.archive.reading.row_groups import GroupKeys, Numbers, RowGroup
+from mailserver.archive.index.columns import Numbers
+from mailserver.archive.reading.row_groups import GroupKeys, RowGroup
 from mailserver.store.interface import Place
 from mailserver.waku.bloom import FULL_INTEREST, Interest, Matcher
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
@@ -32,6 +34,18 @@ class Match(NamedTuple):
 _place = itemgetter(0, 1)  # of thousands of matches: a property takes five times as long
 
 
+class Candidate(NamedTuple):
+    """A row group that may have something of what is wanted.
+
+    `created`: from when to when that was created, inclusive, as far as it is known beforehand. `runs`: from which row
+    to before which its wanted topics go, one after the other; None where only its keys tell, or where all are wanted.
+    """
+
+    group: RowGroup
+    created: tuple[int, int]
+    runs: Sequence[tuple[int, int]] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a search wants: of these topics, and strictly between two places.
@@ -49,13 +63,14 @@ class Wanted:
         return replace(self, above=max(self.above, best[-1].place)) if len(best) == self.most else self
 
 
-def matches(group: RowGroup, keys: GroupKeys, wanted: Wanted) -> list[Match]:
-    """The newest envelopes of a row group that are wanted, newest first."""
+def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match]:
+    """The newest envelopes of a row group that are wanted, in no order."""
     low, high = wanted.above[0], wanted.below[0]
     if wanted.interest == FULL_INTEREST:
         rows = np.flatnonzero((keys.created >= low) & (keys.created <= high))
     else:
-        parts = [_between(keys, number, low, high) for number in _wanted_topics(keys, wanted.interest)]
+        runs = _runs_of(keys, wanted.interest) if candidate.runs is None else candidate.runs
+        parts = [_between(keys, start, end, low, high) for start, end in runs]
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
     created = keys.created[rows]
     # At the two ends hashes decide. There may be any number of envelopes of one second: strangers say when.
@@ -70,31 +85,38 @@ def matches(group: RowGroup, keys: GroupKeys, wanted: Wanted) -> list[Match]:
         newer, of_last = rows[created > last], rows[created == last]
         by_hash = sorted(of_last.tolist(), key=lambda row: keys.hashes[row].tobytes(), reverse=True)
         rows = np.append(newer, by_hash[: wanted.most - len(newer)])
-    found = [
+    group = candidate.group
+    return [
         Match(int(keys.created[row]), EnvelopeHash(keys.hashes[row].tobytes()), int(keys.sizes[row]), int(row), group)
         for row in rows
     ]
-    return sorted(found, key=_place, reverse=True)
 
 
-def first(most: int, best: Sequence[Match], found: Sequence[Match]) -> list[Match]:
-    """The first of both, in order, each once: what is in two periods is one envelope."""
-    matches_by_place = {_place(match): match for match in (*found, *best)}
-    return [matches_by_place[place] for place in sorted(matches_by_place, reverse=True)[:most]]
+def first(most: int, found: Iterable[Match]) -> list[Match]:
+    """The first of what was found, in order, each once: what is in two periods is one envelope."""
+    by_place = {_place(match): match for match in found}
+    return [by_place[place] for place in sorted(by_place, reverse=True)[:most]]
 
 
-def _wanted_topics(keys: GroupKeys, interest: Interest) -> Iterable[int]:
-    """The numbers of a row group's topics that are wanted."""
+@lru_cache(maxsize=32)
+def matcher_of(bloom: bytes) -> Matcher:
+    """What tells which topics a filter matches; to make one takes as long as to ask it about a thousand topics."""
+    return Matcher(bloom)
+
+
+def _runs_of(keys: GroupKeys, interest: Interest) -> Iterable[tuple[int, int]]:
+    """Where the rows of a row group's wanted topics are, by its keys."""
+    ends = keys.topic_ends.tolist()
+    runs = zip(keys.topics, [0, *ends], ends, strict=False)
     if interest.topics is None:
-        marks = Matcher(interest.bloom).marks(b"".join(keys.topics))
-        return (number for number, mark in enumerate(marks) if mark)
+        marks = matcher_of(interest.bloom).marks(b"".join(keys.topics))
+        return ((start, end) for (_, start, end), mark in zip(runs, marks, strict=True) if mark)
     topics = interest.topics
-    return (number for number, topic in enumerate(keys.topics) if topic in topics)
+    return ((start, end) for topic, start, end in runs if topic in topics)
 
 
-def _between(keys: GroupKeys, number: int, low: int, high: int) -> Numbers:
+def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numbers:
     """The rows of a topic that were created from `low` to `high`; within a topic they are in the order of time."""
-    start, end = int(keys.topic_ends[number - 1]) if number else 0, int(keys.topic_ends[number])
     created = keys.created[start:end]
     first, last = np.searchsorted(created, low, "left"), np.searchsorted(created, high, "right")
     return np.arange(start + first, start + last, dtype=np.int64)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.row_groups import RowGroup
-from mailserver.archive.reading.scan import Match, Wanted, first
+from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
@@ -30,10 +30,10 @@ class Reader(Protocol):
 
     work: int
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[RowGroup]:
+    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
         """The row groups of a period that may have something of what is wanted."""
 
-    async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
+    async def matches(self, groups: Sequence[Candidate], wanted: Wanted) -> list[Match]:
         """The first of what is wanted of some row groups, in order."""
 
     def cost(self, group: RowGroup) -> int:
@@ -60,7 +60,7 @@ async def search(
     wanted = Wanted(query.interest, max(above or _BEFORE_TIME, (query.lower - 1, _LAST_HASH)), _top(query), most)
     low, high = wanted.above[0], wanted.below[0] - (wanted.below[1] == LEAST_HASH)
     waiting = [period for period in reversed(periods) if period.created[0] <= high and period.created[1] >= low]
-    groups: list[tuple[int, int, RowGroup]] = []  # a heap
+    groups: list[tuple[int, int, Candidate]] = []  # a heap
     number = 0
     best: list[Match] = []
     while waiting or groups:
@@ -78,7 +78,7 @@ async def search(
                     number += 1
             continue
         taken = _take(groups, waiting, reader)
-        best = first(most, best, await reader.matches(taken, wanted))
+        best = first(most, [*await reader.matches(taken, wanted), *best])
         wanted = wanted.beside(best)
         low = wanted.above[0]
     return ArchiveFound(best)
@@ -90,13 +90,13 @@ def _top(query: Query) -> Place:
     return top if query.below is None else min(top, query.below)
 
 
-def _take(groups: list[tuple[int, int, RowGroup]], waiting: Sequence[Period], reader: Reader) -> list[RowGroup]:
+def _take(groups: list[tuple[int, int, Candidate]], waiting: Sequence[Period], reader: Reader) -> list[Candidate]:
     """The next row groups that are looked through in one step: none that is older than what waits."""
     oldest = waiting[-1].created[1] if waiting else -1
-    taken: list[RowGroup] = []
+    taken: list[Candidate] = []
     work = 0
     while groups and (not taken or (-groups[0][0] >= oldest and work < STEP_WORK)):
         *_, group = heapq.heappop(groups)
         taken.append(group)
-        work += reader.cost(group)
+        work += reader.cost(group.group)
     return taken

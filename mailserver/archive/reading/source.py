@@ -50,16 +50,25 @@ class ArchiveSource:
             is_expected: whether there must be one; asked in a thread.
         """
         self._archive = SharedArchive(
-            Catalog(folder, is_expected), ArchiveReads(at_once, metrics=metrics), ByteCache(cache_bytes), metrics
+            Catalog(folder, is_expected),
+            ArchiveReads(at_once, metrics=metrics),
+            ByteCache(cache_bytes),
+            metrics,
+            self._is_slow,
         )
         self._clock = clock
-        self._problem = ""
-        self._failed_at = 0.0
+        self._failure = _Remembered()
+        self._slowness = _Remembered()
 
     @property
     def problem(self) -> str:
-        """Why something of it could not be read of late; one line, "" if all could."""
-        return self._problem if self._clock() - self._failed_at < REMEMBERED_S else ""
+        """What was wrong with reading it of late; one line, "" if nothing was."""
+        now = self._clock()
+        if failure := self._failure.lately(now):
+            return f"requests could not be answered from the archive: {failure}"
+        if slowness := self._slowness.lately(now):
+            return f"requests are answered from the archive slowly: {slowness}"
+        return ""
 
     async def find(
         self, query: Query, most: int, *, above: Place | None, payer: Payer, goes_on: GoesOn = always
@@ -108,8 +117,29 @@ class ArchiveSource:
 
     def _failed(self, error: ArchiveError) -> StoreError:
         cause = str(error)
-        if cause != self.problem:
+        if self._failure.note(cause, self._clock()) != cause:
             log.error("archive cannot be read error=%r", cause)
-        self._problem, self._failed_at = cause, self._clock()
         self._archive.metrics.archive_read_failures.inc()
         return StoreError(f"cannot read the archive: {cause}")
+
+    def _is_slow(self, cause: str) -> None:
+        if not self._slowness.note(cause, self._clock()):  # each period may have a cause of its own
+            log.warning("archive is read without its index error=%r", cause)
+
+
+class _Remembered:
+    """Why something went wrong, and when it did last."""
+
+    def __init__(self) -> None:
+        self._cause = ""
+        self._at = 0.0
+
+    def lately(self, now: float) -> str:
+        """Why it went wrong; "" if it has not for REMEMBERED_S."""
+        return self._cause if now - self._at < REMEMBERED_S else ""
+
+    def note(self, cause: str, now: float) -> str:
+        """It has gone wrong again. Returns: what `lately` was before."""
+        before = self.lately(now)
+        self._cause, self._at = cause, now
+        return before

@@ -61,12 +61,18 @@ def spread(count: int, *, days: int = 3, first: int = 0) -> list[NewEnvelope]:
     ]
 
 
-def by_day(archive: Path, envelopes: Sequence[NewEnvelope], *, layout: Layout = BY_PREFIX, group_rows: int = 4) -> None:
+def by_day(
+    archive: Path,
+    envelopes: Sequence[NewEnvelope],
+    *,
+    layout: Layout = BY_PREFIX,
+    group_rows: int = 4,
+    index: bool = True,
+) -> None:
     days = {one.received // DAY for one in envelopes}
     for day in days:
-        write_period(
-            archive, [one for one in envelopes if one.received // DAY == day], layout=layout, group_rows=group_rows
-        )
+        of_day = [one for one in envelopes if one.received // DAY == day]
+        write_period(archive, of_day, layout=layout, group_rows=group_rows, index=index)
 
 
 INTERESTS = [
@@ -79,13 +85,14 @@ INTERESTS = [
 ]
 
 
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
 @pytest.mark.parametrize("layout", [BY_PREFIX, BY_TOPIC], ids=["prefix", "topic"])
 @pytest.mark.parametrize("interest", INTERESTS)
 async def test_everything_that_is_wanted_is_found_newest_first(
-    tmp_path: Path, interest: Interest, layout: Layout
+    tmp_path: Path, interest: Interest, layout: Layout, *, index: bool
 ) -> None:
     kept = spread(60)
-    by_day(tmp_path, kept, layout=layout)
+    by_day(tmp_path, kept, layout=layout, index=index)
     query = Query(START + 5000, START + 2 * DAY, interest)
 
     with reading(tmp_path) as source:
@@ -309,6 +316,7 @@ places = st.none() | st.tuples(seconds, st.sampled_from([LEAST_HASH, EnvelopeHas
     above=places,
     most=st.integers(1, 50),
     cache_bytes=st.sampled_from([0, 1000, 2**24]),
+    indexed=st.sets(st.integers(0, 3)),
 )
 def test_any_archive_answers_as_the_model(
     kept: list[NewEnvelope],
@@ -321,6 +329,7 @@ def test_any_archive_answers_as_the_model(
     above: Place | None,
     most: int,
     cache_bytes: int,
+    indexed: set[int],
 ) -> None:
     query = Query(*bounds, interest, below)
     expected = [one for one in answer(kept, query) if above is None or place(one) > above]
@@ -332,7 +341,8 @@ def test_any_archive_answers_as_the_model(
     with TemporaryDirectory() as folder:
         for day in {one.received // DAY for one in kept}:
             of_day = [one for one in kept if one.received // DAY == day]
-            write_period(Path(folder), of_day, layout=layout, group_rows=group_rows, files_of=files_of)
+            has_index = day - START // DAY in indexed
+            write_period(Path(folder), of_day, layout=layout, group_rows=group_rows, files_of=files_of, index=has_index)
         found, reached = asyncio.run(find(Path(folder)))
 
     assert found == raws(expected[:most])
