@@ -10,10 +10,10 @@ from mailserver.archive.reading.scan import Match, Matches
 from mailserver.errors import StoreError
 from mailserver.store.interface import Raws
 
-WINDOW_BYTES = 512 * 1024
-"""So much of a page is read at a time, or one envelope that is longer: a thousand usual ones. To read one envelope of a
-row group takes as long as to read all that are wanted of it. What is read ahead is kept in the cache of all requests: a
-client that does not read takes no memory of its own, and is read for again if it takes its time."""
+WINDOW_BYTES = 1024 * 1024
+"""So much of a page is read at a time, or one envelope that is longer: a page of a thousand usual ones. To read one
+envelope of a row group takes as long as to read all that are wanted of it. What is read ahead is kept in the cache of
+all requests: a client that does not read takes no memory of its own, and is read for again if it takes its time."""
 
 SearchAgain = Callable[[Sequence[Match]], Awaitable[list[Match]]]
 """Finds some envelopes again, where they are now."""
@@ -103,9 +103,5 @@ class ArchivePage:
         of_groups: dict[RowGroup, list[Match]] = {}
         for match in some:
             of_groups.setdefault(match.group, []).append(match)
-        raws = {
-            match.hash: raw
-            for group, of_group in of_groups.items()
-            for match, raw in zip(of_group, await self._reader.raws(group, of_group), strict=True)
-        }
+        raws = await self._reader.raws(of_groups)
         return [raws[match.hash] for match in some]

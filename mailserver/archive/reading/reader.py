@@ -1,5 +1,6 @@
 """What a search of the archive reads, for one request: from memory, or in turns with other requests."""
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index.reader import PeriodIndex
@@ -28,18 +30,19 @@ from mailserver.archive.reading.reads import (
     INDEX_FILE,
     RECORD_FILE,
     STEP,
+    STEP_WORK,
     ArchiveReads,
     footer_work,
     keys_work,
     raws_work,
 )
-from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, read_footer, read_keys, read_raws
+from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 from mailserver.waku.bloom import Matcher
-from mailserver.waku.envelope import Topic
+from mailserver.waku.envelope import EnvelopeHash, Topic
 
 FOOTERS_AT_ONCE = 64
 VERIFIED_AT_ONCE = 16 * 1024 * 1024
@@ -48,7 +51,8 @@ VERIFIED_AT_ONCE = 16 * 1024 * 1024
 _FILE_BYTES = 500
 _ROW_GROUP_BYTES = 400
 _ENTRY_BYTES = 600
-"""What one of these takes in memory, about."""
+_PARSED_FACTOR = 10
+"""What one of these takes in memory, about; and how many times as long as a footer it is, parsed."""
 
 T = TypeVar("T")
 
@@ -144,11 +148,24 @@ class PaidReader:
             self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
         return best
 
-    async def raws(self, group: RowGroup, some: Sequence[Match]) -> list[bytes]:
-        """Some envelopes of a row group."""
-        rows, hashes = [match.row for match in some], [match.hash for match in some]
-        raws = await self._run(STEP + raws_work(group), lambda: read_raws(group, rows, hashes))
-        self._archive.metrics.archive_row_groups[ArchiveRead.ENVELOPES].inc()
+    async def raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
+        """Envelopes of some row groups, by their hashes. They are read in steps, as many at once as there are seats."""
+        steps: list[list[RowGroup]] = []
+        work = STEP_WORK
+        for group in of_groups:
+            if work >= STEP_WORK:
+                steps.append([])
+                work = 0
+            steps[-1].append(group)
+            work += raws_work(group, is_parsed=True)
+        read = await asyncio.gather(
+            *(self._raws({group: of_groups[group] for group in step}) for step in steps), return_exceptions=True
+        )
+        raws: dict[EnvelopeHash, bytes] = {}
+        for found in read:
+            if isinstance(found, BaseException):
+                raise found
+            raws.update(found)
         return raws
 
     def cost(self, group: RowGroup) -> int:
@@ -183,7 +200,7 @@ class PaidReader:
         groups: list[RowGroup] = []
         unknown: list[PlacedFile] = []
         for file in files:
-            known = self._archive.kept(_footer_key(file), tuple)
+            known = self._archive.kept(_groups_key(file), tuple)
             if known is None:
                 unknown.append(file)
             else:
@@ -192,7 +209,7 @@ class PaidReader:
             work = STEP + sum(footer_work(file.file) for file in some)
             for file, footer in await self._run(work, partial(_read_footers, some)):
                 size = sum(len(group.footer) for group in footer[:1]) + _ROW_GROUP_BYTES * len(footer)
-                self._archive.keep(_footer_key(file), footer, size)
+                self._archive.keep(_groups_key(file), footer, size)
                 groups += footer
         return [group for group in groups if self._may_have(group, wanted)]
 
@@ -204,6 +221,28 @@ class PaidReader:
         self._charge(RECORD_FILE * len(files.files))
         self._archive.keep(period, files, _FILE_BYTES * len(files.files))
         return files
+
+    async def _raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
+        known = {group.footer: self._archive.kept(_footer_key(group), pq.FileMetaData) for group in of_groups}
+        footers: dict[bytes, pq.FileMetaData] = {footer: kept for footer, kept in known.items() if kept is not None}
+
+        def read() -> dict[EnvelopeHash, bytes]:
+            raws: dict[EnvelopeHash, bytes] = {}
+            for group, some in of_groups.items():
+                if group.footer not in footers:
+                    footers[group.footer] = parsed(group.footer)
+                hashes = [match.hash for match in some]
+                of_group = read_raws(group, footers[group.footer], [match.row for match in some], hashes)
+                raws.update(zip(hashes, of_group, strict=True))
+            return raws
+
+        work = sum(raws_work(group, is_parsed=known[group.footer] is not None) for group in of_groups)
+        raws = await self._run(STEP + work, read)
+        for group in of_groups:
+            self._archive.metrics.archive_row_groups[ArchiveRead.ENVELOPES].inc()
+            if known[group.footer] is None:
+                self._archive.keep(_footer_key(group), footers[group.footer], _PARSED_FACTOR * len(group.footer))
+        return raws
 
     async def _run(self, work: int, read: Callable[[], T]) -> T:
         self.work += work
@@ -313,8 +352,12 @@ def _cause(error: ArchiveFault | FileNotFoundError) -> str:
     return str(error) if isinstance(error, ArchiveFault) else f"{error.filename} is missing"
 
 
-def _footer_key(file: PlacedFile) -> object:
+def _groups_key(file: PlacedFile) -> object:
     return file.file.names[0]
+
+
+def _footer_key(group: RowGroup) -> object:
+    return group.file.names[0], "footer"
 
 
 def _indexed_key(file: PlacedFile) -> object:

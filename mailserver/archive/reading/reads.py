@@ -25,11 +25,17 @@ TURN_TIMEOUT_S = 20.0
 STEP = 200
 """To hand something to a thread, and its result back."""
 
+STEP_WORK = 10_000
+"""About so much is read in one step, some 3 ms, unless one row group is more."""
+
 FILE = 1000
 """To open a file, find what is wanted in its footer, and begin to decode."""
 
 FOOTER = 500
 """To open a file and take its footer, beside its bytes, all of which are verified."""
+
+FOOTER_BYTES_PER_UNIT = 40
+"""To parse a footer."""
 
 RECORD_FILE = 10
 """One file of a period's record."""
@@ -60,9 +66,13 @@ def keys_work(group: RowGroup, *, is_kept: bool) -> int:
     return FILE + group.rows if group.indexed is None else INDEXED_GROUP + group.rows // INDEXED_ROWS_PER_UNIT
 
 
-def raws_work(group: RowGroup) -> int:
-    """What it costs to read some envelopes of a row group: all of them are decoded."""
-    return FILE + _of_bytes(group.raw_bytes)
+def raws_work(group: RowGroup, *, is_parsed: bool) -> int:
+    """What it costs to read some envelopes of a row group: all of them are decoded.
+
+    Args:
+        is_parsed: whether its file's footer is.
+    """
+    return FILE + _of_bytes(group.raw_bytes) + (0 if is_parsed else len(group.footer) // FOOTER_BYTES_PER_UNIT)
 
 
 def footer_work(file: DataFile) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +111,7 @@ def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
     """
     with _opened(file) as handle:
         footer = _verified_footer(handle, file)
-        metadata = pq.read_metadata(pa.BufferReader(footer))
+        metadata = parsed(footer)
         columns = {name: number for number, name in enumerate(metadata.schema.names)}
         wanted = {*_KEY_COLUMNS, "raw", *([] if file.topic else ["topic"])}
         if not wanted <= columns.keys():
@@ -143,7 +143,7 @@ def read_keys(group: RowGroup) -> GroupKeys:
     """
     names = [*_KEY_COLUMNS, *([] if group.file.topic else ["topic"])]
     with _opened(group.file) as handle:
-        table = _read(handle, group, names)
+        table = _read(handle, parsed(group.footer), group.number, names)
         if table.num_rows != group.rows or any(column.null_count for column in table.columns):
             raise ValueError(f"row group {group.number} is not what its footer says")
         created = numbers_of(table["created"])
@@ -159,15 +159,24 @@ def read_keys(group: RowGroup) -> GroupKeys:
     return keys
 
 
-def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHash]) -> list[bytes]:
+def parsed(footer: bytes) -> pq.FileMetaData:
+    """A footer as pyarrow needs it: of a file with many row groups this takes a millisecond."""
+    return pq.read_metadata(pa.BufferReader(footer))
+
+
+def read_raws(
+    group: RowGroup, metadata: pq.FileMetaData, rows: Sequence[int], hashes: Sequence[EnvelopeHash]
+) -> list[bytes]:
     """Some envelopes of a row group; each is what its hash says.
 
+    Args:
+        metadata: the file's footer, `parsed`.
     Raises:
         FileGone: its file is not there.
         ArchiveFault: it cannot be read, or an envelope is another.
     """
     with _opened(group.file) as handle:
-        column = _read(handle, group, ["raw"]).column(0)
+        column = _read(handle, metadata, group.number, ["raw"]).column(0)
         if len(column) != group.rows:
             raise ValueError(f"row group {group.number} is not what its footer says")
         raws: list[Any] = column.take(pa.array(rows, pa.int64())).to_pylist()
@@ -178,12 +187,12 @@ def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHas
 
 
 @contextmanager
-def _opened(file: DataFile) -> Iterator[BinaryIO]:
+def _opened(file: DataFile) -> Iterator[pa.NativeFile]:
     """Open a file, wherever it is; what is wrong with it from here on is an ArchiveFault that names it."""
     last = file.names[-1]
     for path in file.names:
         try:
-            handle = path.open("rb")
+            handle = pa.OSFile(str(path))
         except FileNotFoundError as error:
             if path == last:
                 raise FileGone(f"{path} is missing") from error
@@ -192,7 +201,7 @@ def _opened(file: DataFile) -> Iterator[BinaryIO]:
             raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
         try:
             with handle:
-                size = os.fstat(handle.fileno()).st_size
+                size = handle.size()
                 if size != file.bytes:
                     raise ValueError(f"it has {size} bytes instead of {file.bytes}")
                 yield handle
@@ -201,7 +210,7 @@ def _opened(file: DataFile) -> Iterator[BinaryIO]:
         return
 
 
-def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
+def _verified_footer(handle: pa.NativeFile, file: DataFile) -> bytes:
     """The end of a file, from its footer on, once all of it was found to be as recorded."""
     handle.seek(-_TAIL_BYTES, os.SEEK_END)
     tail = handle.read()
@@ -209,11 +218,11 @@ def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
     if tail[4:] != _MAGIC or footer_bytes > file.bytes:
         raise ValueError("it is no Parquet file")
     handle.seek(-footer_bytes, os.SEEK_END)
-    footer = handle.read()
+    footer: bytes = handle.read()
     handle.seek(0)
     digest, left, buffer = hashlib.sha256(), file.bytes - footer_bytes, memoryview(bytearray(_CHUNK_BYTES))
     while left and file.sha256:
-        count = handle.readinto(buffer[:left])  # type: ignore[attr-defined]
+        count = handle.readinto(buffer[:left])
         if not count:
             raise ValueError("it was cut off")
         digest.update(buffer[:count])
@@ -224,10 +233,9 @@ def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
     return footer
 
 
-def _read(handle: BinaryIO, group: RowGroup, columns: Sequence[str]) -> pa.Table:
-    metadata = pq.read_metadata(pa.BufferReader(group.footer))
+def _read(handle: pa.NativeFile, metadata: pq.FileMetaData, number: int, columns: Sequence[str]) -> pa.Table:
     with pq.ParquetFile(handle, metadata=metadata, page_checksum_verification=True) as parquet:
-        return parquet.read_row_group(group.number, columns=columns, use_threads=False)
+        return parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def _cause(error: Exception) -> str:

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mailserver.archive.reading.catalog import Period
+from mailserver.archive.reading.reads import STEP_WORK
 from mailserver.archive.reading.row_groups import RowGroup
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
-
-STEP_WORK = 10_000
-"""About so much is looked through in one step, some 3 ms, unless one row group is more."""
 
 LEAST_HASH = EnvelopeHash(bytes(HASH_BYTES))
 _LAST_HASH = EnvelopeHash(b"\xff" * HASH_BYTES)
