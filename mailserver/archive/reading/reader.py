@@ -28,6 +28,7 @@ from mailserver.archive.reading.indexed import (
 from mailserver.archive.reading.reads import (
     INDEX,
     INDEX_FILE,
+    KEPT_FILE,
     RECORD_FILE,
     STEP,
     STEP_WORK,
@@ -185,8 +186,9 @@ class PaidReader:
         known = {file.path: self._archive.kept(_indexed_key(file), IndexedFile) for file in files}
         topics = wanted.interest.topics
         numbers = None if topics is None else self._in_order(topics)[1]
-        unknown = sum(one is None for one in known.values())
-        work = STEP + INDEX_FILE * unknown + (0 if directory else INDEX + RECORD_FILE * len(of_period.files))
+        work = STEP + sum(KEPT_FILE if one else INDEX_FILE for one in known.values())
+        if directory is None:
+            work += INDEX + RECORD_FILE * len(of_period.files)
         found = await self._run(work, partial(_look_up, directory, index, of_period, files, known, wanted, numbers))
         if directory is None:
             self._archive.keep(index, found.directory, _ENTRY_BYTES * len(found.directory.entries))

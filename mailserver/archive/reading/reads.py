@@ -40,16 +40,19 @@ FOOTER_BYTES_PER_UNIT = 40
 RECORD_FILE = 10
 """One file of a period's record."""
 
-INDEX = 300
-"""To open an index and take its directory."""
+INDEX = 150
+"""To open an index and take its directory, beside its files."""
 
-INDEX_FILE = 100
-"""One file of it: what it says of the file's topics."""
+INDEX_FILE = 200
+"""To take from an index what it says of a file."""
 
-INDEXED_GROUP = 200
+KEPT_FILE = 50
+"""To look a file's topics up, once that is in memory."""
+
+INDEXED_GROUP = 80
 """To take the keys of a row group from an index, beside its rows."""
 
-INDEXED_ROWS_PER_UNIT = 8
+INDEXED_ROWS_PER_UNIT = 16
 
 KEPT_GROUP = 100
 """To look through a row group whose keys are in memory, beside its rows."""
