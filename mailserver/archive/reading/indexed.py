@@ -32,6 +32,14 @@ _GROUP_BYTES = 400
 """What a row group takes in memory beside its head, about."""
 
 
+class IndexUnusable(ArchiveFault):
+    """An index cannot be read, is damaged, or is of other files. Its period can be read without it."""
+
+
+class IndexGone(IndexUnusable):
+    """An index is not there: its period was replaced since, or somebody deleted it."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexFile:
     """The index of a period, as the period's record has it."""
@@ -132,8 +140,7 @@ def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
     Args:
         files: the rows of each of the period's files, by its path.
     Raises:
-        FileNotFoundError: there is no index.
-        ArchiveFault: it cannot be read, is damaged, or is of other files.
+        IndexUnusable: it cannot be read, is damaged, or is of other files.
     """
     with _opened(index.path) as file:
         directory = read_directory(file, index.record)
@@ -145,8 +152,7 @@ def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list
     """What an index has of some files.
 
     Raises:
-        FileNotFoundError: there is no index.
-        ArchiveFault: it cannot be read, or is damaged.
+        IndexUnusable: it cannot be read, or is damaged.
     """
     with _opened(index.path) as file:
         heads = read_heads(file, [entry for _, entry in some])
@@ -157,8 +163,7 @@ def read_indexed_keys(path: Path, groups: Iterable[RowGroup]) -> Iterator[tuple[
     """The keys of row groups of one index.
 
     Raises:
-        FileNotFoundError: there is no index.
-        ArchiveFault: it cannot be read, or is damaged.
+        IndexUnusable: it cannot be read, or is damaged.
     """
     with _opened(path) as file:
         for group in groups:
@@ -203,11 +208,11 @@ def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an index; what is wrong with it from here on is an ArchiveFault that names it."""
+    """Open an index. What is wrong with it from here on is an IndexUnusable that names it."""
     try:
         with path.open("rb", buffering=0) as file:
             yield file
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise IndexGone(f"{path} is missing") from error
     except (ArchiveFault, OSError) as error:
-        raise ArchiveFault(f"cannot read {path}: {error}") from error
+        raise IndexUnusable(f"cannot read {path}: {error}") from error

@@ -12,13 +12,14 @@ from typing import TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 
-from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
 from mailserver.archive.reading.indexed import (
     IndexedFile,
     IndexFile,
+    IndexGone,
+    IndexUnusable,
     Numbers32,
     candidates_of,
     read_files,
@@ -116,10 +117,10 @@ class PaidReader:
         if of_period.index is not None:
             try:
                 return await self._by_index(of_period, of_period.index, files, wanted)
-            except (ArchiveFault, FileNotFoundError) as error:
-                # It may have gone with its period: then there is another record by now, which says FileGone.
+            except IndexUnusable as error:
+                # If it has gone with its period, there is another record by now: that raises FileGone.
                 await self._run(STEP, partial(self._archive.catalog.files, period))
-                self._archive.on_slow(_cause(error))
+                self._archive.on_slow(str(error))
         return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
 
     async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
@@ -179,11 +180,10 @@ class PaidReader:
         """The row groups as the index knows them.
 
         Raises:
-            FileNotFoundError: there is no index.
-            ArchiveFault: it cannot be read, or is damaged.
+            IndexUnusable: it cannot be read, is damaged, or is of other files.
         """
         directory = self._archive.kept(index, PeriodIndex)
-        known = {file.path: self._archive.kept(_indexed_key(file), IndexedFile) for file in files}
+        known = {file.path: self._archive.kept(_indexed_key(file, index), IndexedFile) for file in files}
         topics = wanted.interest.topics
         numbers = None if topics is None else self._in_order(topics)[1]
         work = STEP + sum(KEPT_FILE if one else INDEX_FILE for one in known.values())
@@ -194,7 +194,7 @@ class PaidReader:
             self._archive.keep(index, found.directory, _ENTRY_BYTES * len(found.directory.entries))
         placed = {file.path: file for file in files}
         for file in found.read:
-            self._archive.keep(_indexed_key(placed[file.entry.path]), file, file.memory_bytes)
+            self._archive.keep(_indexed_key(placed[file.entry.path], index), file, file.memory_bytes)
         return found.candidates
 
     async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
@@ -336,9 +336,9 @@ def _read_keys(groups: Sequence[RowGroup], faults: list[str]) -> dict[RowGroup, 
             continue
         try:
             read.update(read_indexed_keys(path, some))
-        except FileNotFoundError:  # with its period, perhaps: whoever looks it up next finds out
+        except IndexGone:  # perhaps with its period: the next request that looks into the period finds out
             continue
-        except ArchiveFault as error:
+        except IndexUnusable as error:
             faults.append(str(error))
     for group in groups:
         if group not in read:
@@ -350,10 +350,6 @@ def _index_path(group: RowGroup) -> Path | None:
     return None if group.indexed is None else group.indexed.path
 
 
-def _cause(error: ArchiveFault | FileNotFoundError) -> str:
-    return str(error) if isinstance(error, ArchiveFault) else f"{error.filename} is missing"
-
-
 def _groups_key(file: PlacedFile) -> object:
     return file.file.names[0]
 
@@ -362,8 +358,8 @@ def _footer_key(group: RowGroup) -> object:
     return group.file.names[0], "footer"
 
 
-def _indexed_key(file: PlacedFile) -> object:
-    return file.file.names[0], "index"
+def _indexed_key(file: PlacedFile, index: IndexFile) -> object:
+    return file.file.names[0], index
 
 
 def _keys_key(group: RowGroup) -> object:

@@ -8,11 +8,14 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from mailserver.archive.index.reader import read_directory, read_fragment
+from mailserver.archive.index.writer import IndexWriter
 from mailserver.archive.manifest import decode_record, encode_record
 from mailserver.archive.reading import reads
 from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
@@ -20,7 +23,7 @@ from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, Query
 from mailserver.waku.bloom import Interest
-from tests.archive.reading.parquet import envelope, write_period
+from tests.archive.reading.parquet import envelope, publish, write_period
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
 
 EVERYTHING = Query(*EVER, FULL)
@@ -300,6 +303,42 @@ async def test_disk_that_does_not_answer_fails_requests_in_time_and_serves_again
         except OSError:
             continue
     assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_index_that_does_not_answer_fails_requests_in_time(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "READ_TIMEOUT_S", 0.1)
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    index.unlink()
+    os.mkfifo(index)  # to open it waits for a writer
+    reading = Reading(archive)
+    only_first = Query(START, START + DAY - 1, FULL)
+
+    assert "has not answered within" in await reading.refusal(only_first)
+
+    os.close(os.open(index, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_index_that_is_written_anew_is_used(archive: Path) -> None:
+    reading = Reading(archive, cache_bytes=2**20)
+    of_one_row_group = Query(START, START, FULL)
+    assert await reading.answer(of_one_row_group) == raws(answer(KEPT, of_one_row_group))
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    record = archive / "_records" / "2024-10-04.json"
+    said = decode_record(record.read_text(), "record")
+    with index.open("r+b") as file, BytesIO() as rest:
+        assert said.index is not None
+        entries = [*read_directory(file, said.index).entries.values()]
+        writer = IndexWriter(rest)
+        for entry in reversed(entries):  # all is elsewhere
+            writer.add(entry.path, read_fragment(file, entry))
+        now = replace(said, index=writer.finish())
+        index.write_bytes(rest.getvalue())
+    publish(archive, now)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == ""
 
 
 async def test_request_that_is_given_up_leaves_the_thread_to_the_next(archive: Path) -> None:
