@@ -1,10 +1,10 @@
-"""The row groups of a period by its index: which of them have wanted topics, in which rows, and their keys.
+"""Finds the row groups of a period by its index: which of them have wanted topics, in which rows, and their keys.
 
-Without an index the footers say from which topic to which a row group goes, and its keys have to be decoded to see
-whether a topic is there. An index says it beforehand, to the row, and has the keys and the footers ready, each with its
-digest: so the data file is not read whole before it is used.
+A footer says only the first and the last topic of a row group. Without an index, the keys have to be decoded to see
+whether a topic is there. The index says in which rows each topic is. It also has the keys and the footers, each with a
+digest, so the data files need not be read whole before they are used.
 
-Everything here waits for the disk or takes processor time: it runs in a thread.
+Everything here waits for the disk or takes processor time, so it runs in a thread.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,27 +29,27 @@ Numbers32 = np.ndarray[tuple[int], np.dtype[np.uint32]]
 Rows = np.ndarray[tuple[int], np.dtype[Any]]
 
 _GROUP_BYTES = 400
-"""What a row group takes in memory beside its head, about."""
+"""About how much memory a row group takes in addition to the head."""
 
 
 class IndexUnusable(ArchiveFault):
-    """An index cannot be read, is damaged, or is of other files. Its period can be read without it."""
+    """An index cannot be read, is damaged, or is of other files. The period can be read without it."""
 
 
 class IndexGone(IndexUnusable):
-    """An index is not there: its period was replaced since, or somebody deleted it."""
+    """An index is missing: its period was replaced, or somebody deleted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The index of a period, as the period's record has it."""
+    """The index of a period, as the period's record describes it."""
 
     path: Path
     record: IndexRecord
 
 
 class IndexedFile:
-    """A data file as its index has it."""
+    """A data file as the index describes it."""
 
     __slots__ = ("_file", "_groups", "_index", "entry", "head", "topics")
 
@@ -64,11 +64,11 @@ class IndexedFile:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes."""
+        """About how many bytes of memory this takes."""
         return self.head.head_bytes + 12 * len(self.topics) + _GROUP_BYTES * len(self.head.groups)
 
     def group(self, number: int) -> RowGroup:
-        """One of its row groups; the same object each time."""
+        """Return a row group; the same object each time."""
         known = self._groups.get(number)
         if known is not None:
             return known
@@ -91,17 +91,17 @@ class IndexedFile:
         )
 
     def every_group(self, low: int, high: int) -> Iterator[Candidate]:
-        """All row groups that have anything created from `low` to `high`."""
+        """Yield all row groups that have envelopes created from `low` to `high`."""
         of_groups = self.head.groups
         for number in np.flatnonzero((of_groups["created_min"] <= high) & (of_groups["created_max"] >= low)).tolist():
             group = self.group(number)
             yield Candidate(group, group.created, None)
 
     def groups_of(self, numbers: Rows, low: int, high: int) -> Iterator[Candidate]:
-        """The row groups that have some of its topics, created from `low` to `high`.
+        """Yield the row groups that have envelopes of some topics, created from `low` to `high`.
 
         Args:
-            numbers: of the topics, among those of the file.
+            numbers: the places of these topics in `topics`.
         """
         topics, ends, group_ends = self.head.topics, self.head.topic_ends, self.head.group_ends
         created_min, created_max = topics["created_min"][numbers], topics["created_max"][numbers]
@@ -135,10 +135,10 @@ class IndexedFile:
 
 
 def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
-    """The directory of a period's index.
+    """Read the directory of a period's index.
 
     Args:
-        files: the rows of each of the period's files, by its path.
+        files: how many rows each of the period's files has, by its path.
     Raises:
         IndexUnusable: it cannot be read, is damaged, or is of other files.
     """
@@ -149,7 +149,7 @@ def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
 
 
 def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list[IndexedFile]:
-    """What an index has of some files.
+    """Read what an index says of some files.
 
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
@@ -160,7 +160,7 @@ def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list
 
 
 def read_indexed_keys(path: Path, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, GroupKeys]]:
-    """The keys of row groups of one index.
+    """Read the keys of row groups from one index.
 
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
@@ -173,10 +173,10 @@ def read_indexed_keys(path: Path, groups: Iterable[RowGroup]) -> Iterator[tuple[
 
 
 def candidates_of(files: Sequence[IndexedFile], wanted: Wanted, numbers: Numbers32 | None) -> list[Candidate]:
-    """The row groups of some files that have something of what is wanted, as far as topics and times say.
+    """Return the row groups of some files that have wanted topics within the wanted time.
 
     Args:
-        numbers: the wanted topics as numbers, in order; None where a bloom filter says which are wanted.
+        numbers: the wanted topics as numbers, in order; None if a bloom filter says which are wanted.
     """
     low, high = wanted.above[0], wanted.below[0]
     if wanted.interest == FULL_INTEREST:
@@ -197,7 +197,7 @@ def candidates_of(files: Sequence[IndexedFile], wanted: Wanted, numbers: Numbers
 
 
 def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
-    """Where among the topics of a file wanted ones are; both are in order."""
+    """Return the places of wanted topics among a file's. Both are in order."""
     if len(wanted) < len(topics):
         at = np.searchsorted(topics, wanted)
         found: Rows = at[topics[np.minimum(at, len(topics) - 1)] == wanted]
@@ -208,7 +208,7 @@ def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an index. What is wrong with it from here on is an IndexUnusable that names it."""
+    """Open an index. Every fault from here on is an IndexUnusable that names the index."""
     try:
         with path.open("rb", buffering=0) as file:
             yield file

@@ -1,4 +1,4 @@
-"""What a search of the archive reads, for one request: from memory, or in turns with other requests."""
+"""Reads what a search needs, for one request: from memory, or from the disk when it is the request's turn."""
 
 import asyncio
 from bisect import bisect_left
@@ -48,20 +48,20 @@ from mailserver.waku.envelope import EnvelopeHash, Topic
 
 FOOTERS_AT_ONCE = 64
 VERIFIED_AT_ONCE = 16 * 1024 * 1024
-"""How many files are used for the first time in one step, or how many bytes: some 10 ms, unless one file has more."""
+"""How many files, or bytes of files, are verified in one step: about 10 ms, unless a single file has more bytes."""
 
 _FILE_BYTES = 500
 _ROW_GROUP_BYTES = 400
 _ENTRY_BYTES = 600
 _PARSED_FACTOR = 10
-"""What one of these takes in memory, about; and how many times as long as a footer it is, parsed."""
+"""About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArchive:
-    """One archive, as all requests share it. `on_slow`: told why an index could not be used."""
+    """What all requests to one archive share. `on_slow` is called with the cause when an index cannot be used."""
 
     catalog: Catalog
     reads: ArchiveReads
@@ -70,25 +70,25 @@ class SharedArchive:
     on_slow: Callable[[str], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:
-        """What is in memory under this key."""
+        """Return the value that the cache has under this key; None if it has none of this kind."""
         value = self.cache.get(key)
         (self.metrics.archive_cache_misses if value is None else self.metrics.archive_cache_hits).inc()
         return value if isinstance(value, kind) else None
 
     def keep(self, key: object, value: object, size: int) -> None:
-        """Have this in memory from now on, as long as there is room."""
+        """Put a value of `size` bytes into the cache."""
         self.cache.put(key, value, size)
         self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
     def forget(self, key: object) -> None:
-        """Have this in memory no longer."""
+        """Drop a value from the cache."""
         self.cache.drop(key)
         self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What an index says: the row groups that are wanted, and what was read to say so."""
+    """The row groups that an index names, and the parts of it that were read to find them."""
 
     directory: PeriodIndex
     candidates: list[Candidate]
@@ -96,7 +96,7 @@ class _Found:
 
 
 class PaidReader:
-    """Reads for one payer. A `mailserver.archive.reading.search.Reader`."""
+    """Reads for one payer, who is charged for it. It is a `mailserver.archive.reading.search.Reader`."""
 
     def __init__(self, archive: SharedArchive, payer: Payer) -> None:
         self.work = 0
@@ -107,11 +107,11 @@ class PaidReader:
         self._topics_of: object = None
 
     async def periods(self) -> tuple[Period, ...]:
-        """The archive's periods, the last created first."""
+        """Return the archive's periods. The one with the newest envelope comes first."""
         return await self._run(STEP, self._archive.catalog.periods)
 
     async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
-        """The row groups of a period that may have something of what is wanted."""
+        """Return the row groups of a period that may have wanted envelopes."""
         of_period = await self._files(period)
         files = self._that_may_have(of_period.files, wanted)
         if of_period.index is not None:
@@ -124,7 +124,7 @@ class PaidReader:
         return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
 
     async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
-        """The first of what is wanted of some row groups, in order."""
+        """Return the first wanted envelopes of some row groups, in order."""
         groups = [candidate.group for candidate in candidates]
         known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
         unknown = [group for group, kept in known.items() if kept is None]
@@ -151,7 +151,7 @@ class PaidReader:
         return best
 
     async def raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
-        """Envelopes of some row groups, by their hashes. They are read in steps, as many at once as there are seats."""
+        """Read envelopes of some row groups; return them by hash. All free threads read at the same time."""
         steps: list[list[RowGroup]] = []
         work = STEP_WORK
         for group in of_groups:
@@ -171,13 +171,13 @@ class PaidReader:
         return raws
 
     def cost(self, group: RowGroup) -> int:
-        """How much work it is to look through a row group."""
+        """Return how much work it is to look through a row group."""
         return keys_work(group, is_kept=_keys_key(group) in self._archive.cache)
 
     async def _by_index(
         self, of_period: PeriodFiles, index: IndexFile, files: Sequence[PlacedFile], wanted: Wanted
     ) -> list[Candidate]:
-        """The row groups as the index knows them.
+        """Find the row groups by the index.
 
         Raises:
             IndexUnusable: it cannot be read, is damaged, or is of other files.
@@ -198,7 +198,7 @@ class PaidReader:
         return found.candidates
 
     async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
-        """The row groups as the footers of their files know them."""
+        """Find the row groups by the footers of the files."""
         groups: list[RowGroup] = []
         unknown: list[PlacedFile] = []
         for file in files:
@@ -255,7 +255,7 @@ class PaidReader:
         self._payer.charge(work)
 
     def _that_may_have(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[PlacedFile]:
-        """Which files can have wanted topics, by the directories that they are in."""
+        """Return the files that can have wanted topics. Their directories tell."""
         topics = wanted.interest.topics
         if topics is not None:
             lengths = {len(file.prefix) for file in files}
@@ -268,7 +268,7 @@ class PaidReader:
         return [file for file, mark in zip(files, marks, strict=True) if mark]
 
     def _may_have(self, group: RowGroup, wanted: Wanted) -> bool:
-        """Whether a row group can have wanted topics, by the first and the last that it has."""
+        """Tell whether a row group can have wanted topics, by its first and its last topic."""
         first, last = group.topics
         topics = wanted.interest.topics
         if topics is None:
@@ -278,7 +278,7 @@ class PaidReader:
         return at < len(in_order) and in_order[at] <= last
 
     def _in_order(self, topics: Iterable[Topic]) -> tuple[list[Topic], Numbers32]:
-        """The wanted topics in order; and as numbers. One reader is asked about the same ones again and again."""
+        """Return the topics in order, and as numbers. A search asks for the same topics each time: they are kept."""
         if self._topics_of is not topics:
             self._topics, self._topics_of = sorted(topics), topics
             self._numbers = np.frombuffer(b"".join(self._topics), ">u4").astype(np.uint32)
@@ -286,7 +286,7 @@ class PaidReader:
 
 
 def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
-    """Which files are used for the first time together."""
+    """Split files into steps for verification."""
     some: list[PlacedFile] = []
     size = 0
     for file in files:

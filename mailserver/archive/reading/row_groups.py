@@ -1,15 +1,15 @@
-"""The row groups of the archive's files: what a footer says of each, the keys of its envelopes, the envelopes.
+"""Reads row groups of the archive's files: what the footer says of each, the keys of its envelopes, the envelopes.
 
-Everything here waits for the disk and takes processor time: it runs in a thread. pyarrow decodes without Python's
-lock. Each file is opened anew for each read and never mapped into memory, so what happens to a file meanwhile is an
-error of that read and nothing else.
+Everything here waits for the disk and takes processor time, so it runs in a thread. pyarrow decodes without holding
+Python's lock. Each read opens its file again and never maps it into memory: if something happens to the file, that read
+fails, and nothing else does.
 
-Nothing is believed. Before anything of a file is used, all of it is read, and compared with the digest in its record:
-pyarrow ends the whole process where a damaged footer has it meet what it does not expect (26.0.1: "terminate called
-after throwing an instance of 'parquet::ParquetException'"), and a footer has no checksum. From then on the footer is
-used as it was. Pages have checksums, which pyarrow checks; what a footer says of a row group is compared with the rows
-as they are read; an envelope is hashed before it is handed out. Only of files that earlier versions wrote, and nobody
-has verified since, there is no digest.
+Nothing is trusted before it is checked. A damaged footer can make pyarrow end the whole process (26.0.1: "terminate
+called after throwing an instance of 'parquet::ParquetException'"), and Parquet has no checksum for it. So the footer
+comes from the period's index, which has a digest of it. Without an index, the whole file is read once and compared with
+the digest in its record, and the footer is kept from then on. Pages have checksums, and pyarrow checks them. The rows
+are compared with what the footer says of them. Each envelope is hashed before it is handed out. Only files that earlier
+versions wrote, and that nobody has verified since, have no digest.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ _KEY_COLUMNS = ("created", "hash", "size")
 
 
 class FileGone(ArchiveFault):
-    """A file is not where it was: it was replaced since, or deleted."""
+    """A file is missing: it was replaced or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file as its record has it.
+    """A file as its record describes it.
 
-    `names`: where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: of all its rows,
-    where each topic has a directory.
+    `names`: the paths where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: the topic
+    of all its rows if each topic has a directory, else None.
     """
 
     names: tuple[Path, ...]
@@ -58,7 +58,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexedKeys:
-    """Where the keys of a row group are, in which index."""
+    """Where an index has the keys of a row group."""
 
     path: Path
     place: KeysPlace
@@ -66,9 +66,9 @@ class IndexedKeys:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroup:
-    """What a footer, or an index, says of a row group. Ranges are inclusive; times in Unix seconds.
+    """A row group as a footer, or an index, describes it. Ranges are inclusive; times are Unix seconds.
 
-    `raw_bytes`: of its envelopes, decoded. `footer`: of the file. `indexed`: None if its file has no index.
+    `raw_bytes`: the decoded bytes of its envelopes. `footer`: the file's. `indexed`: None if the file has no index.
     """
 
     file: DataFile
@@ -83,10 +83,10 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """What tells the envelopes of a row group apart, in columns; rows are in the order (topic, created, hash).
+    """The keys of a row group's envelopes, in columns. Rows are in the order (topic, created, hash).
 
-    `topics`: its topics in order; `topic_ends`: behind which row each ends. Both are empty where they come from an
-    index, which has said before what is where.
+    `topics`: its topics in order; `topic_ends`: the row after the last row of each. Both are empty if the keys are
+    from an index: the index has already said which rows are wanted.
     """
 
     topics: tuple[Topic, ...]
@@ -97,17 +97,17 @@ class GroupKeys:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes."""
+        """About how many bytes of memory the keys take."""
         columns = (self.topic_ends, self.created, self.hashes, self.sizes)
         return sum(column.nbytes for column in columns) + 64 * len(self.topics)
 
 
 def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
-    """The row groups of a file, in their order. All of the file is read.
+    """Verify a whole file, and return its row groups in their order.
 
     Raises:
-        FileGone: it is not there.
-        ArchiveFault: it cannot be read, or is not what its record says.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or differs from its record.
     """
     with _opened(file) as handle:
         footer = _verified_footer(handle, file)
@@ -135,11 +135,11 @@ def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
 
 
 def read_keys(group: RowGroup) -> GroupKeys:
-    """The keys of a row group.
+    """Read the keys of a row group from its file.
 
     Raises:
-        FileGone: its file is not there.
-        ArchiveFault: it cannot be read, or is not what its footer says.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or differs from its footer.
     """
     names = [*_KEY_COLUMNS, *([] if group.file.topic else ["topic"])]
     with _opened(group.file) as handle:
@@ -160,20 +160,22 @@ def read_keys(group: RowGroup) -> GroupKeys:
 
 
 def parsed(footer: bytes) -> pq.FileMetaData:
-    """A footer as pyarrow needs it: of a file with many row groups this takes a millisecond."""
+    """Parse a footer for pyarrow. That of a file with many row groups takes more than a millisecond."""
     return pq.read_metadata(pa.BufferReader(footer))
 
 
 def read_raws(
     group: RowGroup, metadata: pq.FileMetaData, rows: Sequence[int], hashes: Sequence[EnvelopeHash]
 ) -> list[bytes]:
-    """Some envelopes of a row group; each is what its hash says.
+    """Read some envelopes of a row group, and compare each with its hash.
 
     Args:
         metadata: the file's footer, `parsed`.
+        rows: the envelopes' rows in the row group.
+        hashes: the hash of each.
     Raises:
-        FileGone: its file is not there.
-        ArchiveFault: it cannot be read, or an envelope is another.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or an envelope has another hash.
     """
     with _opened(group.file) as handle:
         column = _read(handle, metadata, group.number, ["raw"]).column(0)
@@ -188,7 +190,7 @@ def read_raws(
 
 @contextmanager
 def _opened(file: DataFile) -> Iterator[pa.NativeFile]:
-    """Open a file, wherever it is; what is wrong with it from here on is an ArchiveFault that names it."""
+    """Open a file under whichever name it has. Every fault from here on is an ArchiveFault that names the file."""
     last = file.names[-1]
     for path in file.names:
         try:
@@ -211,7 +213,7 @@ def _opened(file: DataFile) -> Iterator[pa.NativeFile]:
 
 
 def _verified_footer(handle: pa.NativeFile, file: DataFile) -> bytes:
-    """The end of a file, from its footer on, once all of it was found to be as recorded."""
+    """Compare a whole file with its digest; return its end, from the footer on."""
     handle.seek(-_TAIL_BYTES, os.SEEK_END)
     tail = handle.read()
     footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
@@ -239,7 +241,7 @@ def _read(handle: pa.NativeFile, metadata: pq.FileMetaData, number: int, columns
 
 
 def _cause(error: Exception) -> str:
-    """One line of what may be many."""
+    """Return the first line of an error's text."""
     return str(error).partition("\n")[0]
 
 
@@ -258,6 +260,6 @@ def _topic(text: str) -> Topic:
 
 
 def _runs(topics: Bytes) -> tuple[tuple[Topic, ...], Numbers]:
-    """The topics of rows that are in order by them, and behind which row each ends."""
+    """Return the topics of rows in order, and the row after the last row of each."""
     ends = np.append(np.flatnonzero((topics[1:] != topics[:-1]).any(axis=1)) + 1, len(topics))
     return tuple(Topic(topics[end - 1].tobytes()) for end in ends), ends

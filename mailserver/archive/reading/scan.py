@@ -1,4 +1,4 @@
-"""Looking through the keys of one row group for what a search wants. Runs in a thread; nothing is read here."""
+"""Looks through the keys of row groups for wanted envelopes. It runs in a thread, and reads nothing itself."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class Match(NamedTuple):
-    """An envelope that a search wants: its place, and where it is. They sort by their places."""
+    """A wanted envelope: its place in the answer, and where it is. Matches sort by their places."""
 
     created: int
     hash: EnvelopeHash
@@ -27,7 +27,7 @@ class Match(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where it stands in the order of answers."""
+        """Its place in the order of answers."""
         return self.created, self.hash
 
 
@@ -35,10 +35,10 @@ _place = itemgetter(0, 1)  # of thousands of matches: a property takes five time
 
 
 class Candidate(NamedTuple):
-    """A row group that may have something of what is wanted.
+    """A row group that may have wanted envelopes.
 
-    `created`: from when to when that was created, inclusive, as far as it is known beforehand. `runs`: from which row
-    to before which its wanted topics go, one after the other; None where only its keys tell, or where all are wanted.
+    `created`: no wanted envelope of it was created before the first time or after the second. `runs`: the rows of each
+    wanted topic, from the first to the one after the last; None if only the keys tell, or if all topics are wanted.
     """
 
     group: RowGroup
@@ -48,9 +48,9 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a search wants: of these topics, and strictly between two places.
+    """What a search wants: envelopes of some topics, strictly between two places.
 
-    `above`, `below`: the places. `most`: no more than so many, the newest.
+    `above`, `below`: the places. `most`: the newest ones are enough, at most so many.
     """
 
     interest: Interest
@@ -59,12 +59,12 @@ class Wanted:
     most: int
 
     def beside(self, best: Sequence[Match]) -> "Wanted":
-        """What is still wanted once these were found: nothing that is older than all of a full page."""
+        """Return what is still wanted after these were found. If they fill the page, nothing older than the last is."""
         return replace(self, above=max(self.above, best[-1].place)) if len(best) == self.most else self
 
 
 def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match]:
-    """The newest envelopes of a row group that are wanted, in no order."""
+    """Return the newest wanted envelopes of a row group, in no particular order."""
     low, high = wanted.above[0], wanted.below[0]
     if wanted.interest == FULL_INTEREST:
         rows = np.flatnonzero((keys.created >= low) & (keys.created <= high))
@@ -93,19 +93,19 @@ def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match
 
 
 def first(most: int, found: Iterable[Match]) -> list[Match]:
-    """The first of what was found, in order, each once: what is in two periods is one envelope."""
+    """Sort what was found and return the first ones. An envelope that is in two periods is returned once."""
     by_place = {_place(match): match for match in found}
     return [by_place[place] for place in sorted(by_place, reverse=True)[:most]]
 
 
 @lru_cache(maxsize=32)
 def matcher_of(bloom: bytes) -> Matcher:
-    """What tells which topics a filter matches; to make one takes as long as to ask it about a thousand topics."""
+    """Return the matcher of a filter. To make one takes as long as to ask it about a thousand topics."""
     return Matcher(bloom)
 
 
 def _runs_of(keys: GroupKeys, interest: Interest) -> Iterable[tuple[int, int]]:
-    """Where the rows of a row group's wanted topics are, by its keys."""
+    """Return the rows of each wanted topic of a row group, by its keys."""
     ends = keys.topic_ends.tolist()
     runs = zip(keys.topics, [0, *ends], ends, strict=False)
     if interest.topics is None:
@@ -116,7 +116,7 @@ def _runs_of(keys: GroupKeys, interest: Interest) -> Iterable[tuple[int, int]]:
 
 
 def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numbers:
-    """The rows of a topic that were created from `low` to `high`; within a topic they are in the order of time."""
+    """Return the rows of a topic created from `low` to `high`. Within a topic, rows are in the order of time."""
     created = keys.created[start:end]
     first, last = np.searchsorted(created, low, "left"), np.searchsorted(created, high, "right")
     return np.arange(start + first, start + last, dtype=np.int64)
@@ -124,7 +124,7 @@ def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numb
 
 @dataclass(slots=True)
 class Matches:
-    """Matches in order, in columns: a page of them is kept while its client takes its time."""
+    """Matches in order, in columns, which take less memory while a slow client reads its page."""
 
     created: "array[int]" = field(default_factory=lambda: array("q"))
     hashes: bytes = b""
@@ -135,7 +135,7 @@ class Matches:
 
     @classmethod
     def of(cls, found: Iterable[Match]) -> "Matches":
-        """The same in columns."""
+        """Put matches into columns."""
         found = [*found]
         numbers: dict[RowGroup, int] = {}
         for match in found:
