@@ -21,7 +21,7 @@ from mailserver.store.interface import GoesOn, Payer, Place, Query, always
 log = logging.getLogger(__name__)
 
 REMEMBERED_S = 300.0
-"""A fault is a warning for so long after the last request that met it. Only a request shows whether it is still there."""
+"""A fault is a warning for so long after the last request that met it. Only a request shows whether it is still so."""
 
 ATTEMPTS = 3
 """How often a search begins again because a period was replaced. A run replaces one period after the other."""

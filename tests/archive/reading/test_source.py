@@ -15,6 +15,7 @@ from mailserver.archive.layout import Layout
 from mailserver.archive.reading import search
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
+from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
 from mailserver.waku.bloom import Interest, bloom_of
@@ -231,17 +232,45 @@ async def test_clients_that_do_not_read_take_no_more_memory_than_the_cache_may_h
     source.close()
 
 
-async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
-    by_day(tmp_path, spread(60))
+async def charges(archive: Path) -> tuple[int, int]:
+    """What it costs to find everything, and to find it again."""
     charged: list[int] = []
     payer = Payer("address", "peer", charged.append)
-    with reading(tmp_path) as source:
+    with reading(archive) as source:
         await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
         cold, charged[:] = sum(charged), []
         await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+    return cold, sum(charged)
+
+
+async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
+    by_day(tmp_path / "plain", spread(60), index=False)
+    by_day(tmp_path / "indexed", spread(60))
+
+    cold, warm = await charges(tmp_path / "plain")
+    indexed_cold, indexed_warm = await charges(tmp_path / "indexed")
 
     assert cold > 60 + 1000 * 3 * len(TOPICS[:2])
-    assert 0 < sum(charged) < cold / 2
+    assert 0 < warm < cold / 2
+    assert 0 < indexed_warm < indexed_cold < cold / 2
+
+
+async def test_index_leaves_out_row_groups_that_have_not_the_topic(tmp_path: Path) -> None:
+    topics = [Topic(b"\x9a\0\0" + bytes([number])) for number in range(40)]
+    kept = [envelope(number, created=START + number, topic=topics[number % 40]) for number in range(160)]
+    write_period(tmp_path, [one for one in kept if one.topic != topics[17]])  # between others, and nowhere
+    metrics = Metrics()
+    source = ArchiveSource(tmp_path, at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics)
+
+    nothing, _ = await raws_of(source, Query(*EVER, Interest(topics=frozenset({topics[17]}))), 100)
+    read_for_none = count_of(metrics.archive_row_groups[ArchiveRead.KEYS])
+    found, _ = await raws_of(source, Query(*EVER, Interest(topics=frozenset({topics[18]}))), 100)
+    source.close()
+
+    assert nothing == []
+    assert read_for_none == 0
+    assert count_of(metrics.archive_row_groups[ArchiveRead.KEYS]) == 1
+    assert found == raws([one for one in reversed(kept) if one.topic == topics[18]])
 
 
 # Early ends
