@@ -5,14 +5,12 @@ Row ids, statements and files stay inside. `tests/store/` tests every engine for
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
-from mailserver.handoff.archived import Archived, Mark
-from mailserver.handoff.last_run import Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.archived import Mark
+from mailserver.store.handoff import Handoff
 from mailserver.store.retention import Surplus, Usage
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -146,50 +144,6 @@ class HistorySource(Protocol):
                 filter early.
         Raises:
             StoreError: the source cannot be read.
-        """
-
-
-class Handoff(Protocol):
-    """What daemon and nightly job tell each other about one store (`mailserver.handoff`).
-
-    The engine keeps the records and the locks. The job writes them; the daemon reads them here.
-    """
-
-    async def archived(self) -> Archived | None:
-        """What is in the archive, as the compaction says; None if it has never said.
-
-        Raises:
-            ArchivedError: the record cannot be read.
-        """
-
-    async def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction is reading the store.
-
-        Raises:
-            OSError: the lock cannot be read.
-        """
-
-    def pruning_turn(self) -> AbstractAsyncContextManager[bool]:
-        """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
-
-        Raises:
-            OSError: the lock cannot be read.
-        """
-
-    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """The state of the last run of the compaction, and its record; None if there has been none.
-
-        Raises:
-            CompactionRecordError: the record cannot be read.
-            OSError: the lock cannot be read.
-        """
-
-    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """The state of the last merge, or verification, of the archive, and its record.
-
-        Raises:
-            UpkeepRecordError: the record cannot be read.
-            OSError: the lock cannot be read.
         """
 
 

@@ -295,7 +295,7 @@ def upkeep_lock_file(store: Path, task: Task) -> Path:
 
 
 class SqliteHandoff:
-    """A `store.interface.Handoff`: the files beside one store, read in a thread."""
+    """A `store.handoff.Handoff`: the files beside one store, read in a thread."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
