@@ -16,7 +16,7 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter, RequestLimits
@@ -272,7 +272,7 @@ def wired(
         sealing=Turns(),
         relay=relay,
         rates=limiter,
-        requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
+        requests=RequestLimiter(requests, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST),
         trusted=peers.trusted,
         clock=clock,
         metrics=metrics,

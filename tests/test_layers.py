@@ -219,7 +219,7 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/errors.py", "from mailserver.codec.keys import NodeId"),
         ("mailserver/errors.py", "from mailserver.limits.buckets import TokenBucket"),
         ("mailserver/limits/buckets.py", "from mailserver.codec.keys import NodeId"),
-        ("mailserver/limits/buckets.py", "from mailserver.limits.admission import Allowed"),
+        ("mailserver/limits/buckets.py", "from mailserver.limits.admission import Allowlist"),
         ("mailserver/limits/buckets.py", "from time import monotonic"),
         ("mailserver/codec/keys.py", "from mailserver.limits import buckets"),
         ("mailserver/codec/keys.py", "import mailserver.waku.envelope"),

@@ -236,7 +236,7 @@ class Delivery:
         end = page.end
         cursor = None if end is None else Cursor(*end)
         if cursor is not None:
-            requester.give(cursor, _now())
+            requester.remember_cursor(cursor, _now())
         return Completion(request.request_id, page.last_hash or NO_ENVELOPE, cursor)
 
     async def _find(self, query: Query, limit: int, payer: Payer) -> Page:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Hashable
 
-from mailserver.limits.waiting_line import WaitingLine
+from mailserver.limits.wait_queue import WaitQueue
 
 FRAMES_AT_ONCE = 8
 """No more frames of one peer are opened before others have their turn: less than a millisecond."""
@@ -40,9 +40,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting: WaitingLine[bool] = WaitingLine(self._on_gone)
+        self._waiting: WaitQueue[bool] = WaitQueue(self._on_gone)
         self._burst_began: float | None = None
-        self._later: WaitingLine[bool] = WaitingLine(lambda _: None)
+        self._later: WaitQueue[bool] = WaitQueue(lambda _: None)
 
     async def wait_while_crowded(self, size: int, who: Hashable) -> None:
         """Wait until what others do at the same time leaves the event loop free: most often not at all.
@@ -59,7 +59,7 @@ class Turns:
 
     def _on_next_loop_turn(self) -> None:
         for _ in range(LATER_AT_ONCE):
-            if not self._later.hand_on(True):
+            if not self._later.wake_next(True):
                 break
         if self._later:
             asyncio.get_running_loop().call_soon(self._on_next_loop_turn)
@@ -85,7 +85,7 @@ class Turns:
             self._give()
 
     def _give(self) -> None:
-        self._is_taken = self._waiting.hand_on(True)
+        self._is_taken = self._waiting.wake_next(True)
 
 
 class TurnShare:

@@ -130,12 +130,12 @@ class Listener:
         """Tell who fails at the handshake from who connects and goes, as a probe of a monitor does."""
         closed, now = connection.closed, asyncio.get_running_loop().time()
         if connection.opened_at is not None:
-            self._admission.succeeded(connection.host)
-            self._admission.served(connection.host, now - connection.opened_at)
+            self._admission.handshake_succeeded(connection.host)
+            self._admission.connection_ended(connection.host, now - connection.opened_at)
         elif closed is None or closed.reason in _NO_FAILURE:
             pass
         elif connection.received_bytes or closed.reason is not None:
-            self._admission.failed(connection.host, now)
+            self._admission.handshake_failed(connection.host, now)
 
     def _drop_pending(self) -> None:
         """Make room for one more that has not finished its handshake."""

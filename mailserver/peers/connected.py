@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
-from mailserver.limits.admission import crowded_out
+from mailserver.limits.admission import index_to_evict
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.rlpx.session_config import Undecided
 from mailserver.waku.packets import PeerSettings, StatusOptions
@@ -121,7 +121,7 @@ class Peers:
             key=lambda connection: connection.opened_at or 0.0,
         )
         for newcomer in newcomers:
-            index = crowded_out(newcomer.host, [connection.host for connection in present])
+            index = index_to_evict(newcomer.host, [connection.host for connection in present])
             if index is not None:
                 if newcomer.has_proved_itself:
                     present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")

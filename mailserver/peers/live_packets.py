@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, StoreError
 from mailserver.limits.admission import groups_of
-from mailserver.limits.intake_bounds import RESERVED_BYTES, TURN_BYTES, IntakeBounds, Load
+from mailserver.limits.intake_bounds import QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
 from mailserver.limits.packet_rates import Meter
 from mailserver.limits.send_rate import SendRate
 from mailserver.limits.turns import TurnShare
@@ -79,7 +79,7 @@ class LivePackets:
         self._services = services
         self._number = number
         self._send_rate = send_rate
-        self._decoding = TurnShare(services.bounds.turns, TURN_BYTES)
+        self._decoding = TurnShare(services.bounds.turns, QUANTUM_BYTES)
         self._packets = self._envelopes = self._bytes = 0  # that are not confirmed
         self._confirmed = asyncio.Event()
         self._memory_bytes = 0
@@ -87,18 +87,18 @@ class LivePackets:
         self.late = 0
         self.refused_bytes = 0
 
-    async def next_batch(self, inbound: Inbound, free: tuple[float, float]) -> PacketBatch:
+    async def next_batch(self, inbound: Inbound, headroom: tuple[float, float]) -> PacketBatch:
         """Take packets that came together, once it is their turn to be decoded, and there is memory for them.
 
-        Whoever takes the batch gives its memory back with `give_back`, less that of what goes to `take_in`.
+        Whoever takes the batch gives its memory back with `release`, less that of what goes to `start_storing`.
 
         Args:
-            free: as of `PacketBatch`.
+            headroom: as of `PacketBatch`.
         """
         memory = self._services.bounds.envelopes
         # While memory is short, a peer that has nothing waiting need not wait with as much as it may always have.
         max_memory = RESERVED_BYTES if memory.is_short else MAX_UNCONFIRMED_BYTES
-        batch = PacketBatch(inbound, max_memory=max_memory, free=free)
+        batch = PacketBatch(inbound, max_memory=max_memory, headroom=headroom)
         if self._is_stopping:
             batch.memory = 0
             return batch
@@ -108,7 +108,7 @@ class LivePackets:
             while self._is_full:
                 self._confirmed.clear()
                 await self._confirmed.wait()
-            await memory.enter(batch.memory, holds=self._memory_bytes > 0)
+            await memory.acquire(batch.memory, is_first=not self._memory_bytes)
             self._memory_bytes += batch.memory
         return batch
 
@@ -121,13 +121,15 @@ class LivePackets:
             or self._bytes >= MAX_UNCONFIRMED_BYTES
         )
 
-    def give_back(self, memory: int) -> None:
+    def release(self, memory: int) -> None:
         """So much of what was taken holds nothing any more."""
         if memory:
             self._memory_bytes -= memory
-            self._services.bounds.envelopes.leave(memory)
+            self._services.bounds.envelopes.release(memory)
 
-    def take_in(self, packets: list[MessagesReceived], memory: int, meter: Meter, tasks: asyncio.TaskGroup) -> None:
+    def start_storing(
+        self, packets: list[MessagesReceived], memory: int, meter: Meter, tasks: asyncio.TaskGroup
+    ) -> None:
         """Have packets stored and confirmed.
 
         Args:
@@ -136,7 +138,7 @@ class LivePackets:
             tasks: what is begun is one of these.
         """
         if self._is_stopping:
-            self.give_back(memory)
+            self.release(memory)
             return
         envelopes = sum(len(packet.envelopes) for packet in packets)
         size = sum(len(envelope.raw) for packet in packets for envelope in packet.envelopes)
@@ -170,10 +172,10 @@ class LivePackets:
             self._packets -= len(packets)
             self._envelopes -= envelopes
             self._bytes -= size
-            self.give_back(memory)
+            self.release(memory)
             self._confirmed.set()
 
-    async def take_long(self, reader: EnvelopeReader, meter: Meter) -> None:
+    async def store_long(self, reader: EnvelopeReader, meter: Meter) -> None:
         """Take in a long packet of a named peer, a part at a time, and confirm it once all of it is on disk."""
         errors: list[EnvelopeError] = []
         received_at = asyncio.get_running_loop().time()
@@ -206,32 +208,32 @@ class LivePackets:
 
     async def _take_part(self, envelopes: list[Envelope], meter: Meter) -> MessageResponse:
         self._count_late(envelopes)
-        memory = Load.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes)).memory
-        await self._services.bounds.envelopes.enter(memory, holds=self._memory_bytes > 0)
+        memory = PacketCost.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes)).memory
+        await self._services.bounds.envelopes.acquire(memory, is_first=not self._memory_bytes)
         self._memory_bytes += memory
         try:
             # The whole packet is confirmed, not its parts.
             (response,) = await self._store([MessagesReceived(envelopes, b"")], meter)
             return response
         finally:
-            self.give_back(memory)
+            self.release(memory)
 
-    async def confirmed(self) -> None:
+    async def wait_confirmed(self) -> None:
         """Wait until nothing waits to be confirmed."""
         while self._packets:
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    async def confirmed_soon(self) -> None:
+    async def wait_confirmed_briefly(self) -> None:
         """The same, for LAST_CONFIRMATIONS_S at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_CONFIRMATIONS_S):
-                await self.confirmed()
+                await self.wait_confirmed()
 
     async def stop(self) -> None:
         """Take nothing more, and wait until all that was taken is confirmed."""
         self._is_stopping = True
-        await self.confirmed()
+        await self.wait_confirmed()
 
     def _count_late(self, envelopes: Sequence[Envelope]) -> None:
         if self._connection.node_id in self._services.trusted:
@@ -243,7 +245,7 @@ class LivePackets:
             packets,
             peer=self._number,
             subnet=groups_of(self._connection.host).subnet,
-            is_limited=not meter.is_allowed,
+            is_limited=not meter.is_exempt,
         )
 
     def _confirm(self, responses: Sequence[MessageResponse], received_at: float) -> None:

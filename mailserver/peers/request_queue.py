@@ -6,7 +6,7 @@ from collections import deque
 
 from mailserver.errors import ConnectionLost, Rejection, RequestRejected
 from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
-from mailserver.limits.intake_bounds import SharedMemory
+from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.request_quotas import Requester
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.packing import TARGET_PACKET_BYTES
@@ -22,7 +22,7 @@ CONCURRENCY_RETRY_S = 1
 class RequestQueue:
     """The requests of one connection."""
 
-    def __init__(self, delivery: Delivery, memory: SharedMemory, send_rate: SendRate) -> None:
+    def __init__(self, delivery: Delivery, memory: MemoryBudget, send_rate: SendRate) -> None:
         """Have no requests yet.
 
         Args:
@@ -62,11 +62,11 @@ class RequestQueue:
 
     def _has_room_for(self, request: bytes, requester: Requester) -> bool:
         """Whether one more request may wait; then it is counted."""
-        if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.enter():
+        if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.begin():
             return False
-        if self._memory.enter_at_once(len(request), holds=bool(self._waiting)):
+        if self._memory.try_acquire(len(request), is_first=not self._waiting):
             return True
-        requester.leave()
+        requester.end()
         return False
 
     async def answer_all(self, sender: PacedSender) -> None:
@@ -79,7 +79,7 @@ class RequestQueue:
             assert self._requester is not None, "a request has come"
             payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
-            self._memory.leave(len(payload))
+            self._memory.release(len(payload))
             self._is_answering = True
             try:
                 await self._delivery.answer(
@@ -92,13 +92,13 @@ class RequestQueue:
                 return
             finally:
                 self._is_answering = False
-                self._requester.leave()
+                self._requester.end()
 
     def end(self) -> None:
         """The connection has ended: nobody waits for an answer any more."""
         for _ in self._waiting:
             assert self._requester is not None, "a request has come"
-            self._requester.leave()
-        self._memory.leave(self._waiting_bytes)
+            self._requester.end()
+        self._memory.release(self._waiting_bytes)
         self._waiting.clear()
         self._waiting_bytes = 0

@@ -46,7 +46,7 @@ from mailserver.waku.peer import (
 
 log = logging.getLogger(__name__)
 
-SEALED_BYTES = 32 * 1024
+FREE_SEALING_BYTES = 32 * 1024
 """A peer that is sent no more in a second waits for no turn: to seal it takes a third of a millisecond. Hundreds that
 want all there is, and let their sockets fill, would keep others waiting for seconds."""
 
@@ -88,7 +88,7 @@ class ServedPeer:
         self._meter: Meter | None = None
         self._requester: Requester | None = None
         self._send_rate = SendRate()
-        self._sealing = TurnShare(services.sealing, SEALED_BYTES)
+        self._sealing = TurnShare(services.sealing, FREE_SEALING_BYTES)
         live = LiveServices(services.intake, services.bounds, services.trusted, services.clock, services.metrics)
         self._live = LivePackets(connection, live, number, self._send_rate)
         self._requests = RequestQueue(services.delivery, services.bounds.requests, self._send_rate)
@@ -151,13 +151,13 @@ class ServedPeer:
             RemoteProtocolError: a packet breaks a rule, or the peer goes on over its limits.
         """
         loop, meter = asyncio.get_running_loop(), self._known_meter
-        batch = await self._live.next_batch(inbound, meter.free(loop.time()))
+        batch = await self._live.next_batch(inbound, meter.headroom(loop.time()))
         try:
             await self._act_on(batch.decode(inbound), batch)
         finally:
-            self._live.give_back(batch.memory)
+            self._live.release(batch.memory)
         if batch.fault is not None:
-            await self._live.confirmed_soon()
+            await self._live.wait_confirmed_briefly()
             raise RemoteProtocolError(*batch.fault)
         return meter.on_packets(batch.sizes, loop.time())
 
@@ -165,25 +165,25 @@ class ServedPeer:
         """Act on what packets say, in their order; packets of envelopes that come together go on together."""
         packets: list[MessagesReceived] = []
         memory = 0
-        for event, load in zip(events, batch.loads, strict=False):  # they end early where one breaks a rule
+        for event, cost in zip(events, batch.costs, strict=False):  # they end early where one breaks a rule
             if isinstance(event, MessagesReceived):
                 packets.append(event)
-                memory += load.memory
-                batch.memory -= load.memory
+                memory += cost.memory
+                batch.memory -= cost.memory
                 continue
             if packets:  # before anything that may have to wait
-                self._live.take_in(packets, memory, self._known_meter, self._tasks)
+                self._live.start_storing(packets, memory, self._known_meter, self._tasks)
                 packets, memory = [], 0
             await self._on_event(event)
             if self.connection.closed is not None:
                 return
         if packets:
-            self._live.take_in(packets, memory, self._known_meter, self._tasks)
+            self._live.start_storing(packets, memory, self._known_meter, self._tasks)
 
     async def _on_event(self, event: Event) -> None:
         match event:
             case LongMessagesReceived(reader=reader):
-                await self._live.take_long(reader, self._known_meter)
+                await self._live.store_long(reader, self._known_meter)
             case P2PRequestReceived(payload=payload):
                 await self._requests.add(payload, self._known_requester, self.sender())
             case P2PMessagesReceived(envelopes=envelopes):
@@ -226,7 +226,7 @@ class ServedPeer:
                 self._send_rate,
                 services.clock,
                 self.sender().turn,
-                is_limited=not self._known_meter.is_allowed,
+                is_limited=not self._known_meter.is_exempt,
             ).run()
 
     # The limits are kept by peer: they are looked up when the first packet has come, and with it who it is.

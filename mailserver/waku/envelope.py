@@ -32,7 +32,7 @@ PART_ENVELOPES = 256
 PART_BYTES = 256 * 1024
 """How much of a long packet is read at once. With envelopes of 1 kB it takes 3.1 ms. One envelope may be longer."""
 
-LEAST_SEALED_BYTES = 256
+MIN_SEALED_BYTES = 256
 """Sealed data is padded to at least so many bytes (7/WAKU-DATA). What is shorter is no message."""
 
 

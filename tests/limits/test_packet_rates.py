@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits import packet_rates as rates
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.limits.packet_rates import FAIR_SHARE, RATE_BURST_S, Meter, RateLimit, RateLimiter, RateLimitSettings
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, NO_RATE_LIMITS, RateLimits
@@ -36,7 +36,7 @@ def rate_limiter(
     sizes: RateLimits = NO_RATE_LIMITS,
     *,
     tolerance_s: float = math.inf,
-    allowed: Allowed = NOBODY_ALLOWED,
+    allowed: Allowlist = EMPTY_ALLOWLIST,
 ) -> RateLimiter:
     return RateLimiter(RateLimitSettings(packets, sizes, tolerance_s, allowed))
 
@@ -138,15 +138,15 @@ def test_without_limits_nobody_is_slowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "allowed", [Allowed(networks=(ip_network("192.0.2.0/24"),)), Allowed(node_ids=frozenset({ALICE}))]
+    "allowed", [Allowlist(networks=(ip_network("192.0.2.0/24"),)), Allowlist(node_ids=frozenset({ALICE}))]
 )
-def test_who_is_allowed_is_never_slowed(allowed: Allowed) -> None:
+def test_who_is_allowed_is_never_slowed(allowed: Allowlist) -> None:
     limiter = rate_limiter(RateLimits(1, 1, 1), RateLimits(1, 1, 1), tolerance_s=0.0, allowed=allowed)
     meter, other = limiter.meter(PHONES, ALICE), limiter.meter(ELSEWHERE, BOB)
 
-    assert meter.is_allowed
+    assert meter.is_exempt
     assert {meter.on_packets([10_000], 0.0) for _ in range(1000)} == {0.0}
-    assert not other.is_allowed
+    assert not other.is_exempt
 
 
 @given(
@@ -200,14 +200,14 @@ def test_free_is_what_may_come_before_a_limit_is_passed() -> None:
     meter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(peer=MAX_RECEIVED_PACKET_BYTES)).meter(PHONES, ALICE)
     burst = int(RATE_BURST_S)
 
-    assert meter.free(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
+    assert meter.headroom(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
     meter.on_packets([100] * (burst + 3), 0.0)
-    assert meter.free(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
-    assert meter.free(4.0)[0] == 1
+    assert meter.headroom(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
+    assert meter.headroom(4.0)[0] == 1
 
 
 def test_who_has_no_limits_may_send_any_number() -> None:
-    assert rate_limiter().meter(PHONES, ALICE).free(0.0) == (math.inf, math.inf)
+    assert rate_limiter().meter(PHONES, ALICE).headroom(0.0) == (math.inf, math.inf)
 
 
 # Tolerance
@@ -352,11 +352,11 @@ def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
     flood(meter, 15.0)
     strict = limiter.settings
 
-    limiter.change(replace(strict, allowed=Allowed(node_ids=frozenset({ALICE}))))
-    assert (meter.is_allowed, meter.on_packets([1], 15.0)) == (True, 0.0)
+    limiter.change(replace(strict, allowed=Allowlist(node_ids=frozenset({ALICE}))))
+    assert (meter.is_exempt, meter.on_packets([1], 15.0)) == (True, 0.0)
 
     limiter.change(strict)
-    assert (meter.is_allowed, meter.on_packets([1], 15.0) > 0) == (False, True)
+    assert (meter.is_exempt, meter.on_packets([1], 15.0) > 0) == (False, True)
 
 
 def test_debts_stay_where_the_limit_does() -> None:

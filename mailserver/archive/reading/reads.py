@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.row_groups import DataFile, RowGroup
-from mailserver.limits.fair_seats import FairSeats
+from mailserver.limits.fair_semaphore import FairSemaphore
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 
@@ -65,7 +65,7 @@ class ArchiveReads:
     """So many threads."""
 
     def __init__(self, at_once: int, *, metrics: Metrics) -> None:
-        self._seats = FairSeats(at_once)
+        self._semaphore = FairSemaphore(at_once)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-reader")
         self._metrics = metrics
 
@@ -77,7 +77,7 @@ class ArchiveReads:
         """
         try:
             async with asyncio.timeout(TURN_TIMEOUT_S):
-                await self._seats.take(payer.group, payer.member, work)
+                await self._semaphore.acquire(payer.group, payer.member, work)
         except TimeoutError as error:
             raise ArchiveFault(f"none of the threads that read it was free within {TURN_TIMEOUT_S:g} s") from error
         payer.charge(work)
@@ -99,4 +99,4 @@ class ArchiveReads:
         if not reading.cancelled():
             reading.exception()  # perhaps nobody waits for it any more
         self._metrics.archive_read_seconds.inc(seconds)
-        self._seats.give_back()
+        self._semaphore.release()

@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DisconnectReason
-from mailserver.limits.intake_bounds import IntakeBounds, Load
+from mailserver.limits.intake_bounds import IntakeBounds, PacketCost
 from mailserver.peers import live_packets as live_module
 from mailserver.peers.live_packets import MAX_UNCONFIRMED_ENVELOPES
 from mailserver.rlpx import liveness as liveness_module
@@ -119,7 +119,7 @@ async def test_packets_of_all_peers_that_wait_for_the_disk_are_bounded_and_a_sho
     tmp_path: Path,
 ) -> None:
     payloads = [messages(*map(make_envelope, range(at, at + 100))) for at in range(0, 1000, 100)]
-    size = max(Load.of(PacketCode.MESSAGES, payload).memory for payload in payloads)
+    size = max(PacketCost.of(PacketCode.MESSAGES, payload).memory for payload in payloads)
     async with running_mailserver(tmp_path, bounds=IntakeBounds(max_envelope_bytes=3 * size)) as mailserver:
         flooders = [await mailserver.dial(status=NOTHING_WANTED) for _ in payloads]
         honest = await mailserver.dial(status=NOTHING_WANTED)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import DisconnectReason
-from mailserver.limits.admission import Allowed
+from mailserver.limits.admission import Allowlist
 from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.envelope import Topic, decode_envelopes, encode_envelopes
@@ -108,7 +108,7 @@ async def test_peer_over_our_limit_is_slowed_and_others_are_not(tmp_path: Path) 
 
 
 async def test_limits_of_topics_are_told_in_the_confirmation_and_not_applied_to_allowed_peers(tmp_path: Path) -> None:
-    allowed = Allowed(node_ids=frozenset({private_key("friend").public_key}))
+    allowed = Allowlist(node_ids=frozenset({private_key("friend").public_key}))
     rates = RateLimitSettings(RateLimits(topic=1), NO_RATE_LIMITS, allowed=allowed)
     everything_ = [make_envelope(number) for number in range(40)]
     async with running_mailserver(tmp_path, rates=rates) as mailserver:

@@ -1,10 +1,10 @@
-"""mailserver.limits.waiting_line: in which order something is handed on, and what becomes of those who are gone."""
+"""mailserver.limits.wait_queue: in which order something is handed on, and what becomes of those who are gone."""
 
 import asyncio
 
 import pytest
 
-from mailserver.limits.waiting_line import WaitingLine
+from mailserver.limits.wait_queue import WaitQueue
 from tests.waiting import turns
 
 
@@ -14,7 +14,7 @@ class Line:
     def __init__(self) -> None:
         self.gone: list[int | None] = []
         self.got: list[tuple[str, int]] = []
-        self.line: WaitingLine[int] = WaitingLine(self.gone.append)
+        self.line: WaitQueue[int] = WaitQueue(self.gone.append)
 
     async def _wait(self, who: str, cost: int) -> None:
         self.got.append((who, await self.line.wait(who, cost)))
@@ -30,7 +30,7 @@ async def test_each_is_handed_something_in_turn() -> None:
     line = Line()
     tasks = await line.wait("a", "b", "c")
 
-    assert [line.line.hand_on(number) for number in range(4)] == [True, True, True, False]
+    assert [line.line.wake_next(number) for number in range(4)] == [True, True, True, False]
     await asyncio.gather(*tasks)
 
     assert line.got == [("a", 0), ("b", 1), ("c", 2)]
@@ -42,7 +42,7 @@ async def test_who_costs_little_does_not_wait_for_all_of_who_costs_much() -> Non
     tasks = [*await line.wait("much", "much", cost=10), *await line.wait("little", "little", cost=1)]
 
     for number in range(4):
-        line.line.hand_on(number)
+        line.line.wake_next(number)
     await asyncio.gather(*tasks)
 
     assert [who for who, _ in line.got] == ["little", "much", "little", "much"]
@@ -53,7 +53,7 @@ async def test_nothing_is_handed_on_where_nobody_waits() -> None:
 
     assert not line.line
     assert line.line.next_cost() is None
-    assert not line.line.hand_on(1)
+    assert not line.line.wake_next(1)
 
 
 async def test_line_knows_what_its_next_costs() -> None:
@@ -62,9 +62,9 @@ async def test_line_knows_what_its_next_costs() -> None:
 
     assert line.line
     assert line.line.next_cost() == 7
-    line.line.hand_on(0)
+    line.line.wake_next(0)
     assert line.line.next_cost() == 3
-    line.line.hand_on(0)
+    line.line.wake_next(0)
     await asyncio.gather(*tasks)
 
 
@@ -75,7 +75,7 @@ async def test_who_is_gone_is_passed_over(gone: int) -> None:
 
     tasks[gone].cancel()
     await asyncio.gather(tasks[gone], return_exceptions=True)
-    handed = [line.line.hand_on(number) for number in range(3)]
+    handed = [line.line.wake_next(number) for number in range(3)]
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert handed == [True, True, False]
@@ -88,7 +88,7 @@ async def test_who_is_cancelled_and_does_not_know_it_yet_is_passed_over() -> Non
     first, second = await line.wait("a", "b")
 
     first.cancel()
-    assert line.line.hand_on(1)
+    assert line.line.wake_next(1)
     await asyncio.gather(first, second, return_exceptions=True)
 
     assert line.got == [("b", 1)]
@@ -99,7 +99,7 @@ async def test_what_is_handed_to_who_is_gone_at_the_same_moment_is_not_lost() ->
     line = Line()
     (task,) = await line.wait("a")
 
-    assert line.line.hand_on(5)
+    assert line.line.wake_next(5)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
