@@ -340,7 +340,7 @@ async def running_mailserver(
             for raw in server.raw_peers:
                 await raw.close()
             for peer in peers:
-                peer.cut()
+                peer.abort()
             async with asyncio.timeout(DEADLINE_S):
                 await asyncio.gather(*server.tasks)
                 await static_peers.join()

@@ -185,7 +185,7 @@ class Server:
         connected = self.peers.connected()
         heard_at = max((peer.connection.heard_at for peer in connected), default=None)
         found = {
-            node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late)
+            node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late_envelopes)
             for peer in connected
             if (node_id := peer.connection.node_id) is not None and node_id in sources
         }
@@ -225,7 +225,7 @@ class Server:
             return self._config
         named, config = config, policy.without_ourselves(config, self.node.key.public_key)
         if config != named:
-            self.node.say_ourselves()
+            self.node.log_own_enode()
         changed = {}
         for field in fields(Config):
             value = getattr(config, field.name)

@@ -63,7 +63,7 @@ bound, tiny envelopes with long ones among them would make us look at the rest o
 class Client(Protocol):
     """Where an answer goes."""
 
-    async def turn(self, size: int) -> None:
+    async def wait_turn(self, size: int) -> None:
         """Wait until a packet of about so many bytes may be sent: until the client has read enough of the ones before.
 
         Raises:
@@ -267,7 +267,7 @@ class Delivery:
             # As many as will fit if they are as long as those of the packet before.
             count = 1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS, page.left)
             # The turn comes before the envelopes are read, and they go at once: a client that stalls costs no memory.
-            await client.turn(min(packet_bytes(count * mean), max_packet_bytes))
+            await client.wait_turn(min(packet_bytes(count * mean), max_packet_bytes))
             raws = await page.read(count, max_bytes)
             bill.charge_envelopes(len(raws.sizes), _now())
             if raws.body:
@@ -301,7 +301,7 @@ async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None
     Raises:
         ConnectionLost: the client is gone.
     """
-    await client.turn(len(payload))
+    await client.wait_turn(len(payload))
     client.send(code, payload)
 
 

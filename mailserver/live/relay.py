@@ -145,7 +145,7 @@ class Relay:
         """The number of the next bundle."""
         return self._pool.end
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for a turn to do something long. Peers that come at the same time take turns."""
         await self._turns.wait()
 
@@ -207,7 +207,7 @@ class PeerRelay:
         number: int,
         send_rate: SendRate,
         clock: Clock,
-        turn: Callable[[int], Awaitable[None]],
+        wait_turn: Callable[[int], Awaitable[None]],
         *,
         is_limited: bool = True,
     ) -> None:
@@ -216,7 +216,7 @@ class PeerRelay:
         Args:
             number: of the connection.
             send_rate: follows what the peer announces.
-            turn: waits until a packet of so many bytes may be sent.
+            wait_turn: waits until a packet of about so many bytes may be sent.
             is_limited: whether there is a limit to how much of the backlog it is sent.
         """
         self._relay = relay
@@ -224,7 +224,7 @@ class PeerRelay:
         self._number = number
         self._send_rate = send_rate
         self._clock = clock
-        self._turn = turn
+        self._wait_turn = wait_turn
         self._is_limited = is_limited
         self._joined_at = relay.end
         self._position = 0
@@ -237,7 +237,7 @@ class PeerRelay:
             while True:
                 await self._connection.drain()
                 if self._position < self._joined_at:  # a peer that comes late has the whole pool before it
-                    await self._relay.turn()
+                    await self._relay.wait_turn()
                 else:
                     await asyncio.sleep(0)  # let others have their turn
                 envelopes = await self._next()
@@ -254,7 +254,7 @@ class PeerRelay:
                 async with asyncio.timeout(BUNDLE_INTERVAL_S):
                     bundle, self._position = await self._relay.next(self._position)
         if self._send_rate.limits_topics:  # then looking at each envelope takes ten times as long
-            await self._relay.turn()
+            await self._relay.wait_turn()
         now, settings = self._clock(), self._connection.settings
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
         self._held.clear()
@@ -292,7 +292,7 @@ class PeerRelay:
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
-        await self._turn(size)
+        await self._wait_turn(size)
         now = self._clock()  # it may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:

@@ -1,4 +1,4 @@
-"""Packets of one peer that are limited, decoded and acted on together, and what they cost."""
+"""A batch of packets of one peer, which are limited, decoded and handled together, and what they cost."""
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
@@ -12,23 +12,23 @@ NO_COST = PacketCost(0, 0)
 class PacketBatch:
     """Some packets of one read, in their order.
 
-    `work` and `memory` are those of all packets together, as of `Load`. `sizes` has an entry for each message: what it
-    counts by the rate limits, in bytes. `costs` and `events` have one for each packet; `events` ends early where a
-    packet breaks a rule, and `fault` then says which: reason and cause. It is not the exception, which would keep the
-    packet in memory, up to 16 MiB of it, for as long as the peer is still told of what it sent before.
+    `work` and `memory` are the sums over all packets; see `PacketCost`. `sizes` has an entry for each message: as how
+    many bytes it counts for the rate limits. `costs` and `events` have an entry for each packet. If a packet breaks a
+    rule, `events` ends before it, and `fault` has the reason and the cause. `fault` is not the exception: its traceback
+    would keep the packet, of up to 16 MiB, in memory until the packets before it are confirmed.
     """
 
     __slots__ = ("_packets", "costs", "events", "fault", "memory", "sizes", "work")
 
     def __init__(self, inbound: Inbound, *, max_memory: float, headroom: tuple[float, float]) -> None:
-        """Take one message or more out of what has come.
+        """Take at least one message from what has come.
 
-        No more than is one turn's work, so that a batch holds up nobody for longer than one packet may. A message that
-        passes a rate limit is the last: those behind it wait until the peer has paused for it.
+        A batch is at most QUANTUM_BYTES of work, so that it delays others no longer than one packet may. A message that
+        passes a rate limit ends the batch: the messages behind it wait until the peer's pause is over.
 
         Args:
-            max_memory: bytes that the packets may take while they wait for the disk; the first may take more.
-            headroom: how many messages, and bytes of them, may come before a rate limit is passed (`Meter.headroom`).
+            max_memory: how many bytes the packets may take while they wait for the disk. The first may take more.
+            headroom: how many messages, and how many bytes, may come before a rate limit is passed (`Meter.headroom`).
         """
         free_messages, free_bytes = headroom
         self._packets: list[MessageReceived | LongMessage] = []
@@ -44,7 +44,7 @@ class PacketBatch:
                 return
             if isinstance(message, BaseMessageReceived):
                 self.sizes.append(message.size)
-            elif isinstance(message, LongMessage):  # it goes alone, and is counted as it is read, part by part
+            elif isinstance(message, LongMessage):  # it is alone in its batch; its cost is counted part by part
                 if not self._packets:
                     self._add(message, NO_COST)
                     inbound.take()
@@ -66,7 +66,7 @@ class PacketBatch:
         self.sizes.append(max(len(message.payload), cost.work))
 
     def decode(self, inbound: Inbound) -> list[Event]:
-        """Decode the packets, in order, up to one that breaks a rule."""
+        """Decode the packets in order, up to the first that breaks a rule."""
         try:
             for packet in self._packets:
                 self.events.append(inbound.decode(packet))

@@ -128,7 +128,7 @@ async def running_node(
             listener.stop()
             static_peers.stop()
             for peer in list(peers):
-                peer.cut()
+                peer.abort()
             for task in tasks:
                 task.cancel()
             async with asyncio.timeout(DEADLINE_S):

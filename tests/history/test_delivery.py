@@ -356,8 +356,8 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
     read_some = RowReader.read
 
     class Slow(Client):
-        async def turn(self, size: int) -> None:
-            await super().turn(size)
+        async def wait_turn(self, size: int) -> None:
+            await super().wait_turn(size)
             if self.sent:
                 await gate.wait()
 
@@ -427,7 +427,7 @@ async def test_other_requests_are_answered_while_one_client_does_not_read(desk: 
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
 
     class Never(Client):
-        async def turn(self, size: int) -> None:
+        async def wait_turn(self, size: int) -> None:
             await asyncio.Event().wait()
 
     request = sealed_request(deployed_fields()).raw

@@ -194,8 +194,8 @@ async def test_client_that_is_gone_before_the_end_pays_for_what_it_has_had(desk:
     deliver_first.charge_envelopes(ENVELOPE_BURST - had, asyncio.get_running_loop().time())
 
     class GoneThen(Client):
-        async def turn(self, size: int) -> None:
-            await super().turn(size)
+        async def wait_turn(self, size: int) -> None:
+            await super().wait_turn(size)
             if sum(len(decode_envelopes(payload)) for _, payload in self.sent) >= had:
                 raise ConnectionLost(None, "gone")
 

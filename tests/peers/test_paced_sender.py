@@ -30,7 +30,7 @@ class Sent:
 
 async def sent_through(sender: PacedSender, packets: list[tuple[int, int]]) -> None:
     for expected, size in packets:
-        await sender.turn(expected)
+        await sender.wait_turn(expected)
         sender.send(PacketCode.P2P_MESSAGE, bytes(size))
 
 
@@ -46,10 +46,10 @@ async def sent_through(sender: PacedSender, packets: list[tuple[int, int]]) -> N
 async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
     packets: list[tuple[int, int]], moments: list[float]
 ) -> None:
-    pace, sent = SendRate(), Sent()
-    pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
+    send_rate, sent = SendRate(), Sent()
+    send_rate.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
 
-    await sent_through(PacedSender(cast(Connection, sent), pace, TurnShare(Turns(), 10**9)), packets)
+    await sent_through(PacedSender(cast(Connection, sent), send_rate, TurnShare(Turns(), 10**9)), packets)
 
     assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
 

@@ -177,13 +177,13 @@ async def test_nothing_is_taken_any_more_while_stopping(mailserver: Mailserver) 
     assert len(await everything(mailserver)) == 1
 
 
-async def test_cut_ends_a_connection_that_does_not_read(mailserver: Mailserver) -> None:
+async def test_abort_ends_a_connection_that_does_not_read(mailserver: Mailserver) -> None:
     await fill(mailserver.store, make_large_envelopes(20, 100_000))
     raw = await mailserver.dial()
     raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
     await raw.hear_packet()
 
-    mailserver.peers[0].cut()
+    mailserver.peers[0].abort()
 
     await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
 

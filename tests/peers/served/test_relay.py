@@ -123,7 +123,7 @@ async def test_what_a_trusted_peer_sends_too_late_is_counted(tmp_path: Path) -> 
             raw.say(PacketCode.MESSAGES, messages(late, timely, late))
             await raw.hear_confirmation()
 
-        assert [peer.late for peer in mailserver.peers] == [2, 0]
+        assert [peer.late_envelopes for peer in mailserver.peers] == [2, 0]
 
 
 async def test_history_from_a_trusted_peer_goes_to_filters_and_nowhere_else(tmp_path: Path) -> None:
