@@ -18,9 +18,9 @@ from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter, RequestLimits
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
@@ -269,7 +269,7 @@ def wired(
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
         bounds=bounds or IntakeBounds(),
-        sealing=Turns(),
+        sealing=LoopScheduler(),
         relay=relay,
         rates=limiter,
         requests=RequestLimiter(requests, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST),

@@ -22,9 +22,9 @@ from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
@@ -107,7 +107,7 @@ class Server:
             delivery=Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             bounds=IntakeBounds(),
-            sealing=Turns(),
+            sealing=LoopScheduler(),
             relay=self.relay,
             rates=self._rates,
             requests=self._requests,

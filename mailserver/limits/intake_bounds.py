@@ -6,7 +6,7 @@ peers can take too much although each of them keeps to its own bounds.
 
 from typing import NamedTuple
 
-from mailserver.limits.turns import Turns
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.wait_queue import WaitQueue
 from mailserver.waku.envelope import MIN_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
@@ -115,7 +115,7 @@ class IntakeBounds:
     """One for all peers of a node.
 
     `envelopes`, `requests`: the memory for live envelopes that wait for the disk, and for waiting history requests.
-    `turns`: at decoding packets. `confirming`: turns at confirming what is stored.
+    `decoding`, `confirming`: turns at decoding packets, and at confirming what is stored.
     """
 
     def __init__(
@@ -123,5 +123,5 @@ class IntakeBounds:
     ) -> None:
         self.envelopes = MemoryBudget(max_envelope_bytes)
         self.requests = MemoryBudget(max_request_bytes)
-        self.turns = Turns()
-        self.confirming = Turns()
+        self.decoding = LoopScheduler()
+        self.confirming = LoopScheduler()

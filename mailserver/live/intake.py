@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.seen import Seen, Sighting
 from mailserver.metrics.registry import Metrics
@@ -79,7 +79,7 @@ class Intake:
         self._limiter = limiter
         self._metrics = metrics
         self._seen = Seen()
-        self._turns = Turns()
+        self._scheduler = LoopScheduler()
 
     async def take(
         self,
@@ -105,7 +105,7 @@ class Intake:
             errors: list[EnvelopeError] = []
             for envelope in packet.envelopes:
                 if not left:
-                    await self._turns.wait()  # one long packet in each round of the loop, however many there are
+                    await self._scheduler.wait_turn()  # long packets of all peers take turns
                     left = _JUDGED_TOGETHER
                     batch.now = self._clock()
                 left -= 1

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from mailserver.errors import ConnectionLost
 from mailserver.limits.admission import groups_of
 from mailserver.limits.buckets import Buckets
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock
 from mailserver.live.pool import (
@@ -93,7 +93,7 @@ class Relay:
         self._backlogs: Buckets[bytes] = Buckets(
             BACKLOG_BYTES_PER_MINUTE / 60, BACKLOG_BURST_BYTES, max_keys=MAX_BACKLOG_ADDRESSES
         )
-        self._turns = Turns()
+        self._scheduler = LoopScheduler()
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -147,7 +147,7 @@ class Relay:
 
     async def wait_turn(self) -> None:
         """Wait for a turn to do something long. Peers that come at the same time take turns."""
-        await self._turns.wait()
+        await self._scheduler.wait_turn()
 
     def may_have_backlog(self, address: str) -> bool:
         """Whether the connections of an address may have more of the backlog."""

@@ -16,8 +16,8 @@ from mailserver.codec.keys import NodeId
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom
-from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, TurnShare
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameReservation
+from mailserver.limits.loop_scheduler import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, WorkBudget
 from mailserver.net.inbound import Handler, Inbound, LongMessage, Receive, one_by_one
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import WAKU, random_entropy
@@ -101,9 +101,9 @@ class Connection:
         self._peer = WakuPeer(light_node=bool(status.light_node))
         self._session = Session(config, random_entropy, self._loop.time(), remote_id=remote_id)
         self._timer: TimerHandle | None = None
-        self._opening = TurnShare(bounds.turns, FREE_FRAMES)
+        self._opening = WorkBudget(bounds.opening, FREE_FRAMES)
         self._counted_frames = 0
-        self._room = FrameRoom(
+        self._reservation = FrameReservation(
             bounds.memory,
             max_message_bytes=config.max_message_bytes,
             on_granted=pipe.wake,
@@ -197,7 +197,7 @@ class Connection:
                     self._session.resume_reading(self._loop.time())
             if self._closed.by_peer:
                 # A Go peer gives up on a packet that has not left within 20 s.
-                self.refused_bytes = self.refused_bytes or self._room.long_bytes_due
+                self.refused_bytes = self.refused_bytes or self._reservation.long_bytes_due
             else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LINGER_S):
@@ -208,7 +208,7 @@ class Connection:
                     timer.cancel()
             # What refers to this connection goes, or it would stay until cycles are looked for: after thousands of it.
             self._timer = self._stuck_timer = None
-            self._room.end()
+            self._reservation.close()
             self._session.receive_eof()
             self._take_events()
             self._ready.set()
@@ -325,20 +325,20 @@ class Connection:
         work = HANDSHAKE_FRAMES if session.state is SessionState.HANDSHAKE else opened
         await self._opening.take(work, len(data or b""))
         session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
-        self._room.leave_unless(session.frame)
+        self._reservation.release_unless(session.frame)
 
     async def _make_room(self) -> None:
         """Before more of a large frame is read, wait until there is memory for it."""
-        if self._closed is not None or self._room.ask(self._session.frame):
+        if self._closed is not None or self._reservation.reserve(self._session.frame):
             return
         self._pause_reading()
-        await self._pipe.rest(LONG_TURN_TIMEOUT_S if self._room.is_long else TURN_TIMEOUT_S)
+        await self._pipe.rest(LONG_TURN_TIMEOUT_S if self._reservation.is_long else TURN_TIMEOUT_S)
         self._resume_reading()
-        if not self._room.is_granted and self._closed is None:
+        if not self._reservation.is_granted and self._closed is None:
             self.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
 
     def _on_late_frame(self) -> None:
-        self.refused_bytes = self._room.long_bytes_due
+        self.refused_bytes = self._reservation.long_bytes_due
         self.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
     async def _dispatch(self, events: Iterable[SessionEvent], receive: Receive) -> None:

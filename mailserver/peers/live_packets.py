@@ -14,9 +14,9 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, StoreError
 from mailserver.limits.admission import groups_of
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
+from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.packet_rates import Meter
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import TurnShare
 from mailserver.live.intake import Clock, Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
@@ -80,7 +80,7 @@ class LivePackets:
         self._services = services
         self._number = number
         self._send_rate = send_rate
-        self._decoding = TurnShare(services.bounds.turns, QUANTUM_BYTES)
+        self._decoding = WorkBudget(services.bounds.decoding, QUANTUM_BYTES)
         self._packets = self._envelopes = self._bytes = 0  # taken, and not confirmed yet
         self._confirmed = asyncio.Event()
         self._memory_bytes = 0
@@ -163,7 +163,7 @@ class LivePackets:
         try:
             responses = await self._store(packets, meter)
             # One transaction may hold thousands of packets.
-            await self._services.bounds.confirming.wait_while_crowded(CONFIRMED_BYTES * len(packets), self)
+            await self._services.bounds.confirming.yield_if_busy(CONFIRMED_BYTES * len(packets), self)
             self._confirm(responses, received_at)
         except StoreError:
             pass  # the writer has logged it; the sender sends again, as it gets no confirmation

@@ -5,8 +5,8 @@ of an answer in memory. But then the length of the packet is not known when it w
 corrected when the packet is sent.
 """
 
+from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import TurnShare
 from mailserver.net.connection import Connection
 from mailserver.waku.packets import PacketCode
 
@@ -16,7 +16,7 @@ class PacedSender:
 
     __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
-    def __init__(self, connection: Connection, send_rate: SendRate, sealing: TurnShare) -> None:
+    def __init__(self, connection: Connection, send_rate: SendRate, sealing: WorkBudget) -> None:
         """Send on a connection.
 
         Args:

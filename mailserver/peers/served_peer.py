@@ -16,10 +16,10 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.history.delivery import Delivery
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.packet_rates import Meter, RateLimiter
 from mailserver.limits.request_quotas import Requester, RequestLimiter
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Turns, TurnShare
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import PeerRelay, Relay
@@ -64,7 +64,7 @@ class Services:
     delivery: Delivery
     feed: Feed
     bounds: IntakeBounds
-    sealing: Turns
+    sealing: LoopScheduler
     relay: Relay
     rates: RateLimiter
     requests: RequestLimiter
@@ -88,7 +88,7 @@ class ServedPeer:
         self._meter: Meter | None = None
         self._requester: Requester | None = None
         self._send_rate = SendRate()
-        self._sealing = TurnShare(services.sealing, FREE_SEALING_BYTES)
+        self._sealing = WorkBudget(services.sealing, FREE_SEALING_BYTES)
         live = LiveServices(services.intake, services.bounds, services.trusted, services.clock, services.metrics)
         self._live = LivePackets(connection, live, number, self._send_rate)
         self._requests = RequestQueue(services.delivery, services.bounds.requests, self._send_rate)

@@ -3,5 +3,5 @@
 from tests.loops import on_both_loops_in
 
 pytest_asyncio_loop_factories = on_both_loops_in(
-    "test_admission.py", "test_frame_memory.py", "test_send_rate.py", "test_turns.py"
+    "test_admission.py", "test_frame_memory.py", "test_loop_scheduler.py", "test_send_rate.py"
 )

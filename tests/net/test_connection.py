@@ -16,7 +16,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
-from mailserver.limits.turns import Turns
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.net import connection as connection_module
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Inbound
@@ -143,12 +143,12 @@ class Wires:
         is_named: Callable[[NodeId], bool] | None = None,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        opening: LoopScheduler | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
         config = session_config(KEY, "server/1", refuse=refuse, is_named=is_named)
-        bounds = FrameBounds(turns or Turns(), memory or ReceiveMemory())
+        bounds = FrameBounds(opening or LoopScheduler(), memory or ReceiveMemory())
         running = self.run(Connection(pipe, config, status, bounds=bounds), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
@@ -160,10 +160,10 @@ class Wires:
         status: StatusOptions = STATUS,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        opening: LoopScheduler | None = None,
     ) -> tuple[Running, RawPeer]:
         """The same after Hello and Status."""
-        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory, turns=turns)
+        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory, opening=opening)
         await raw.greet()
         return running, raw
 
@@ -354,7 +354,7 @@ async def test_pings_that_are_slowed_give_no_more_time_for_status() -> None:
 @in_simulated_time
 async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> None:
     wires, memory = Wires(), ReceiveMemory(64 * 1024)
-    held = memory.ask(64 * 1024, lambda: None)
+    held = memory.reserve(64 * 1024, lambda: None)
     running, raw = await wires.connect(memory=memory)
     await raw.greet(status=None)
     await pass_time(STATUS_TIMEOUT_S - 0.5)
@@ -364,7 +364,7 @@ async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> 
     assert running.connection.is_open
     assert not running.events
 
-    memory.give_back(held)
+    memory.release(held)
     await pass_time(0.1)
 
     assert [type(event) for event in running.events] == [StatusReceived]
@@ -376,14 +376,14 @@ async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> 
 @in_simulated_time
 async def test_peer_that_waits_for_memory_in_vain_has_what_was_left_of_its_time() -> None:
     wires, memory = Wires(), ReceiveMemory(64 * 1024)
-    held = memory.ask(64 * 1024, lambda: None)
+    held = memory.reserve(64 * 1024, lambda: None)
     running, raw = await wires.connect(memory=memory)
     await raw.greet(status=None)
     await pass_time(STATUS_TIMEOUT_S - 1)
     raw.write(raw.packet(PacketCode.STATUS, random.Random(1).randbytes(40_000))[:1000])
     await pass_time(STATUS_TIMEOUT_S)
 
-    memory.give_back(held)
+    memory.release(held)
     await pass_time(0.9)
     assert running.connection.is_open
     await pass_time(0.2)

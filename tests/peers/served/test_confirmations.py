@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import DisconnectReason
-from mailserver.limits.turns import FRAMES_AT_ONCE
+from mailserver.limits.loop_scheduler import FRAMES_AT_ONCE
 from mailserver.mail.completion import Completion
 from mailserver.peers import live_packets as live_module
 from mailserver.rlpx import p2p
