@@ -122,7 +122,7 @@ def test_connections_of_a_subnet_are_limited_until_one_ends() -> None:
     assert admission.admit(NEIGHBOUR, 0.0) is None
 
 
-def test_connections_per_second_of_everybody_are_limited() -> None:
+def test_connections_per_second_of_all_addresses_are_limited() -> None:
     admission = Admission(limits(per_second=2))
     burst = int(2 * BURST_S)
     addresses = [f"10.{number}.0.1" for number in range(burst + 3)]
@@ -176,7 +176,7 @@ def test_one_line_with_ipv6_does_not_lock_out_the_others() -> None:
         admission.release(phone)
 
 
-def test_whom_everybody_keeps_out_pays_nothing_for_it() -> None:
+def test_connection_refused_for_the_shared_limit_uses_up_nothing_else() -> None:
     admission = Admission(limits(per_second=1, per_second_per_address=1))
     for number in range(int(BURST_S)):
         admission.admit(f"10.0.{number}.1", 0.0)
@@ -362,7 +362,7 @@ def test_rate_of_an_address_that_changes_is_that_of_its_subnet_too() -> None:
     assert sum(admitted) == SUBNET_FACTOR * 0.1 * ADDRESS_BURST_S
 
 
-def test_change_keeps_the_rate_of_everybody() -> None:
+def test_change_keeps_the_shared_rate() -> None:
     admission = Admission(limits(per_second=1))
     for _ in range(int(BURST_S)):
         admission.admit(PHONES, 0.0)
@@ -611,14 +611,14 @@ def test_last_to_come_of_the_subnet_with_most_places_makes_room() -> None:
 
 
 @pytest.mark.parametrize("newcomer", ["192.0.2.9", "198.51.100.9"])
-def test_nobody_makes_room_for_who_would_then_have_as_many_places(newcomer: str) -> None:
+def test_no_peer_is_evicted_for_a_subnet_that_would_then_have_as_many(newcomer: str) -> None:
     present = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2"]
 
     assert index_to_evict(newcomer, present) is None
 
 
 @pytest.mark.parametrize("present", [[], ["192.0.2.1"], ["192.0.2.1", "198.51.100.1", "203.0.113.1"]])
-def test_nobody_makes_room_where_each_subnet_has_one_place(present: list[str]) -> None:
+def test_no_peer_is_evicted_where_each_subnet_has_one(present: list[str]) -> None:
     assert index_to_evict("10.0.0.1", present) is None
 
 
@@ -630,7 +630,9 @@ def test_subnets_of_ipv6_are_those_of_sites() -> None:
 
 
 @given(st.lists(st.integers(0, 30), min_size=10, max_size=10), st.permutations(range(20)))
-def test_all_who_go_on_trying_get_their_share_and_then_nobody_has_to_go(first: list[int], others: list[int]) -> None:
+def test_subnets_that_keep_trying_get_their_share_and_then_no_peer_is_evicted(
+    first: list[int], others: list[int]
+) -> None:
     present = [f"10.0.{subnet}.1" for subnet in first]
 
     changes = 1

@@ -66,7 +66,7 @@ def test_bucket_is_as_one_that_is_filled_tick_by_tick(
 )
 @example(rate=0.1, burst_s=30.0, costs_s=[10.0] * 10, start=0.0)
 @example(rate=1e8, burst_s=1e-8, costs_s=[1.0], start=1e9)
-def test_who_comes_back_after_the_wait_is_served(
+def test_caller_that_comes_back_after_the_wait_is_served(
     rate: float, burst_s: float, costs_s: list[float], start: float
 ) -> None:
     """Costs are given as the seconds that they take to come in; a clock can have run for decades."""
@@ -81,7 +81,9 @@ def test_who_comes_back_after_the_wait_is_served(
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=60))
-def test_who_takes_only_what_is_there_never_has_more_than_the_rate_and_one_burst(steps: list[tuple[int, int]]) -> None:
+def test_caller_that_takes_only_what_is_there_never_has_more_than_the_rate_and_one_burst(
+    steps: list[tuple[int, int]],
+) -> None:
     rate, capacity = 8.0, 12
     bucket, now = TokenBucket(rate, capacity, 0.0), 0.0
     taken: list[tuple[float, int]] = []

@@ -16,7 +16,7 @@ async def seated(semaphore: FairSemaphore, order: list[str], name: str, *, group
     order.append(name)
 
 
-async def test_no_more_than_so_many_are_seated_at_once() -> None:
+async def test_no_more_than_the_count_acquire_at_once() -> None:
     semaphore, order = FairSemaphore(2), list[str]()
     tasks = [asyncio.create_task(seated(semaphore, order, name)) for name in "abc"]
     await settle()
@@ -29,7 +29,7 @@ async def test_no_more_than_so_many_are_seated_at_once() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_who_has_had_less_is_next() -> None:
+async def test_source_with_less_work_is_next() -> None:
     semaphore, order = FairSemaphore(1), list[str]()
     await semaphore.acquire("other", "other", 1)
     waiting = [("heavy", 100), ("heavy", 100), ("light", 1)]
@@ -59,7 +59,7 @@ async def test_group_gets_no_more_by_having_more_members() -> None:
     await asyncio.gather(*many, *one)
 
 
-async def test_who_is_gone_takes_no_seat() -> None:
+async def test_cancelled_task_does_not_acquire() -> None:
     semaphore, order = FairSemaphore(1), list[str]()
     await semaphore.acquire("a", "a", 1)
     gone = asyncio.create_task(seated(semaphore, order, "gone"))
@@ -73,7 +73,7 @@ async def test_who_is_gone_takes_no_seat() -> None:
     assert order == ["there"]
 
 
-async def test_who_is_gone_at_the_moment_of_its_turn_gives_the_seat_back() -> None:
+async def test_task_cancelled_as_it_acquires_releases() -> None:
     semaphore, order = FairSemaphore(1), list[str]()
     await semaphore.acquire("a", "a", 1)
     gone = asyncio.create_task(seated(semaphore, order, "gone"))

@@ -83,7 +83,7 @@ def test_packet_of_some_short_messages_needs_no_room() -> None:
 # Memory
 
 
-async def test_who_needs_more_than_there_is_waits_until_it_is_there() -> None:
+async def test_task_that_needs_more_memory_than_there_is_waits_until_it_is_there() -> None:
     memory = MemoryBudget(3 * LARGE)
     await memory.acquire(2 * LARGE, is_first=True)
     waiting = asyncio.create_task(memory.acquire(2 * LARGE, is_first=True))
@@ -96,7 +96,7 @@ async def test_who_needs_more_than_there_is_waits_until_it_is_there() -> None:
     assert memory.used_bytes == 2 * LARGE
 
 
-async def test_those_who_wait_are_let_in_in_their_order() -> None:
+async def test_waiting_tasks_get_memory_in_their_order() -> None:
     memory = MemoryBudget(LARGE)
     await memory.acquire(LARGE, is_first=False)
     waiting = [asyncio.create_task(memory.acquire(size, is_first=False)) for size in (LARGE, 10, LARGE)]
@@ -109,7 +109,7 @@ async def test_those_who_wait_are_let_in_in_their_order() -> None:
         assert [task.done() for task in waiting] == expected
 
 
-async def test_short_packet_of_who_has_none_waiting_gets_in_whatever_others_have() -> None:
+async def test_first_short_packet_of_a_peer_gets_memory_whatever_others_have() -> None:
     memory = MemoryBudget(LARGE)
     await memory.acquire(LARGE, is_first=True)
     waiting = asyncio.create_task(memory.acquire(LARGE, is_first=True))
@@ -127,7 +127,7 @@ async def test_short_packet_of_who_has_none_waiting_gets_in_whatever_others_have
     another.cancel()
 
 
-async def test_who_does_not_wait_is_told_whether_there_was_memory() -> None:
+async def test_memory_that_is_tried_for_is_taken_or_refused_at_once() -> None:
     memory = MemoryBudget(LARGE)
 
     assert memory.try_acquire(LARGE, is_first=True)
@@ -145,7 +145,7 @@ async def test_packet_that_is_larger_than_all_memory_gets_in_alone() -> None:
     assert memory.used_bytes == 10 * LARGE
 
 
-async def test_who_gives_up_waiting_takes_nothing_and_holds_up_nobody() -> None:
+async def test_cancelled_task_takes_no_memory_and_delays_no_other() -> None:
     memory = MemoryBudget(LARGE)
     await memory.acquire(LARGE - 10, is_first=False)
     first, second = (asyncio.create_task(memory.acquire(size, is_first=False)) for size in (LARGE, 10))
@@ -159,7 +159,7 @@ async def test_who_gives_up_waiting_takes_nothing_and_holds_up_nobody() -> None:
     assert memory.used_bytes == 0
 
 
-async def test_who_gives_up_in_the_moment_it_is_let_in_takes_nothing() -> None:
+async def test_task_cancelled_as_it_gets_memory_takes_none() -> None:
     memory = MemoryBudget(LARGE)
     await memory.acquire(LARGE, is_first=False)
     first, second = (asyncio.create_task(memory.acquire(LARGE, is_first=False)) for _ in range(2))
@@ -173,7 +173,7 @@ async def test_who_gives_up_in_the_moment_it_is_let_in_takes_nothing() -> None:
     assert memory.used_bytes == LARGE
 
 
-async def test_who_is_gone_and_does_not_know_it_yet_is_passed_over() -> None:
+async def test_task_that_is_being_cancelled_is_passed_over() -> None:
     memory = MemoryBudget(LARGE)
     await memory.acquire(LARGE, is_first=False)
     first, second = (asyncio.create_task(memory.acquire(LARGE, is_first=False)) for _ in range(2))

@@ -178,7 +178,7 @@ async def test_all_frames_are_opened_a_few_at_once() -> None:
     await wires.close()
 
 
-async def test_single_frame_is_opened_between_those_of_who_sends_many() -> None:
+async def test_single_frame_is_opened_between_those_of_a_peer_that_sends_many() -> None:
     wires, scheduler = Wires(), LoopScheduler()
     many, many_raw = await wires.open(opening=scheduler)
     few, few_raw = await wires.open(opening=scheduler)

@@ -131,7 +131,7 @@ def test_topics_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert [limiter.take_topic(topic, 100, 0.0) for topic in reversed(topics)] == [False] * 3 + [True]
 
 
-def test_without_limits_nobody_is_slowed() -> None:
+def test_without_limits_no_peer_is_slowed() -> None:
     meter = rate_limiter(tolerance_s=0.0).meter(PHONES, ALICE)
 
     assert {meter.on_packets([MAX_RECEIVED_PACKET_BYTES], 0.0) for _ in range(10_000)} == {0.0}
@@ -140,7 +140,7 @@ def test_without_limits_nobody_is_slowed() -> None:
 @pytest.mark.parametrize(
     "allowed", [Allowlist(networks=(ip_network("192.0.2.0/24"),)), Allowlist(node_ids=frozenset({ALICE}))]
 )
-def test_who_is_allowed_is_never_slowed(allowed: Allowlist) -> None:
+def test_exempt_peer_is_never_slowed(allowed: Allowlist) -> None:
     limiter = rate_limiter(RateLimits(1, 1, 1), RateLimits(1, 1, 1), tolerance_s=0.0, allowed=allowed)
     meter, other = limiter.meter(PHONES, ALICE), limiter.meter(ELSEWHERE, BOB)
 
@@ -206,7 +206,7 @@ def test_free_is_what_may_come_before_a_limit_is_passed() -> None:
     assert meter.headroom(4.0)[0] == 1
 
 
-def test_who_has_no_limits_may_send_any_number() -> None:
+def test_peer_without_limits_may_send_any_number() -> None:
     assert rate_limiter().meter(PHONES, ALICE).headroom(0.0) == (math.inf, math.inf)
 
 
@@ -346,7 +346,7 @@ def test_other_limits_hold_for_connected_peers_at_once() -> None:
     assert meter.on_packets([1], 0.0) == 0.0
 
 
-def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
+def test_peer_becomes_exempt_at_once_and_is_limited_again_at_once() -> None:
     limiter = rate_limiter(RateLimits(peer=1), RateLimits(peer=1))
     meter = limiter.meter(PHONES, ALICE)
     flood(meter, 15.0)

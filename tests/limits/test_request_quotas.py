@@ -100,7 +100,7 @@ def test_addresses_of_one_customer_have_the_limits_of_one() -> None:
     ]
 
 
-def test_whom_its_address_keeps_out_pays_no_request_of_its_own() -> None:
+def test_request_refused_for_its_address_does_not_count_for_its_peer() -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1), RequestLimits(requests_per_minute=1))
     burst = REQUEST_BURST_MINUTES
     assert admitted(limiter.requester(PHONES, ALICE), 0.0) == burst
@@ -125,7 +125,7 @@ def test_longest_wait_counts() -> None:
     st.integers(1, 5000),
     st.lists(st.tuples(st.booleans(), st.integers(0, 1000), st.booleans()), max_size=30),
 )
-def test_who_comes_back_when_it_was_told_is_admitted(
+def test_peer_that_comes_back_when_it_was_told_to_is_admitted(
     requests: int, envelopes: int, pages: list[tuple[bool, int, bool]]
 ) -> None:
     limits = RequestLimits(requests_per_minute=requests, envelopes_per_minute=envelopes)
@@ -154,7 +154,7 @@ def test_following_its_own_cursor_takes_no_request() -> None:
 @pytest.mark.parametrize(
     ("address", "peer", "is_known"), [(PHONES, ALICE, True), (ELSEWHERE, ALICE, True), (PHONES, BOB, False)]
 )
-def test_cursor_is_known_of_who_was_given_it_wherever_it_connects(
+def test_cursor_is_remembered_for_its_peer_wherever_it_connects_from(
     address: str, peer: NodeId, *, is_known: bool
 ) -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1))
@@ -183,7 +183,7 @@ def test_cursor_can_be_followed_again_but_not_for_ever() -> None:
     assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWS
 
 
-def test_who_is_sent_away_with_a_cursor_can_still_follow_it() -> None:
+def test_peer_that_is_refused_can_still_follow_its_cursor() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
     deliver(requester, 6000 * ENVELOPE_BURST_MINUTES, cursor_of(1), 0.0)
 
@@ -205,7 +205,7 @@ def test_only_the_last_cursors_are_remembered() -> None:
 
 
 @pytest.mark.parametrize(("later", "is_known"), [(CURSORS_KEPT_S, True), (CURSORS_KEPT_S + 1, False)])
-def test_cursors_of_who_has_given_up_are_forgotten(later: float, *, is_known: bool) -> None:
+def test_cursors_of_a_peer_that_has_stopped_are_forgotten(later: float, *, is_known: bool) -> None:
     limiter = request_limiter(address=RequestLimits(requests_per_minute=1))
     deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(0), 0.0)
     deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(1), 50.0)
@@ -280,7 +280,7 @@ def test_answer_that_comes_to_nothing_has_cost_what_a_page_costs_at_least() -> N
     assert requester.admit(None, 0.0) > 0.0
 
 
-def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:
+def test_envelopes_are_limited_also_for_requests_that_follow_a_cursor() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
     deliver(requester, 6000 * ENVELOPE_BURST_MINUTES + 99, cursor_of(1), 0.0)
 
@@ -359,7 +359,7 @@ def test_any_sequence_of_requests_is_counted_as_by_hand(steps: list[tuple[int, i
 @pytest.mark.parametrize(
     "allowed", [Allowlist(networks=(ip_network("192.0.2.0/24"),)), Allowlist(node_ids=frozenset({ALICE}))]
 )
-def test_requests_of_who_is_allowed_are_not_limited(allowed: Allowlist) -> None:
+def test_requests_of_exempt_peers_are_not_limited(allowed: Allowlist) -> None:
     strict = RequestLimits(1, 1, 1)
     requester = request_limiter(strict, strict, allowed).requester(PHONES, ALICE)
 
@@ -371,7 +371,7 @@ def test_requests_of_who_is_allowed_are_not_limited(allowed: Allowlist) -> None:
         requester.end()
 
 
-def test_who_is_no_longer_allowed_has_used_nothing_and_leaves_what_it_entered() -> None:
+def test_peer_that_is_no_longer_exempt_has_used_nothing_and_ends_what_it_began() -> None:
     strict = RequestLimits(1, 1, 1)
     limiter = request_limiter(strict, strict, Allowlist(node_ids=frozenset({ALICE})))
     requester = limiter.requester(PHONES, ALICE)
@@ -512,7 +512,7 @@ def test_as_many_phones_as_an_address_may_have_catch_up_on_a_day_together() -> N
     catch_up([Phone(limiter, node_id(number), deque([1500] * 30)) for number in phones], 0.01)
 
 
-def test_who_makes_up_node_ids_has_the_limits_of_its_address() -> None:
+def test_attacker_with_many_node_ids_has_the_limits_of_its_address() -> None:
     limiter = RequestLimiter()
     per_peer = PEER_REQUEST_LIMITS.requests_per_minute * REQUEST_BURST_MINUTES
 

@@ -76,7 +76,7 @@ async def test_packet_longer_than_may_go_at_once_waits_as_long_as_its_bytes_take
 
 
 @in_simulated_time
-async def test_several_who_send_wait_in_turn() -> None:
+async def test_tasks_that_send_wait_in_their_order() -> None:
     send_rate = send_rate_of(packets=RateLimits(peer=1))
     order: list[tuple[str, float]] = []
 
@@ -116,7 +116,7 @@ async def test_same_settings_again_change_nothing_and_others_begin_anew() -> Non
 
 
 @in_simulated_time
-async def test_who_waits_goes_by_the_new_limits_as_soon_as_they_are_announced() -> None:
+async def test_waiting_task_follows_new_limits_as_soon_as_they_are_announced() -> None:
     send_rate = send_rate_of(sizes=RateLimits(peer=1))
     order: list[tuple[str, float]] = []
 
@@ -133,7 +133,7 @@ async def test_who_waits_goes_by_the_new_limits_as_soon_as_they_are_announced() 
 
 
 @in_simulated_time
-async def test_who_waits_goes_at_once_when_there_are_no_limits_any_more() -> None:
+async def test_waiting_task_sends_at_once_when_there_are_no_limits_any_more() -> None:
     send_rate = send_rate_of(sizes=RateLimits(peer=1))
     waiting = asyncio.create_task(send_rate.take(1_000_000))
     await pass_time(10.0)

@@ -1,4 +1,4 @@
-"""mailserver.limits.wait_queue: in which order something is handed on, and what becomes of those who are gone."""
+"""mailserver.limits.wait_queue: in which order tasks are woken, and what becomes of cancelled ones."""
 
 import asyncio
 
@@ -8,112 +8,112 @@ from mailserver.limits.wait_queue import WaitQueue
 from tests.waiting import turns
 
 
-class Line:
-    """A line, who got what, and what those who were gone had been handed."""
+class Waiting:
+    """A queue, what each task was woken with, and what cancelled tasks had been woken with."""
 
     def __init__(self) -> None:
-        self.gone: list[int | None] = []
+        self.cancelled: list[int | None] = []
         self.got: list[tuple[str, int]] = []
-        self.line: WaitQueue[int] = WaitQueue(self.gone.append)
+        self.queue: WaitQueue[int] = WaitQueue(self.cancelled.append)
 
     async def _wait(self, who: str, cost: int) -> None:
-        self.got.append((who, await self.line.wait(who, cost)))
+        self.got.append((who, await self.queue.wait(who, cost)))
 
     async def wait(self, *whos: str, cost: int = 1) -> list[asyncio.Task[None]]:
-        """Have somebody wait, one after the other."""
+        """Have tasks wait, one after the other."""
         tasks = [asyncio.create_task(self._wait(who, cost)) for who in whos]
         await turns(1)
         return tasks
 
 
-async def test_each_is_handed_something_in_turn() -> None:
-    line = Line()
-    tasks = await line.wait("a", "b", "c")
+async def test_tasks_are_woken_in_their_order() -> None:
+    waiting = Waiting()
+    tasks = await waiting.wait("a", "b", "c")
 
-    assert [line.line.wake_next(number) for number in range(4)] == [True, True, True, False]
+    assert [waiting.queue.wake_next(number) for number in range(4)] == [True, True, True, False]
     await asyncio.gather(*tasks)
 
-    assert line.got == [("a", 0), ("b", 1), ("c", 2)]
-    assert line.gone == []
+    assert waiting.got == [("a", 0), ("b", 1), ("c", 2)]
+    assert waiting.cancelled == []
 
 
-async def test_who_costs_little_does_not_wait_for_all_of_who_costs_much() -> None:
-    line = Line()
-    tasks = [*await line.wait("much", "much", cost=10), *await line.wait("little", "little", cost=1)]
+async def test_cheap_source_does_not_wait_for_all_of_an_expensive_one() -> None:
+    waiting = Waiting()
+    tasks = [*await waiting.wait("much", "much", cost=10), *await waiting.wait("little", "little", cost=1)]
 
     for number in range(4):
-        line.line.wake_next(number)
+        waiting.queue.wake_next(number)
     await asyncio.gather(*tasks)
 
-    assert [who for who, _ in line.got] == ["little", "much", "little", "much"]
+    assert [who for who, _ in waiting.got] == ["little", "much", "little", "much"]
 
 
-async def test_nothing_is_handed_on_where_nobody_waits() -> None:
-    line = Line()
+async def test_no_task_is_woken_where_none_waits() -> None:
+    waiting = Waiting()
 
-    assert not line.line
-    assert line.line.next_cost() is None
-    assert not line.line.wake_next(1)
+    assert not waiting.queue
+    assert waiting.queue.next_cost() is None
+    assert not waiting.queue.wake_next(1)
 
 
-async def test_line_knows_what_its_next_costs() -> None:
-    line = Line()
-    tasks = [*await line.wait("a", cost=7), *await line.wait("a", cost=3)]
+async def test_queue_tells_the_cost_of_its_next_task() -> None:
+    waiting = Waiting()
+    tasks = [*await waiting.wait("a", cost=7), *await waiting.wait("a", cost=3)]
 
-    assert line.line
-    assert line.line.next_cost() == 7
-    line.line.wake_next(0)
-    assert line.line.next_cost() == 3
-    line.line.wake_next(0)
+    assert waiting.queue
+    assert waiting.queue.next_cost() == 7
+    waiting.queue.wake_next(0)
+    assert waiting.queue.next_cost() == 3
+    waiting.queue.wake_next(0)
     await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-async def test_who_is_gone_is_passed_over(gone: int) -> None:
-    line = Line()
-    tasks = await line.wait("a", "b", "c")
+async def test_cancelled_task_is_passed_over(gone: int) -> None:
+    waiting = Waiting()
+    tasks = await waiting.wait("a", "b", "c")
 
     tasks[gone].cancel()
     await asyncio.gather(tasks[gone], return_exceptions=True)
-    handed = [line.line.wake_next(number) for number in range(3)]
+    handed = [waiting.queue.wake_next(number) for number in range(3)]
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert handed == [True, True, False]
-    assert [who for who, _ in line.got] == [who for number, who in enumerate("abc") if number != gone]
-    assert line.gone == [None]
+    assert [who for who, _ in waiting.got] == [who for number, who in enumerate("abc") if number != gone]
+    assert waiting.cancelled == [None]
 
 
-async def test_who_is_cancelled_and_does_not_know_it_yet_is_passed_over() -> None:
-    line = Line()
-    first, second = await line.wait("a", "b")
+async def test_task_that_is_being_cancelled_is_passed_over() -> None:
+    waiting = Waiting()
+    first, second = await waiting.wait("a", "b")
 
     first.cancel()
-    assert line.line.wake_next(1)
+    assert waiting.queue.wake_next(1)
     await asyncio.gather(first, second, return_exceptions=True)
 
-    assert line.got == [("b", 1)]
-    assert line.gone == [None]
+    assert waiting.got == [("b", 1)]
+    assert waiting.cancelled == [None]
 
 
-async def test_what_is_handed_to_who_is_gone_at_the_same_moment_is_not_lost() -> None:
-    line = Line()
-    (task,) = await line.wait("a")
+async def test_value_for_a_task_that_is_cancelled_as_it_is_woken_is_not_lost() -> None:
+    waiting = Waiting()
+    (task,) = await waiting.wait("a")
 
-    assert line.line.wake_next(5)
+    assert waiting.queue.wake_next(5)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    assert line.got == []
-    assert line.gone == [5]
+    assert waiting.got == []
+    assert waiting.cancelled == [5]
 
 
-async def test_line_of_those_who_are_gone_is_empty() -> None:
-    line = Line()
-    tasks = await line.wait("a", "b")
+async def test_queue_of_cancelled_tasks_is_empty() -> None:
+    waiting = Waiting()
+    tasks = await waiting.wait("a", "b")
 
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert not line.line
-    assert line.gone == [None, None]
+    assert not waiting.queue
+    assert waiting.cancelled == [None, None]

@@ -23,7 +23,7 @@ from tests.simulated_time import in_simulated_time, pass_time
 
 
 @in_simulated_time
-async def test_slow_peer_holds_up_nobody_misses_what_has_left_the_pool_and_gets_the_rest() -> None:
+async def test_slow_peer_delays_no_other_misses_what_has_left_the_pool_and_gets_the_rest() -> None:
     envelopes = large_envelopes(60, 100_000)
     pool_bytes = 1_000_000
     async with running_hub(pool_bytes=pool_bytes) as hub:

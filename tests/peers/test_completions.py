@@ -50,7 +50,7 @@ async def outcomes(subscription: Subscription) -> list[Completion | Failure]:
 
 
 @in_simulated_time
-async def test_completion_of_a_request_is_told_to_all_who_follow_and_once() -> None:
+async def test_completion_of_a_request_is_told_to_all_subscribers_once() -> None:
     completions = Completions()
     subscriptions = [completions.subscribe() for _ in range(2)]
     completion = Completion(FIRST, LAST, Cursor(5, LAST))
@@ -139,7 +139,7 @@ async def test_answer_that_goes_on_is_waited_for_but_not_for_ever() -> None:
 
 
 @in_simulated_time
-async def test_nobody_waits_longer_than_may_be() -> None:
+async def test_no_user_waits_longer_than_the_maximum() -> None:
     completions = Completions()
     subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER, 1e300)
@@ -176,7 +176,7 @@ async def test_of_a_request_that_was_not_sent_nothing_is_told() -> None:
 
 
 @in_simulated_time
-async def test_who_follows_no_longer_is_told_nothing() -> None:
+async def test_ended_subscription_is_told_nothing() -> None:
     completions = Completions()
     subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER)
@@ -188,7 +188,7 @@ async def test_who_follows_no_longer_is_told_nothing() -> None:
 
 
 @in_simulated_time
-async def test_who_does_not_read_loses_the_oldest_and_others_nothing() -> None:
+async def test_subscriber_that_does_not_read_loses_the_oldest_and_others_nothing() -> None:
     completions = Completions()
     slow, fast = completions.subscribe(), completions.subscribe()
     ids = [RequestId(number.to_bytes(32, "big")) for number in range(MAX_QUEUED + 3)]

@@ -174,7 +174,7 @@ def test_topics_in_place_of_a_bloom_are_new_and_so_is_the_bloom_in_their_place(t
     assert OURS.since(with_topics) == StatusOptions(bloom=FULL_BLOOM)
 
 
-def test_everything_is_new_to_who_has_heard_nothing() -> None:
+def test_everything_is_new_to_a_peer_that_has_heard_nothing() -> None:
     assert OURS.since(StatusOptions()) == OURS
 
 

@@ -49,7 +49,7 @@ async def test_requests_of_one_peer_are_answered_in_order_one_after_another(mail
     assert [bytes(outcome.request_id) for _, outcome in answers] == [bytes(request.hash()) for request in requests]
 
 
-async def test_client_that_does_not_read_its_answer_delays_nobody_else(mailserver: Mailserver) -> None:
+async def test_client_that_does_not_read_its_answer_delays_no_other(mailserver: Mailserver) -> None:
     await fill(mailserver.store, make_large_envelopes(20, 100_000))
     stuck = [await mailserver.dial() for _ in range(8)]
     for raw in stuck:
@@ -111,7 +111,7 @@ async def test_as_many_requests_as_a_deployed_client_sends_at_once_are_answered(
         assert isinstance((await hear_answer(raw))[1], Completion)
 
 
-async def test_waiting_requests_of_all_peers_are_bounded_and_who_has_none_is_heard(tmp_path: Path) -> None:
+async def test_waiting_requests_of_all_peers_are_bounded_and_a_first_request_is_taken(tmp_path: Path) -> None:
     request = sealed_request(deployed_fields()).raw
     async with running_mailserver(tmp_path, bounds=IntakeBounds(max_request_bytes=3 * len(request))) as mailserver:
         await fill(mailserver.store, make_large_envelopes(100, 60_000))
