@@ -3,7 +3,6 @@
 The archive is read by pyarrow, which is in an extra of its own: it is imported only where it is used, and takes 50 MB.
 """
 
-import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 
 from mailserver.app.config import Config
 from mailserver.archive.files import local_folder
-from mailserver.handoff.archived import ArchivedError
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Store
 
@@ -50,7 +48,7 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         folder,
         at_once=config.archive_reads,
         cache_bytes=config.archive_cache_bytes,
-        is_expected=lambda: _is_archived(store),
+        is_expected=store.handoff.was_archived,
         metrics=metrics,
     )
     log.info(
@@ -63,11 +61,3 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         yield History(MergedHistory(store, archive), lambda: archive.problem)
     finally:
         archive.close()
-
-
-def _is_archived(store: Store) -> bool:
-    """Whether the compaction has ever archived the store. Called in a thread that reads the archive."""
-    try:
-        return asyncio.run(store.handoff.archived()) is not None
-    except ArchivedError:  # there is a record
-        return True

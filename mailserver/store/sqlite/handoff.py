@@ -304,6 +304,10 @@ class SqliteHandoff:
         """What is in the archive."""
         return await asyncio.to_thread(read_archived, self._store)
 
+    def was_archived(self) -> bool:
+        """Whether the compaction has ever archived envelopes of the store: then there is a record, readable or not."""
+        return archived_file(self._store).exists()
+
     async def is_being_compacted(self) -> bool:
         """Whether a run of the compaction is reading the store."""
         return await asyncio.to_thread(compaction_running, self._store)
