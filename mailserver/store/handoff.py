@@ -22,7 +22,7 @@ class Handoff(Protocol):
         """
 
     def was_archived(self) -> bool:
-        """Whether the compaction has ever archived envelopes of the store. It waits for the disk: call it in a thread."""
+        """Whether envelopes of the store were ever archived. It waits for the disk: call it in a thread."""
 
     async def is_being_compacted(self) -> bool:
         """Whether a run of the compaction is reading the store.

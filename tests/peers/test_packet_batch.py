@@ -1,6 +1,5 @@
 """mailserver.peers.packet_batch, by itself."""
 
-import gc
 import math
 import weakref
 
@@ -14,6 +13,7 @@ from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import Event, PacketIgnored
+from tests.memory import no_search_for_cycles
 
 FAULT = DisconnectReason.SUBPROTOCOL_ERROR, "wrong"
 WRONG = b"\xff"
@@ -153,14 +153,12 @@ def test_packet_that_breaks_a_rule_is_not_kept() -> None:
     is_kept = weakref.ref(payload)
     inbound = inbound_of(LongMessage(PacketCode.MESSAGES, payload))
     del payload
-    gc.disable()  # not even until cycles are looked for
-    try:
+
+    with no_search_for_cycles():
         batch = batch_of(inbound)
         batch.decode(inbound)
 
         assert is_kept() is None
-    finally:
-        gc.enable()
     assert batch.fault == FAULT
 
 

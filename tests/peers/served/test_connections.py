@@ -1,7 +1,6 @@
 """mailserver.peers.served_peer: whole connections, from their first byte to their end."""
 
 import asyncio
-import gc
 import random
 import weakref
 from dataclasses import replace
@@ -32,6 +31,7 @@ from tests.mailservers import (
     running_mailserver,
     sealed_request,
 )
+from tests.memory import no_search_for_cycles
 from tests.pairs import entropy
 from tests.peers.served.serving import (
     EMPTY_LIST,
@@ -203,8 +203,7 @@ async def test_many_peers_come_and_go_and_leave_nothing_behind(mailserver: Mails
 
 
 async def test_peer_that_has_left_is_gone_without_a_search_for_cycles(mailserver: Mailserver) -> None:
-    gc.disable()
-    try:
+    with no_search_for_cycles():
         raw = await mailserver.dial()
         await until(lambda: bool(mailserver.peers))
         gone: list[weakref.ref[object]] = [weakref.ref(mailserver.peers[0]), weakref.ref(mailserver.connections[0])]
@@ -214,8 +213,6 @@ async def test_peer_that_has_left_is_gone_without_a_search_for_cycles(mailserver
             kept.clear()
 
         await until(lambda: not any(reference() for reference in gone))
-    finally:
-        gc.enable()
 
 
 # Metrics
