@@ -81,15 +81,19 @@ class ArchiveReads:
         except TimeoutError as error:
             raise ArchiveFault(f"none of the threads that read it was free within {TURN_TIMEOUT_S:g} s") from error
         payer.charge(work)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await asyncio.shield(self._begin(read))
+        except TimeoutError as error:
+            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+
+    def _begin(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         loop = asyncio.get_running_loop()
         began = loop.time()
         reading = loop.run_in_executor(self._threads, read)
         reading.add_done_callback(lambda done: self._done(done, loop.time() - began))
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await asyncio.shield(reading)
-        except TimeoutError as error:
-            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+        return reading
 
     def close(self) -> None:
         """Take no more. What has begun goes on to its end."""
