@@ -42,7 +42,7 @@ class TooManyRequests(MailserverError):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked: `who` is compared by identity. `told` is set once they know the id of the request."""
+    """The user that asked. `who` is compared by identity. `told` is set once the user knows the id of the request."""
 
     who: object = None
     told: asyncio.Event = field(default_factory=asyncio.Event)

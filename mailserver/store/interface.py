@@ -19,7 +19,7 @@ Place = tuple[int, EnvelopeHash]
 """A place in the order of answers, which is newest first: (created, hash)."""
 
 GoesOn = Callable[[int], bool]
-"""Tells whether a search may go on after so much work, in units of about 0.3 us."""
+"""Tells whether a search may go on after this much work, in units of about 0.3 us."""
 
 
 def always(_: int) -> bool:
@@ -50,8 +50,8 @@ class Query:
     below: Place | None = None
 
 
-def _nobody(_: int) -> None:
-    """Charge nobody: the mailserver reads for itself."""
+def _no_charge(_: int) -> None:
+    """Charge no peer: the mailserver reads for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Payer:
 
     group: Hashable = None
     member: Hashable = None
-    charge: Callable[[int], None] = _nobody
+    charge: Callable[[int], None] = _no_charge
 
 
 OURSELVES = Payer()
@@ -139,8 +139,8 @@ class HistorySource(Protocol):
         """Find the first `limit` matches, newest first.
 
         Args:
-            payer: who asks. If many read at once, the payer for whom less work was done is served first.
-            goes_on: whether to go on after so much work. If not, a page ends early; a store ends only pages by bloom
+            payer: for whom to read. If many read at once, the payer for whom less work was done is served first.
+            goes_on: whether to go on after this much work. If not, a page ends early; a store ends only pages by bloom
                 filter early.
         Raises:
             StoreError: the source cannot be read.
@@ -158,7 +158,7 @@ class TimeRecord(Protocol):
         """
 
     async def write(self, moment: int) -> None:
-        """Keep this moment in place of the one before.
+        """Store this moment in place of the one before.
 
         Raises:
             StoreError: it cannot be written; what was there is still there.
@@ -200,9 +200,10 @@ class StoredHistory(HistorySource, Protocol):
 
     @property
     def removed_until(self) -> int:
-        """Of what was created later, in Unix seconds, all that was ever stored is here. To ask costs nothing.
+        """The store still has everything it ever stored that was created later than this, in Unix seconds. It costs
+        nothing to ask.
 
-        Whoever asks once a page was found learns of all that was removed before that.
+        If this is read after a page was found, it covers all that was removed before the search.
         """
 
 
@@ -215,13 +216,13 @@ class Store(StoredHistory, Protocol):
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
-            source: who sent them. Sources take turns, so that none waits for all that the others have queued.
+            source: the sender. Sources take turns, so that none waits for all that the others have queued.
         Raises:
             StoreError: some or all of them are not stored.
         """
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
-        """Which of these envelopes are not in the store: in their order, each as often as it is given.
+        """Return those of these envelopes that are not in the store, in their order, each as often as it is given.
 
         Raises:
             StoreError: the store cannot be read.
@@ -249,7 +250,7 @@ class Store(StoredHistory, Protocol):
         """Whether the store was removed or replaced under us: nothing is stored or deleted until a restart."""
 
     def tell(self, on_change: Callable[[], None]) -> None:
-        """Call this whenever a write or a read has changed `problem` or `damage`."""
+        """Set a function to call whenever a write or a read has changed `problem` or `damage`."""
 
     async def touch(self) -> None:
         """Commit a change without content, which shows that the disk takes it.
