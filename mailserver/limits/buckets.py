@@ -63,7 +63,7 @@ class TokenBucket:
 
 
 class LruMap(Generic[K, E]):
-    """A map with at most `max_keys` entries, so that strangers cannot fill our memory. LruMap are made on first use.
+    """A map with at most `max_keys` entries, so that strangers cannot fill our memory. Entries are made on first use.
 
     For each new key, some of the least recently used entries are checked, and those that are like new are evicted. If
     the map is full, the least recently used entry is evicted in any case.
