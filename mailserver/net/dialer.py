@@ -11,7 +11,8 @@ from typing import NamedTuple
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.net.connection import Connection, Serve, run_guarded
+from mailserver.net.connection import Connection
+from mailserver.net.guard import Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.waku.packets import StatusOptions

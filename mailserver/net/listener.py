@@ -8,7 +8,8 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.net.connection import Connection, Serve, run_guarded
+from mailserver.net.connection import Connection
+from mailserver.net.guard import Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.rlpx.session_config import Refuse

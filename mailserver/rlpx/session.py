@@ -80,7 +80,7 @@ class Session:
         self._deadline = now + HANDSHAKE_TIMEOUT_S
         self._liveness: Liveness | None = None  # once it is open
         self._is_reading = True
-        self._has_proved_itself = False
+        self._is_authenticated = False
         self._is_held = False
         self._has_more = False
         self.opened_frames = 0
@@ -106,9 +106,9 @@ class Session:
         return self._remote_id
 
     @property
-    def has_proved_itself(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Whether the peer has the key of its node id: an auth packet that was recorded opens no Hello."""
-        return self._has_proved_itself
+        return self._is_authenticated
 
     @property
     def frame(self) -> ComingFrame | None:
@@ -354,7 +354,7 @@ class Session:
         self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
-        self._has_proved_itself = True
+        self._is_authenticated = True
         if self._refusal_of(hello.node_id) is Undecided.UNDECIDED:  # there was none when we said ours
             raise RemoteProtocolError(DisconnectReason.ALREADY_CONNECTED, "not wanted here")
         self._shared = share(self._config.capabilities, hello.capabilities)

@@ -18,6 +18,8 @@ from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.limits.turns import Turns
 from mailserver.net import connection as connection_module
+from mailserver.net import link as link_module
+from mailserver.net import peer_timers
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Inbound
 from mailserver.net.pipe import READ_HIGH_BYTES, WRITE_HIGH_BYTES, Pipe
@@ -1131,7 +1133,7 @@ async def test_peer_that_does_not_read_is_gone_soon_after_it_was_probed(
     wires: Wires, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it does not, nothing is read from it: its silence says nothing."""
-    monkeypatch.setattr(connection_module, "PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(peer_timers, "PROBE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
     running, raw = await wires.open()
     for _ in range(100):
@@ -1389,7 +1391,7 @@ async def test_drain_returns_at_once_while_there_is_room(wires: Wires) -> None:
 async def test_peer_that_reads_nothing_is_dropped_after_the_write_timeout(
     wires: Wires, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(link_module, "WRITE_TIMEOUT_S", 0.1)
     running, _raw = await wires.open()
     sent = 0
 

@@ -29,6 +29,7 @@ from mailserver.mail.request import RequestId, decode_request
 from mailserver.metrics.labels import Direction
 from mailserver.metrics.registry import count_of
 from mailserver.net import connection as connection_module
+from mailserver.net import link as link_module
 from mailserver.peers import live_packets as live_module
 from mailserver.peers.live_packets import MAX_UNCONFIRMED_ENVELOPES
 from mailserver.peers.request_queue import CONCURRENCY_RETRY_S, MAX_WAITING_REQUESTS
@@ -665,7 +666,7 @@ async def test_client_that_does_not_read_its_answer_delays_nobody_else(mailserve
 async def test_client_that_stops_reading_is_dropped_after_the_write_timeout(
     mailserver: Mailserver, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link_module, "WRITE_TIMEOUT_S", 0.2)
     await fill(mailserver.store, make_large_envelopes(20, 100_000))
     raw, other = await mailserver.dial(), await mailserver.dial()
 
