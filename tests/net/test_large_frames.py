@@ -17,7 +17,7 @@ from mailserver.net.frame_source import LONG_MEMORY_TIMEOUT_S, MEMORY_TIMEOUT_S
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
 from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived
-from tests.net.test_connection import Running, Wires
+from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time
 from tests.waiting import DEADLINE_S, turns, until
