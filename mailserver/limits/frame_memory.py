@@ -13,7 +13,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable
 
 from mailserver.codec.snappy import max_compressed_bytes
-from mailserver.rlpx.framing import ComingFrame
+from mailserver.rlpx.framing import PartialFrame
 
 SMALL_FRAME_BYTES = 32 * 1024
 """A frame of up to so many bytes is read at once: 500 peers with one each take 16 MiB. A phone's posts are shorter."""
@@ -115,7 +115,7 @@ class FrameRoom:
         self.is_long = False
         self._on_granted = on_granted
         self._on_late = on_late
-        self._frame: ComingFrame | None = None
+        self._frame: PartialFrame | None = None
         self._share: FrameShare | None = None
         self._timer: TimerHandle | None = None
 
@@ -130,7 +130,7 @@ class FrameRoom:
         is_due = self.is_long and (self._timer is not None or not self.is_granted)
         return (self._frame.message_bytes or self._frame.wire_bytes) if is_due and self._frame is not None else 0
 
-    def ask(self, frame: ComingFrame | None) -> bool:
+    def ask(self, frame: PartialFrame | None) -> bool:
         """Ask for memory for the frame that is coming, unless that is done; return whether it is there."""
         if frame is not self._frame:
             self.leave()
@@ -143,7 +143,7 @@ class FrameRoom:
             self._take(self._memory.long, MAX_LONG_MESSAGE_BYTES)
         return self.is_granted
 
-    def _makes_long(self, frame: ComingFrame) -> bool:
+    def _makes_long(self, frame: PartialFrame) -> bool:
         return frame.wire_bytes > self._max_wire_bytes or (frame.message_bytes or 0) > self._max_message_bytes
 
     def _take(self, memory: ReceiveMemory, size: int) -> None:
@@ -151,7 +151,7 @@ class FrameRoom:
         if self._share.is_granted:
             self._start_timer()
 
-    def leave_unless(self, frame: ComingFrame | None) -> None:
+    def leave_unless(self, frame: PartialFrame | None) -> None:
         """Give back what another frame than this one had: it has come, and its peer may be slowed now.
 
         What a long message has is kept until something else is asked for: it is still to be inflated and acted on.

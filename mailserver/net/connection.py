@@ -294,7 +294,7 @@ class Connection:
             if seconds > 0 and link.closed is None:
                 link.flush()  # a Pong, say: a peer that we slow down must not take us for dead
                 timers.pause_silence()
-                await self._pipe.rest(seconds)
+                await self._pipe.sleep(seconds)
                 timers.resume_silence()
 
     async def _inflate(self, message: LongMessageReceived, inbound: Inbound) -> None:

@@ -22,7 +22,7 @@ MEMORY_TIMEOUT_S = 20.0
 LONG_MEMORY_TIMEOUT_S = 300.0
 """How long a message waits for memory that is longer than a stranger may send: ten others may take their full time."""
 
-HELD_POLL_S = 0.1
+DECISION_POLL_S = 0.1
 """How often to ask again whether a peer is wanted, while that is undecided."""
 
 FRAMES_TOGETHER = 4 * FRAMES_AT_ONCE
@@ -63,9 +63,9 @@ class FrameSource:
         """Wait for bytes if there are none; return what the session makes of some frames."""
         session = self._link.session
         await self._open_frames()
-        while session.is_held:
+        while session.is_undecided:
             self._link.flush()  # the peer waits for our part of the key exchange
-            if not await self._link.pipe.rest(HELD_POLL_S):
+            if not await self._link.pipe.sleep(DECISION_POLL_S):
                 session.receive_eof()
             session.reconsider(self._loop.time(), max_frames=FRAMES_AT_ONCE)
         events = session.events()
@@ -80,7 +80,7 @@ class FrameSource:
         if link.closed is not None or room.ask(link.session.frame):
             return
         self._timers.pause()
-        await link.pipe.rest(LONG_MEMORY_TIMEOUT_S if room.is_long else MEMORY_TIMEOUT_S)
+        await link.pipe.sleep(LONG_MEMORY_TIMEOUT_S if room.is_long else MEMORY_TIMEOUT_S)
         self._timers.resume()
         if not room.is_granted and link.closed is None:
             link.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")

@@ -46,7 +46,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
-        self._rested = asyncio.Event()
+        self._slept = asyncio.Event()
         self.host = ""
         self.address = self.local_address = "?"
         self.received_bytes = self.sent_bytes = 0
@@ -90,7 +90,7 @@ class Pipe(asyncio.BufferedProtocol):
         """The socket is gone."""
         self._ended = True
         self._lost.set()
-        self._rested.set()
+        self._slept.set()
         self._woken.set()
         self._writable.set()
 
@@ -128,7 +128,7 @@ class Pipe(asyncio.BufferedProtocol):
 
     def wake(self) -> None:
         """Let a waiting `read` or `rest` return."""
-        self._rested.set()
+        self._slept.set()
         self._woken.set()
 
     @property
@@ -136,13 +136,13 @@ class Pipe(asyncio.BufferedProtocol):
         """How much of what was sent has left for the kernel: it moves while the peer reads."""
         return self.sent_bytes - self.transport.get_write_buffer_size()
 
-    async def rest(self, seconds: float) -> bool:
+    async def sleep(self, seconds: float) -> bool:
         """Wait so long, unless the socket goes away or `wake` is called; return whether the peer may still send."""
-        self._rested.clear()
+        self._slept.clear()
         if not self._lost.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._rested.wait()
+                    await self._slept.wait()
         return not self._ended
 
     def write(self, chunks: list[bytes]) -> None:

@@ -34,7 +34,7 @@ def session_config(
         max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
         listen_port=listen_port,
         refuse=refuse,
-        may_be_long=is_named,
+        may_send_long=is_named,
         max_long_message_bytes=MAX_LONG_PACKET_BYTES,
     )
 

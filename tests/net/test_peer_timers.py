@@ -103,7 +103,7 @@ async def test_peer_is_not_idle_while_the_handler_makes_it_wait(wires: Wires, mo
 @ON_UVLOOP
 async def test_silent_peer_is_gone_soon_after_it_was_probed(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -129,7 +129,7 @@ def has_received_more(connection: Connection, than_bytes: int) -> bool:
 @ON_UVLOOP
 async def test_peer_that_answers_a_probe_stays(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     running, raw = await wires.open()
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -151,7 +151,7 @@ async def test_peer_that_does_not_read_is_gone_soon_after_it_was_probed(
 ) -> None:
     """While it does not, nothing is read from it: its silence says nothing."""
     monkeypatch.setattr(peer_timers, "PROBE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     running, raw = await wires.open()
     for _ in range(100):
         running.connection.send(PacketCode.P2P_MESSAGE, random.randbytes(128 * 1024))

@@ -205,7 +205,7 @@ def test_message_that_announces_too_much_is_refused() -> None:
 
 def test_short_frame_becomes_no_long_message_whatever_it_announces() -> None:
     config = dataclasses.replace(
-        session_config(RECIPIENT_KEY_NAME), may_be_long=lambda _: True, max_long_message_bytes=MAX_SNAPPY_BYTES
+        session_config(RECIPIENT_KEY_NAME), may_send_long=lambda _: True, max_long_message_bytes=MAX_SNAPPY_BYTES
     )
     session, peer = open_session(config)
 

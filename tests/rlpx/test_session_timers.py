@@ -5,7 +5,7 @@ import pytest
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx import p2p
 from mailserver.rlpx.events import BaseMessageReceived, Closed
-from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_RECENTLY_S
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
@@ -283,12 +283,12 @@ def test_probe_before_the_session_is_open_says_nothing_and_gives_no_more_time(st
 def test_peer_that_has_opened_or_answered_is_there_and_not_pinged_for_a_while() -> None:
     session, peer = open_session()
 
-    opened = session.probe(START + SEEN_S - 0.01)
+    opened = session.probe(START + SEEN_RECENTLY_S - 0.01)
     asked = session.probe(PROBED)
     unanswered = session.probe(PROBED + 1)
     peer.say(MessageId.PONG, p2p.EMPTY_PAYLOAD, PROBED + 2)
-    answered = session.probe(PROBED + 2 + SEEN_S - 0.01)
-    later = session.probe(PROBED + 2 + SEEN_S)
+    answered = session.probe(PROBED + 2 + SEEN_RECENTLY_S - 0.01)
+    later = session.probe(PROBED + 2 + SEEN_RECENTLY_S)
 
     assert (opened, asked, unanswered, answered, later) == (True, False, False, True, False)
     assert [message_id for message_id, _ in peer.hear_inflated()] == [MessageId.PING, MessageId.PING]
