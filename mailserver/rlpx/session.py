@@ -110,10 +110,7 @@ class Session:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the peer has proved that it holds the key of its node id.
-
-        Its Hello proves that. Auth alone does not: it may be a recorded one.
-        """
+        """Whether the peer has proved by its Hello that it holds the key of its node id. Auth alone may be a replay."""
         return self._is_authenticated
 
     @property
@@ -304,14 +301,7 @@ class Session:
             return
         if remote_id == config.key.public_key:
             raise RemoteProtocolError(DisconnectReason.SELF_CONNECTION, "connected to ourselves")
-        hello = p2p.Hello(
-            p2p.P2P_VERSION,
-            config.client_id,
-            tuple(sorted(config.capabilities)),
-            config.listen_port,
-            config.key.public_key,
-        )
-        self._send_frame(p2p.MessageId.HELLO, hello.encode())
+        self._send_frame(p2p.MessageId.HELLO, config.hello().encode())
 
     def _refusal_of(self, remote_id: NodeId) -> Undecided | None:
         """Raise RemoteProtocolError if the peer is not wanted."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.p2p import P2P_VERSION, Hello
 
 
 class Undecided(Enum):
@@ -41,3 +42,8 @@ class SessionConfig:
     refuse: Refuse | None = None
     may_send_long: Callable[[NodeId], bool] | None = None
     max_long_message_bytes: int = 0
+
+    def hello(self) -> Hello:
+        """Return our Hello."""
+        capabilities = tuple(sorted(self.capabilities))
+        return Hello(P2P_VERSION, self.client_id, capabilities, self.listen_port, self.key.public_key)
