@@ -36,9 +36,8 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         yield History(store)
         return
     folder = local_folder(config.archive)
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    if folder is None or missing:
-        cause = f"{missing[0]} is not installed" if missing else "it is not in a local folder"
+    cause = cause_for_store_only(config)
+    if folder is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
         yield History(store)
         return
@@ -63,6 +62,14 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         yield History(MergedHistory(store, archive), lambda: archive.problem)
     finally:
         archive.close()
+
+
+def cause_for_store_only(config: Config) -> str:
+    """Why requests cannot be answered from the archive that the settings name; "" if they can."""
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    return "it is not in a local folder" if local_folder(config.archive) is None else ""
 
 
 def _is_archived(store: Store) -> bool:
