@@ -173,10 +173,10 @@ class Connection:
                 await self._dispatch(await frames.read(), receive)
                 await frames.make_room()
                 if self._pipe.is_full:
-                    timers.pause_silence()
+                    timers.pause_idle_timer()
                     with contextlib.suppress(ConnectionLost):  # then `closed` says so
                         await link.drain()
-                    timers.resume_silence()
+                    timers.resume_idle_timer()
             if link.closed.by_peer:
                 frames.note_unfinished()
             else:
@@ -293,9 +293,9 @@ class Connection:
             timers.resume()
             if seconds > 0 and link.closed is None:
                 link.flush()  # a Pong, say: a peer that we slow down must not take us for dead
-                timers.pause_silence()
+                timers.pause_idle_timer()
                 await self._pipe.sleep(seconds)
-                timers.resume_silence()
+                timers.resume_idle_timer()
 
     async def _inflate(self, message: LongMessageReceived, inbound: Inbound) -> None:
         """Inflate a long message and add it to `inbound`. Nothing is read meanwhile."""

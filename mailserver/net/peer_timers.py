@@ -54,12 +54,12 @@ class PeerTimers:
             self._peer.resume_reading(now)
             self.start()
 
-    def pause_silence(self) -> None:
+    def pause_idle_timer(self) -> None:
         """We stop reading because of what the peer does: its silence does not count, but Status is due as before."""
         self._link.session.pause_reading()
 
-    def resume_silence(self) -> None:
-        """We read again after `pause_silence`."""
+    def resume_idle_timer(self) -> None:
+        """We read again after `pause_idle_timer`."""
         self._link.session.resume_reading(self._loop.time())
 
     def probe(self) -> bool:
