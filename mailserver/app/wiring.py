@@ -183,9 +183,9 @@ class Server:
         """
         now = asyncio.get_running_loop().time()
         connected = self.peers.connected()
-        heard_at = max((peer.connection.heard_at for peer in connected), default=None)
+        heard_at = max((peer.connection.last_received_at for peer in connected), default=None)
         found = {
-            node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late_envelopes)
+            node_id: Contact(peer.number, now - peer.connection.last_received_at, peer.late_envelopes)
             for peer in connected
             if (node_id := peer.connection.node_id) is not None and node_id in sources
         }

@@ -13,7 +13,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable
 
 from mailserver.codec.snappy import max_compressed_bytes
-from mailserver.rlpx.framing import ComingFrame
+from mailserver.rlpx.framing import PartialFrame
 
 SMALL_FRAME_BYTES = 32 * 1024
 """Frames of up to this many bytes need no reservation: one each of 500 peers take 16 MiB. A phone's posts are
@@ -115,7 +115,7 @@ class FrameReservation:
         self.is_long = False
         self._on_granted = on_granted
         self._on_late = on_late
-        self._frame: ComingFrame | None = None
+        self._frame: PartialFrame | None = None
         self._reservation: Reservation | None = None
         self._timer: TimerHandle | None = None
 
@@ -130,7 +130,7 @@ class FrameReservation:
         is_due = self.is_long and (self._timer is not None or not self.is_granted)
         return (self._frame.message_bytes or self._frame.wire_bytes) if is_due and self._frame is not None else 0
 
-    def reserve(self, frame: ComingFrame | None) -> bool:
+    def reserve(self, frame: PartialFrame | None) -> bool:
         """Reserve memory for the frame that is coming, if that was not done yet; return whether it may be read."""
         if frame is not self._frame:
             self.release()
@@ -143,7 +143,7 @@ class FrameReservation:
             self._take(self._memory.long, MAX_LONG_MESSAGE_BYTES)
         return self.is_granted
 
-    def _makes_long(self, frame: ComingFrame) -> bool:
+    def _makes_long(self, frame: PartialFrame) -> bool:
         return frame.wire_bytes > self._max_wire_bytes or (frame.message_bytes or 0) > self._max_message_bytes
 
     def _take(self, memory: ReceiveMemory, size: int) -> None:
@@ -151,7 +151,7 @@ class FrameReservation:
         if self._reservation.is_granted:
             self._start_timer()
 
-    def release_unless(self, frame: ComingFrame | None) -> None:
+    def release_unless(self, frame: PartialFrame | None) -> None:
         """Release the memory unless it is for this frame: the frame that it was for has come.
 
         The memory of a long message is kept until the next frame reserves some: the message still has to be inflated

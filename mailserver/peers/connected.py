@@ -122,7 +122,7 @@ class Peers:
         for newcomer in newcomers:
             index = index_to_evict(newcomer.host, [connection.host for connection in present])
             if index is not None:
-                if newcomer.has_proved_itself:
+                if newcomer.is_authenticated:
                     present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")
                 return True
         return False

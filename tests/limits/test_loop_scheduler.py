@@ -20,7 +20,7 @@ from mailserver.limits.loop_scheduler import (
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
-from tests.net.test_connection import Running, Wires
+from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.waiting import DEADLINE_S, until
 from tests.waiting import turns as iterations

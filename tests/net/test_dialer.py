@@ -14,8 +14,8 @@ from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.loop_scheduler import HANDSHAKE_FRAMES, LoopScheduler
-from mailserver.net import connection as connection_module
 from mailserver.net import dialer as dialer_module
+from mailserver.net import guard
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import (
     FIRST_BACKOFF_S,
@@ -371,7 +371,7 @@ async def test_fault_of_ours_in_serving_is_logged_and_the_peer_dialled_again(
     assert first.closed is not None
     assert first.closed.cause == "internal error"
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert {(record.name, record.exc_info is not None) for record in errors} == {(connection_module.__name__, True)}
+    assert {(record.name, record.exc_info is not None) for record in errors} == {(guard.__name__, True)}
 
 
 async def test_peer_that_is_not_reached_is_said_once_and_then_at_debug(

@@ -15,7 +15,7 @@ from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import RequestId
-from mailserver.net import connection as connection_module
+from mailserver.net import link as link_module
 from mailserver.peers.request_queue import CONCURRENCY_RETRY_S, MAX_WAITING_REQUESTS
 from mailserver.waku.packets import PacketCode
 from tests.mailservers import (
@@ -68,7 +68,7 @@ async def test_client_that_does_not_read_its_answer_delays_no_other(mailserver: 
 async def test_client_that_stops_reading_is_dropped_after_the_write_timeout(
     mailserver: Mailserver, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link_module, "WRITE_TIMEOUT_S", 0.2)
     await fill(mailserver.store, make_large_envelopes(20, 100_000))
     raw, other = await mailserver.dial(), await mailserver.dial()
 
