@@ -33,8 +33,8 @@ QUANTUM_BYTES = 16 * 1024
 more than this in a second never waits for a turn."""
 
 STRUCTURE_FACTOR = 16
-"""A byte of a Status or an update takes up to this many times as long to decode as one of envelopes: 10,000 topics take
-25 ms."""
+"""A byte of any other packet takes up to this many times as long to decode as one of envelopes: an update with 10,000
+topics takes 25 ms."""
 
 _ALL = "all peers"  # one source for all tasks that wait for memory: first in, first out
 
