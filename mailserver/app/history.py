@@ -3,7 +3,6 @@
 The archive is read by pyarrow, which is in an extra of its own: it is imported only where it is used, and takes 50 MB.
 """
 
-import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 
 from mailserver.app.config import Config
 from mailserver.archive.files import local_folder
-from mailserver.handoff.archived import ArchivedError
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Store
 
@@ -49,7 +47,7 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         folder,
         at_once=config.archive_reads,
         cache_bytes=config.archive_cache_bytes,
-        is_expected=lambda: _is_archived(store),
+        is_expected=store.handoff.was_archived,
         metrics=metrics,
     )
     log.info(
@@ -70,11 +68,3 @@ def cause_for_store_only(config: Config) -> str:
     if missing:
         return f"{missing[0]} is not installed"
     return "it is not in a local folder" if local_folder(config.archive) is None else ""
-
-
-def _is_archived(store: Store) -> bool:
-    """Whether the compaction has ever archived the store. Called in a thread that reads the archive."""
-    try:
-        return asyncio.run(store.handoff.archived()) is not None
-    except ArchivedError:  # there is a record
-        return True

@@ -1,7 +1,7 @@
 """Reads one peer's frames, so that all connections share the processor and the memory for it.
 
-A connection that opens many frames takes turns with the others (`limits.turns`). A large frame is read once there is
-memory for it (`limits.frame_memory`); until then it waits in the peer's own TCP window.
+A connection that opens many frames takes turns with the others (`limits.loop_scheduler`). A large frame is read once
+there is memory for it (`limits.frame_memory`); until then it waits in the peer's own TCP window.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from mailserver.errors import DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameRoom
-from mailserver.limits.turns import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, TurnShare
+from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, FrameReservation
+from mailserver.limits.loop_scheduler import FRAMES_AT_ONCE, FREE_FRAMES, HANDSHAKE_FRAMES, WorkBudget
 from mailserver.net.link import Link
 from mailserver.net.peer_timers import PeerTimers
 from mailserver.rlpx.events import Event, MessageReceived
@@ -48,9 +48,9 @@ class FrameSource:
         self._link = link
         self._timers = timers
         self._loop = asyncio.get_running_loop()
-        self._opening = TurnShare(bounds.turns, FREE_FRAMES)
+        self._opening = WorkBudget(bounds.opening, FREE_FRAMES)
         self._counted_frames = 0  # those of the session that have been charged to `_opening`
-        self._room = FrameRoom(
+        self._reservation = FrameReservation(
             bounds.memory,
             max_message_bytes=max_message_bytes,
             on_granted=link.pipe.wake,
@@ -76,13 +76,13 @@ class FrameSource:
 
     async def make_room(self) -> None:
         """Wait for memory before more of a large frame is read; disconnect if there is none in time."""
-        link, room = self._link, self._room
-        if link.closed is not None or room.ask(link.session.frame):
+        link, reservation = self._link, self._reservation
+        if link.closed is not None or reservation.reserve(link.session.frame):
             return
         self._timers.pause()
-        await link.pipe.sleep(LONG_MEMORY_TIMEOUT_S if room.is_long else MEMORY_TIMEOUT_S)
+        await link.pipe.sleep(LONG_MEMORY_TIMEOUT_S if reservation.is_long else MEMORY_TIMEOUT_S)
         self._timers.resume()
-        if not room.is_granted and link.closed is None:
+        if not reservation.is_granted and link.closed is None:
             link.disconnect(DisconnectReason.REQUESTED, "no memory for a large frame")
 
     def note_too_long(self, size: int) -> None:
@@ -91,11 +91,11 @@ class FrameSource:
 
     def note_unfinished(self) -> None:
         """The peer has ended the connection: note the long packet that was coming. A Go peer gives it up after 20 s."""
-        self.refused_bytes = self.refused_bytes or self._room.long_bytes_due
+        self.refused_bytes = self.refused_bytes or self._reservation.long_bytes_due
 
     def end(self) -> None:
         """Give the memory back: nothing more is read."""
-        self._room.end()
+        self._reservation.close()
 
     async def _open_frames(self) -> None:
         """Open some of the frames that have come; wait for more if there are none."""
@@ -111,10 +111,10 @@ class FrameSource:
         work = HANDSHAKE_FRAMES if session.state is SessionState.HANDSHAKE else opened
         await self._opening.take(work, len(data or b""))
         session.receive_data(data or b"", self._loop.time(), max_frames=FRAMES_AT_ONCE)
-        self._room.leave_unless(session.frame)
+        self._reservation.release_unless(session.frame)
 
     def _on_late_frame(self) -> None:
-        self.refused_bytes = self._room.long_bytes_due
+        self.refused_bytes = self._reservation.long_bytes_due
         self._link.disconnect(DisconnectReason.PING_TIMEOUT, f"frame took longer than {FRAME_TIMEOUT_S:g} s")
 
 

@@ -132,12 +132,12 @@ class Listener:
         """Tell `Admission` how the handshake went. A monitor's probe that connects and goes is not a failure."""
         closed, now = connection.closed, asyncio.get_running_loop().time()
         if connection.opened_at is not None:
-            self._admission.succeeded(connection.host)
-            self._admission.served(connection.host, now - connection.opened_at)
+            self._admission.handshake_succeeded(connection.host)
+            self._admission.connection_ended(connection.host, now - connection.opened_at)
         elif closed is None or closed.reason in _NOT_THE_PEERS_FAULT:
             pass
         elif connection.received_bytes or closed.reason is not None:
-            self._admission.failed(connection.host, now)
+            self._admission.handshake_failed(connection.host, now)
 
     def _limit_pending(self) -> None:
         """Make room for one more connection in its handshake."""

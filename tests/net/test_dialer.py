@@ -13,7 +13,7 @@ import pytest
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.limits.turns import HANDSHAKE_FRAMES, Turns
+from mailserver.limits.loop_scheduler import HANDSHAKE_FRAMES, LoopScheduler
 from mailserver.net import dialer as dialer_module
 from mailserver.net import guard
 from mailserver.net.connection import Connection
@@ -79,8 +79,8 @@ async def test_node_is_dialled_and_knows_who_dialled(server: socket.socket) -> N
 async def test_dialled_connection_takes_turns_with_all_others(server: socket.socket) -> None:
     works: list[int] = []
 
-    class Counted(Turns):
-        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+    class Counted(LoopScheduler):
+        async def wait_turn(self, work: int = 1, source: Hashable = None) -> None:
             works.append(work)
 
     connection = await dial(enode_of(server), CONFIG, STATUS, bounds=FrameBounds(Counted()))

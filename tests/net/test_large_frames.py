@@ -239,7 +239,7 @@ async def test_ordinary_large_frames_do_not_wait_for_a_long_message() -> None:
 @in_simulated_time
 async def test_long_message_does_not_wait_for_ever() -> None:
     wires, memory = Wires(), ReceiveMemory()
-    held = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    held = memory.long.reserve(MAX_LONG_MESSAGE_BYTES, lambda: None)
     running, raw = await wires.connect(memory=memory, is_named=lambda _: True)
     await raw.greet(version=4)
     raw.write(long_packet(raw))
@@ -248,7 +248,7 @@ async def test_long_message_does_not_wait_for_ever() -> None:
     await pass_time(2 * SOON_S)
 
     assert (await running.ended()).cause == "no memory for a large frame"
-    memory.long.give_back(held)
+    memory.long.release(held)
     await wires.close()
 
 
@@ -269,13 +269,13 @@ async def test_memory_of_a_long_message_is_counted_until_its_thread_is_done(monk
 
     running.task.cancel()
     await turns()
-    share = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    share = memory.long.reserve(MAX_LONG_MESSAGE_BYTES, lambda: None)
     assert not share.is_granted
     go_on.set()
     await until(lambda: share.is_granted)
 
     assert running.task.cancelled()
-    memory.long.give_back(share)
+    memory.long.release(share)
     await wires.close()
 
 

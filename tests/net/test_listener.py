@@ -42,17 +42,17 @@ class Watched(Admission):
         self.told: list[str] = []
         self.served_s: list[float] = []
 
-    def failed(self, address: str, now: float) -> None:
+    def handshake_failed(self, address: str, now: float) -> None:
         self.told.append(f"{address} failed")
-        super().failed(address, now)
+        super().handshake_failed(address, now)
 
-    def succeeded(self, address: str) -> None:
+    def handshake_succeeded(self, address: str) -> None:
         self.told.append(f"{address} succeeded")
-        super().succeeded(address)
+        super().handshake_succeeded(address)
 
-    def served(self, address: str, seconds: float) -> None:
+    def connection_ended(self, address: str, seconds: float) -> None:
         self.served_s.append(seconds)
-        super().served(address, seconds)
+        super().connection_ended(address, seconds)
 
     def release(self, address: str) -> None:
         self.told.append(f"{address} left")

@@ -139,7 +139,7 @@ async def test_pings_that_are_slowed_give_no_more_time_for_status() -> None:
 @in_simulated_time
 async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> None:
     wires, memory = Wires(), ReceiveMemory(64 * 1024)
-    held = memory.ask(64 * 1024, lambda: None)
+    held = memory.reserve(64 * 1024, lambda: None)
     running, raw = await wires.connect(memory=memory)
     await raw.greet(status=None)
     await pass_time(STATUS_TIMEOUT_S - 0.5)
@@ -149,7 +149,7 @@ async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> 
     assert running.connection.is_open
     assert not running.events
 
-    memory.give_back(held)
+    memory.release(held)
     await pass_time(0.1)
 
     assert [type(event) for event in running.events] == [StatusReceived]
@@ -161,14 +161,14 @@ async def test_time_in_which_we_have_no_memory_for_a_status_does_not_count() -> 
 @in_simulated_time
 async def test_peer_that_waits_for_memory_in_vain_has_what_was_left_of_its_time() -> None:
     wires, memory = Wires(), ReceiveMemory(64 * 1024)
-    held = memory.ask(64 * 1024, lambda: None)
+    held = memory.reserve(64 * 1024, lambda: None)
     running, raw = await wires.connect(memory=memory)
     await raw.greet(status=None)
     await pass_time(STATUS_TIMEOUT_S - 1)
     raw.write(raw.packet(PacketCode.STATUS, random.Random(1).randbytes(40_000))[:1000])
     await pass_time(STATUS_TIMEOUT_S)
 
-    memory.give_back(held)
+    memory.release(held)
     await pass_time(0.9)
     assert running.connection.is_open
     await pass_time(0.2)

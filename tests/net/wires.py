@@ -10,7 +10,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
-from mailserver.limits.turns import Turns
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Inbound
 from mailserver.net.pipe import Pipe
@@ -102,12 +102,12 @@ class Wires:
         is_named: Callable[[NodeId], bool] | None = None,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        opening: LoopScheduler | None = None,
     ) -> tuple[Running, RawPeer]:
         """A connection that was dialled by a RawPeer; the key exchange is over."""
         pipe, theirs = await self.pipe()
         config = session_config(KEY, "server/1", refuse=refuse, is_named=is_named)
-        bounds = FrameBounds(turns or Turns(), memory or ReceiveMemory())
+        bounds = FrameBounds(opening or LoopScheduler(), memory or ReceiveMemory())
         running = self.run(Connection(pipe, config, status, bounds=bounds), act, throttle)
         self._raws.append(await RawPeer.dial(theirs, KEY.public_key))
         return running, self._raws[-1]
@@ -119,10 +119,10 @@ class Wires:
         status: StatusOptions = STATUS,
         throttle: Throttle | None = None,
         memory: ReceiveMemory | None = None,
-        turns: Turns | None = None,
+        opening: LoopScheduler | None = None,
     ) -> tuple[Running, RawPeer]:
         """The same after Hello and Status."""
-        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory, turns=turns)
+        running, raw = await self.connect(act=act, status=status, throttle=throttle, memory=memory, opening=opening)
         await raw.greet()
         return running, raw
 

@@ -232,7 +232,7 @@ async def test_subnet_with_most_places_makes_room_for_another(tmp_path: Path) ->
         }
 
 
-async def test_nobody_has_to_go_for_a_peer_that_has_only_sent_auth(tmp_path: Path) -> None:
+async def test_no_peer_is_evicted_for_one_that_has_only_sent_auth(tmp_path: Path) -> None:
     async with running_mailserver(tmp_path, max_peers=3) as mailserver:
         for name in "123":
             await (await come_from(mailserver, f"192.0.2.{name}", name)).greet()
@@ -259,7 +259,7 @@ async def test_static_and_trusted_peers_do_not_make_room(tmp_path: Path) -> None
 # What all are told
 
 
-async def test_everybody_is_told_what_has_changed_and_that_only(mailserver: Mailserver) -> None:
+async def test_all_peers_are_told_what_has_changed_and_only_that(mailserver: Mailserver) -> None:
     raws = [await mailserver.dial() for _ in range(3)]
 
     mailserver.connected.announce(STATUS)  # nothing
