@@ -39,11 +39,11 @@ Act = Callable[[Event], Awaitable[None]]
 """What is done about an event."""
 
 Throttle = Callable[[int, float], float]
-"""Told of a message's length and the time, says for how long to read nothing; it may raise RemoteProtocolError."""
+"""Takes a message's length and the time; returns for how long to read nothing. It may raise RemoteProtocolError."""
 
 
 class Running:
-    """A connection that is being run, and what its handler was told."""
+    """A connection that is running, and the events that its handler got."""
 
     def __init__(self, connection: Connection, act: Act | None = None, throttle: Throttle | None = None) -> None:
         self.connection = connection
@@ -76,7 +76,7 @@ class Running:
 
 
 class Wires:
-    """Makes connections and their peers, and ends at the end of the test what is still open."""
+    """Makes connections and their peers, and closes those that are still open at the end of the test."""
 
     def __init__(self) -> None:
         self._runnings: list[Running] = []
