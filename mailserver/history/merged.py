@@ -1,11 +1,11 @@
-"""Makes one history of two sources: the store, and the archive, which has what the store has removed.
+"""One history from two sources: the store, and the archive for what the store no longer has.
 
-An envelope is in both until the store has pruned it. The store knows the latest time of creation of all envelopes that
-it ever removed. For anything newer, only the store is asked. For that time and before, both are asked, and their
-envelopes are put into one order. An envelope that is in both is taken from the store.
+An envelope is in both until the store prunes it. The store knows up to which time of creation it ever removed anything.
+Above that time, only the store is asked. At or below it, both are asked, and their envelopes are put into one order; an
+envelope that is in both is taken from the store.
 
-The store may remove envelopes while it is searched. Once they are gone, it has raised that time. So the time is
-read after the search.
+The store may remove envelopes while a request is answered. It moves that time before they can no longer be found. So
+the time is read after the search.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ArchivedHistory(Protocol):
 
 
 class MergedHistory:
-    """The history of a store and its archive. It is a `store.interface.HistorySource`."""
+    """A `store.interface.HistorySource` of a store and its archive."""
 
     def __init__(self, store: StoredHistory, archive: ArchivedHistory) -> None:
         self._store = store
@@ -55,10 +55,10 @@ class MergedHistory:
         """Find the first `limit` matches, newest first.
 
         Args:
-            payer: who asks.
-            goes_on: tells whether to go on after so much work. If not, the page ends early.
+            payer: for whom the sources are read.
+            goes_on: whether to go on after this much work; if not, the page ends early.
         Raises:
-            StoreError: the store or the archive cannot be read.
+            StoreError: a source cannot be read.
         """
         page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         until, end = self._store.removed_until, page.end
@@ -82,11 +82,11 @@ class MergedHistory:
         query: Query,
         payer: Payer,
     ) -> "MergedPage":
-        """Make one page of what the store has found and what only the archive has.
+        """Merge what the store has found with what only the archive has.
 
         Args:
-            missing: the archive's envelopes in their order, each with the number of the store's that come before it.
-            reached: the place where the archive's search ended early; None if it did not.
+            missing: the archive's envelopes in order, each with how many of the store's come before it.
+            reached: where the search of the archive ended early; None if it did not.
         """
         stored, end, is_cut = page.left, page.end, False
         if reached is not None:
@@ -106,11 +106,11 @@ class MergedHistory:
 
 
 def _order(ranks: Sequence[int], stored: int) -> list[bool]:
-    """Tell for each envelope of a page, in order, whether it is the archive's.
+    """Return, for each envelope of a page in order, whether it is the archive's.
 
     Args:
-        ranks: for each of the archive's, how many of the store's come before it.
-        stored: how many the store has found.
+        ranks: for each envelope of the archive, how many of the store's come before it.
+        stored: how many envelopes are the store's.
     """
     order: list[bool] = []
     before = 0
@@ -122,16 +122,16 @@ def _order(ranks: Sequence[int], stored: int) -> list[bool]:
 
 
 class MergedPage:
-    """A `store.interface.Page` with envelopes of both sources. Each source is read when it is its turn."""
+    """A `store.interface.Page` with envelopes of both sources. Each is read when its place in the order is reached."""
 
     def __init__(
         self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
     ) -> None:
-        """Make a page of the pages of both sources.
+        """Take what was found.
 
         Args:
-            order: tells for each envelope whether it is the archive's.
-            end: where the next page begins; None if that is where the store's page ends.
+            order: for each envelope, whether it is the archive's.
+            end: where the next page begins; None: where the store's next page does.
         """
         self._stored = stored
         self._archived = archived
@@ -141,22 +141,22 @@ class MergedPage:
         self._pending: Raws | None = None
         self._last: bytes | None = None
         self.left = len(order)
-        """How many envelopes are left to read."""
+        """How many envelopes are still to be read."""
         self.ended_early = ended_early
-        """Whether the search ended before the page was full or all was found; `end` says where to continue."""
+        """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
-        """Keccak-256 of the last envelope that was read; None before the first one."""
+        """Keccak-256 of the last envelope that was read; None before the first."""
         return None if self._last is None else EnvelopeHash(keccak256(self._last))
 
     @property
     def end(self) -> Place | None:
-        """Where the next page begins, once all of this one is read; None if there is no next page."""
+        """Where the next page begins, once all of this one was read; None if there is none."""
         return self._stored.end if self._end is None else self._end
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next envelopes, at most `count`; see `store.interface.Page`."""
+        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         body = bytearray()
         sizes: list[int] = []
         archived = 0
@@ -164,7 +164,7 @@ class MergedPage:
             raws = self._pending or await self._read_on(count - len(sizes), max_bytes - len(body))
             self._pending = None
             if body and len(body) + len(raws.body) > max_bytes:
-                # It does not fit. The next packet begins with it, whatever its length.
+                # A source always reads at least one envelope. This one does not fit, so it waits for the next packet.
                 gone = raws.sizes.index(len(raws.body))
                 sizes += raws.sizes[:gone]
                 self.left -= gone
@@ -180,7 +180,7 @@ class MergedPage:
         return joined
 
     async def _read_on(self, count: int, max_bytes: int) -> Raws:
-        """Read from the source whose turn it is: the next run of envelopes is all its own."""
+        """Read some of the next run: consecutive envelopes that are all the store's, or all the archive's."""
         run = self._runs[-1]
         is_archived, left = run
         source = self._archived if is_archived else self._stored

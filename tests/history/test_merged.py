@@ -191,7 +191,7 @@ async def test_long_envelope_of_the_next_source_waits_for_a_packet_of_its_own(tm
             assert await read_all(page, count, max_bytes) == raws(answer(everything, Query(*EVER, FULL)))
 
 
-async def test_both_are_charged_to_who_asks(tmp_path: Path) -> None:
+async def test_both_searches_are_charged_to_the_requester(tmp_path: Path) -> None:
     everything = several(20)
     charged: list[int] = []
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.row_groups import DataFile, RowGroup
-from mailserver.limits.fair_seats import FairSeats
+from mailserver.limits.fair_semaphore import FairSemaphore
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 
@@ -93,7 +93,7 @@ class ArchiveReads:
     """A fixed number of threads that read."""
 
     def __init__(self, at_once: int, *, metrics: Metrics) -> None:
-        self._seats = FairSeats(at_once)
+        self._semaphore = FairSemaphore(at_once)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-reader")
         self._metrics = metrics
 
@@ -105,19 +105,23 @@ class ArchiveReads:
         """
         try:
             async with asyncio.timeout(TURN_TIMEOUT_S):
-                await self._seats.take(payer.group, payer.member, work)
+                await self._semaphore.acquire(payer.group, payer.member, work)
         except TimeoutError as error:
             raise ArchiveFault(f"none of the threads that read it was free within {TURN_TIMEOUT_S:g} s") from error
         payer.charge(work)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await asyncio.shield(self._begin(read))
+        except TimeoutError as error:
+            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+
+    def _begin(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         loop = asyncio.get_running_loop()
         began = loop.time()
         reading = loop.run_in_executor(self._threads, read)
         reading.add_done_callback(lambda done: self._done(done, loop.time() - began))
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await asyncio.shield(reading)
-        except TimeoutError as error:
-            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+        return reading
 
     def close(self) -> None:
         """Accept no more reads. Those that have begun go on to the end."""
@@ -127,4 +131,4 @@ class ArchiveReads:
         if not reading.cancelled():
             reading.exception()  # nobody may be waiting for it any more
         self._metrics.archive_read_seconds.inc(seconds)
-        self._seats.give_back()
+        self._semaphore.release()
