@@ -45,7 +45,7 @@ class ArchivedHistory(Protocol):
 
 
 class MergedHistory:
-    """The history of a store and its archive. It is a `store.interface.HistorySource`."""
+    """A `store.interface.HistorySource` of a store and its archive."""
 
     def __init__(self, store: StoredHistory, archive: ArchivedHistory) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class MergedHistory:
             payer: for whom the sources are read.
             goes_on: whether to go on after this much work; if not, the page ends early.
         Raises:
-            StoreError: the store or the archive cannot be read.
+            StoreError: a source cannot be read.
         """
         page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         until, end = self._store.removed_until, page.end
@@ -127,7 +127,7 @@ class MergedPage:
     def __init__(
         self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
     ) -> None:
-        """Make a page of the pages of both sources.
+        """Take what was found.
 
         Args:
             order: for each envelope, whether it is the archive's.
@@ -141,13 +141,13 @@ class MergedPage:
         self._pending: Raws | None = None
         self._last: bytes | None = None
         self.left = len(order)
-        """How many envelopes are left to read."""
+        """How many envelopes are still to be read."""
         self.ended_early = ended_early
         """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
-        """Keccak-256 of the last envelope that was read; None before the first one."""
+        """Keccak-256 of the last envelope that was read; None before the first."""
         return None if self._last is None else EnvelopeHash(keccak256(self._last))
 
     @property
@@ -156,7 +156,7 @@ class MergedPage:
         return self._stored.end if self._end is None else self._end
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next envelopes, at most `count`; see `store.interface.Page`."""
+        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         body = bytearray()
         sizes: list[int] = []
         archived = 0
