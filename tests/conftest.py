@@ -1,7 +1,8 @@
 """For all tests: restores logging after each, chooses the examples of property tests, and shares tests among processes.
 
 In `make test` two processes share the tests. Each takes the next file when it has finished one. Some folders are taken
-as if they were one file, so that Spark and the containers start once. The longest begin first.
+as if they were one file, so that Spark and the containers start once. The longest begin first, so that neither process
+has much left when the other has nothing.
 """
 
 import logging
@@ -20,9 +21,24 @@ from tests import properties
 properties.register()
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
+# A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
+sys.tracebacklimit = 20
+
 TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
 They come first."""
+
+MINUTES = (
+    "tests/faults/test_kills.py",
+    "tests/bench/test_bench.py",
+    "tests/faults/test_power.py",
+    "tests/integration/test_cluster.py",
+    "tests/soak/",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/docs/",
+)
+"""Files and folders whose tests take minutes; they come next, in this order."""
 
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
@@ -52,7 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _rank(item: pytest.Item) -> int:
     if item.nodeid.startswith(TAKEN_TOGETHER):
-        return -1
+        return -len(MINUTES) - 1
+    for rank, path in enumerate(MINUTES, -len(MINUTES)):
+        if item.nodeid.startswith(path):
+            return rank
     return next((rank for rank, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), len(LONGEST_FIRST))
 
 
