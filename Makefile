@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit check docs site demo faults fuzz soak bench java lock audit clean help anew
+.PHONY: run compact test unit dev check docs site demo faults fuzz soak bench java lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -45,6 +45,8 @@ endif
 
 unit: $(DEV) ## run the unit tests: two minutes
 	@$(PYTEST) -m "$(UNIT)"
+
+dev: $(DEV)
 
 check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff format --check .
