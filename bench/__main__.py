@@ -1,6 +1,6 @@
-"""`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood and
-compaction of our mailserver. With --enode it measures the first five of any other mailserver, and with --beside-ours
-those of ours before, in the same run.
+"""`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood, the
+compaction, and answers from its archive, of our mailserver. With --enode it measures the first five of any other
+mailserver, and with --beside-ours those of ours before, in the same run.
 
 Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
 handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
@@ -8,7 +8,6 @@ store that was filled before. History and the flood use such a store itself.
 """
 
 import argparse
-import contextlib
 import os
 import platform
 import random
@@ -16,15 +15,15 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 import uvloop
 
-from bench.addresses import AS_STRANGERS, LIMITED
-from bench.arguments import HISTORY_DAYS, HISTORY_ENVELOPES, parse_arguments
+from bench.addresses import AS_STRANGERS
+from bench.archive import measure_archive, prepare_archive
+from bench.arguments import parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
@@ -41,6 +40,7 @@ from bench.plot import draw_growth
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
 from bench.results import (
+    ArchiveHistory,
     Busy,
     BusyRun,
     Compaction,
@@ -56,11 +56,10 @@ from bench.results import (
     StoreFacts,
     StoreHistory,
 )
-from bench.store import FilledStore, StoreSpec, StoreUnusable, copied, prepare_store
-from mailserver.codec.keys import Enode
+from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
+from bench.targets import Target, fresh_target, limits_of, prepared_store, progress
 from mailserver.errors import MailserverError
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import read_stats
 from mailserver.waku.payload import key_from_password
 
 PARTITIONED_BY = {1: ("topic-prefix", "topic")}
@@ -72,14 +71,6 @@ WARM_UP_ENVELOPES = 5000
 LATE_INTERVAL_S = 0.5
 QUICK_LATE_INTERVAL_S = 0.05
 """Between single envelopes that are relayed, in the mean."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The mailserver that is measured; `pid` is None if its process is not known."""
-
-    enode: Enode
-    pid: int | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,6 +132,9 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     plain_exports: tuple[PlainExport, ...] = ()
     if "compaction" in arguments.parts and arguments.enode is None:
         compactions, plain_exports = _measure_compactions(arguments, topics)
+    archives: tuple[ArchiveHistory, ...] = ()
+    if "archive" in arguments.parts and arguments.enode is None:
+        archives = tuple(_measure_archives(arguments, topics))
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -150,7 +144,9 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         arguments=given,
         mailserver="ours" if arguments.enode is None else str(arguments.enode),
     )
-    return Results(environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle, busy)
+    return Results(
+        environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle, busy, archives
+    )
 
 
 def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[Ingest]:
@@ -158,8 +154,8 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
         for per_packet in arguments.packets:
             runs = []
             for run in range(arguments.runs):
-                _progress(f"ingest: {connections} connections, packets of {per_packet}, run {run + 1}")
-                with _fresh_target(arguments, arguments.ingest_envelopes) as target:
+                progress(f"ingest: {connections} connections, packets of {per_packet}, run {run + 1}")
+                with fresh_target(arguments, arguments.ingest_envelopes) as target:
                     measuring = measure_ingest(
                         target.enode,
                         target.pid,
@@ -172,34 +168,15 @@ def _measure_ingest(arguments: argparse.Namespace, topics: Topics) -> Iterator[I
                     )
                     runs.append(uvloop.run(measuring))
             ingest = Ingest(connections, per_packet, arguments.ingest_envelopes, tuple(runs))
-            _progress(f"ingest: median {median(ingest.rates()):,.0f} envelopes/s")
+            progress(f"ingest: median {median(ingest.rates()):,.0f} envelopes/s")
             yield ingest
-
-
-@contextlib.contextmanager
-def _fresh_target(arguments: argparse.Namespace, envelopes: int, flags: Sequence[str] = ()) -> Iterator[Target]:
-    """The named mailserver, or ours with an empty store, which must hold so many envelopes at the end.
-
-    Args:
-        flags: what ours is told.
-    """
-    if arguments.enode is not None:
-        yield Target(arguments.enode, arguments.pid)
-        return
-    with tempfile.TemporaryDirectory(prefix="bench-ingest-") as folder:
-        data_dir = Path(folder)
-        with Daemon(data_dir, arguments.password, (*_limits(arguments), *flags)) as daemon:
-            yield Target(daemon.enode, daemon.pid)
-        stored = uvloop.run(read_stats(data_dir / STORE_FILE)).envelopes
-        if stored != envelopes:
-            raise IngestFailed(f"{envelopes} envelopes were confirmed, {stored} are stored")
 
 
 def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int) -> StoreHistory:
     """Fill a store, start our daemon on it several times, ask the last one."""
-    with _prepared_store(arguments, envelopes) as store:
+    with prepared_store(arguments, envelopes) as store:
         data_dir, disk_bytes = store.data_dir, store.disk_bytes()
-        flags = _limits(arguments)
+        flags = limits_of(arguments)
         starts = []
         for _ in range(arguments.runs - 1):
             with Daemon(data_dir, arguments.password, flags) as daemon:
@@ -213,30 +190,13 @@ def _measure_store(arguments: argparse.Namespace, topics: Topics, envelopes: int
         )
 
 
-def _limits(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """What our daemon is told of limits."""
-    return LIMITED if arguments.stranger else ()
-
-
-@contextlib.contextmanager
-def _prepared_store(arguments: argparse.Namespace, envelopes: int) -> Iterator[FilledStore]:
-    """A store that is filled, or was and is kept."""
-    days = max(round(envelopes * HISTORY_DAYS / HISTORY_ENVELOPES / arguments.density), 1)
-    spec = StoreSpec(envelopes, arguments.topics, days, arguments.distribution, arguments.sizes)
-    with contextlib.ExitStack() as stack:
-        folder = arguments.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
-        data_dir = folder / (str(envelopes) if arguments.density == 1 else f"{envelopes}-dense-{arguments.density}")
-        _progress(f"store: preparing {envelopes:,} envelopes of {days} days in {data_dir}")
-        yield prepare_store(data_dir, spec)
-
-
 def _measure_history(arguments: argparse.Namespace, target: Target, topics: Topics, end: int) -> tuple[History, ...]:
     """Ask each question once unmeasured, so that it meets a warm server, then --runs times with other topics."""
     key = key_from_password(arguments.password)
     rng = random.Random(arguments.topics)
     history = []
     for question in QUESTIONS:
-        _progress(f"history: {question.name}")
+        progress(f"history: {question.name}")
         runs = [
             uvloop.run(measure_history(target.enode, target.pid, question, key=key, topics=topics, end=end, rng=rng))
             for _ in range(arguments.runs + 1)
@@ -252,10 +212,10 @@ def _measure_busy(arguments: argparse.Namespace, topics: Topics) -> Iterator[Bus
         runs = [_measure_busy_run(arguments, target, topics, end, run) for run in range(arguments.runs)]
         yield Busy(BUSY_QUESTION.name, None, arguments.ingest_rate, tuple(runs))
         return
-    flags = (*_limits(arguments), *BUSY_FLAGS)
+    flags = (*limits_of(arguments), *BUSY_FLAGS)
     for envelopes in arguments.envelopes:
         runs = []
-        with _prepared_store(arguments, envelopes) as store:
+        with prepared_store(arguments, envelopes) as store:
             for run in range(arguments.runs):
                 with copied(store) as data_dir, Daemon(data_dir, arguments.password, flags) as daemon:
                     target = Target(daemon.enode, daemon.pid)
@@ -264,7 +224,7 @@ def _measure_busy(arguments: argparse.Namespace, topics: Topics) -> Iterator[Bus
 
 
 def _measure_busy_run(arguments: argparse.Namespace, target: Target, topics: Topics, end: int, run: int) -> BusyRun:
-    _progress(f"busy: {arguments.ingest_rate:,} envelopes/s for {arguments.busy_seconds} s, run {run + 1}")
+    progress(f"busy: {arguments.ingest_rate:,} envelopes/s for {arguments.busy_seconds} s, run {run + 1}")
     return uvloop.run(
         measure_busy(
             target.enode,
@@ -290,11 +250,11 @@ def _measure_relay(arguments: argparse.Namespace, topics: Topics) -> Iterator[Re
         runs = []
         for run in range(arguments.runs):
             wanted = "everything" if interest is None else f"{interest} topics each"
-            _progress(f"relay: to {spec.peers} peers that want {wanted}, run {run + 1}")
-            with _fresh_target(arguments, spec.envelopes + spec.late) as target:
+            progress(f"relay: to {spec.peers} peers that want {wanted}, run {run + 1}")
+            with fresh_target(arguments, spec.envelopes + spec.late) as target:
                 runs.append(uvloop.run(measure_relay(target.enode, target.pid, spec, topics=topics, seed=run)))
         relay = Relay(interest, spec.peers, spec.envelopes, tuple(runs))
-        _progress(f"relay: median {median(relay.rates()):,.0f} deliveries/s")
+        progress(f"relay: median {median(relay.rates()):,.0f} deliveries/s")
         yield relay
 
 
@@ -302,11 +262,11 @@ def _measure_handshakes(arguments: argparse.Namespace) -> Handshakes:
     spec = HandshakesSpec(arguments.handshakes, arguments.dialers)
     runs = []
     for run in range(arguments.runs):
-        _progress(f"handshakes: {spec.handshakes:,} by {spec.dialers} dialers, run {run + 1}")
-        with _fresh_target(arguments, 0, AS_STRANGERS) as target:
+        progress(f"handshakes: {spec.handshakes:,} by {spec.dialers} dialers, run {run + 1}")
+        with fresh_target(arguments, 0, AS_STRANGERS) as target:
             runs.append(uvloop.run(measure_handshakes(target.enode, target.pid, spec, run=run)))
     handshakes = Handshakes(spec.handshakes, spec.dialers, spec.processes, tuple(runs))
-    _progress(f"handshakes: median {median(handshakes.rates()):,.0f}/s")
+    progress(f"handshakes: median {median(handshakes.rates()):,.0f}/s")
     return handshakes
 
 
@@ -315,14 +275,14 @@ def _measure_idle(arguments: argparse.Namespace) -> Idle:
     spec = IdleSpec(arguments.idle_connections, arguments.idle_seconds)
     runs = []
     for run in range(arguments.runs):
-        _progress(f"idle: {spec.connections} connections, run {run + 1}")
+        progress(f"idle: {spec.connections} connections, run {run + 1}")
         with (
             tempfile.TemporaryDirectory(prefix="bench-idle-") as folder,
             Daemon(Path(folder), arguments.password, spec.flags) as daemon,
         ):
             runs.append(uvloop.run(measure_idle(daemon, spec)))
     idle = Idle(spec.connections, tuple(runs))
-    _progress(f"idle: median {median(idle.bytes_each()):,.0f} bytes each")
+    progress(f"idle: median {median(idle.bytes_each()):,.0f} bytes each")
     return idle
 
 
@@ -331,10 +291,10 @@ def _measure_flood(arguments: argparse.Namespace, topics: Topics) -> tuple[Flood
     floods = []
     with tempfile.TemporaryDirectory(prefix="bench-flood-") as folder:
         data_dir = Path(folder)
-        _progress(f"flood: preparing {arguments.flood_store:,} envelopes")
+        progress(f"flood: preparing {arguments.flood_store:,} envelopes")
         store = prepare_store(data_dir, StoreSpec(arguments.flood_store, arguments.topics, 1, arguments.distribution))
         for spec in flood_specs(arguments.flooders, arguments.flood_seconds, is_quick=arguments.quick):
-            _progress(f"flood: packets of {spec.per_packet}, tolerated for {spec.tolerance_s:g} s")
+            progress(f"flood: packets of {spec.per_packet}, tolerated for {spec.tolerance_s:g} s")
             with Daemon(data_dir, arguments.password, spec.flags) as daemon:
                 key = key_from_password(arguments.password)
                 floods.append(uvloop.run(measure_flood(daemon, store, spec, key=key, topics=topics)))
@@ -350,12 +310,12 @@ def _measure_compactions(
         small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
         for days in arguments.days:
             spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution, arguments.sizes)
-            _progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
+            progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
             store = prepare_store(Path(folder, f"{days}-days"), spec)
             for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
                 runs = []
                 for run in range(arguments.runs):
-                    _progress(f"compaction: {days} days, by {by}, run {run + 1}")
+                    progress(f"compaction: {days} days, by {by}, run {run + 1}")
                     runs.append(
                         measure_compaction(
                             store.data_dir,
@@ -372,8 +332,19 @@ def _measure_compactions(
     return tuple(compactions), tuple(plain_exports)
 
 
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _measure_archives(arguments: argparse.Namespace, topics: Topics) -> Iterator[ArchiveHistory]:
+    for envelopes in arguments.envelopes:
+        with prepared_store(arguments, envelopes) as store:
+            progress("archive: compacting")
+            archive = prepare_archive(store, envelopes)
+            progress(f"archive: asking for {archive.days} days")
+            yield measure_archive(
+                archive,
+                topics,
+                password=arguments.password,
+                runs=arguments.runs,
+                hot_answers=arguments.hot_answers,
+            )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction")
+PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction", "archive")
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -35,6 +35,7 @@ QUICK: dict[str, Any] = {
     "peers": 5,
     "flooders": 2,
     "density": 1,
+    "hot_answers": 5,
 }
 """What --quick sets, where it is not given."""
 
@@ -56,6 +57,7 @@ DEFAULTS: dict[str, Any] = {
     "peers": 50,
     "flooders": 5,
     "density": 1,
+    "hot_answers": 1000,
 }
 
 
@@ -104,6 +106,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "flooders", "peers that flood")
     _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
     _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")
+    _add_number(parser, "hot-answers", "answers from the store, alone and while the archive is read")
     _add_number(parser, "topics", "topics that they are spread over")
     parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
     parser.add_argument(

@@ -30,7 +30,7 @@ from spark_export.config import CompactConfig
 from spark_export.session import spark_session
 
 MASTER = "local[2]"
-_LATER_S = 2 * 86_400
+LATER_S = 2 * 86_400
 """The run is made to think that it is so much later: then every day of the store is over."""
 
 
@@ -83,7 +83,7 @@ def main() -> None:
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
     by = PartitionBy(arguments.partition_by)
-    later = float(arguments.end + _LATER_S)
+    later = float(arguments.end + LATER_S)
     began = time.perf_counter()
     with spark_session(MASTER, {}, progress=False) as spark:
         small = CompactConfig((arguments.small_store / STORE_FILE,), str(folder / "small"), partition_by=by)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from bench.results import (
+    ArchiveHistory,
     Busy,
     Compaction,
     Flood,
@@ -72,6 +73,7 @@ def as_text(results: Results) -> str:
             + compaction_table(results.compactions)
         )
     parts += [plain_export_line(plain) for plain in results.plain_exports]
+    parts += [f"{archive_lines(archive)}\n{archive_table(archive)}" for archive in results.archives]
     return "\n\n".join(parts)
 
 
@@ -163,6 +165,29 @@ def plain_export_line(plain: PlainExport) -> str:
         f"One process with pyarrow, {plain.days} days: {plain.envelopes / plain.seconds:,.0f} rows/s, "
         f"{_number(plain.file_bytes, 1e-6)} MB; the store has {_number(plain.store_bytes, 1e-6)} MB"
     )
+
+
+def archive_lines(archive: ArchiveHistory) -> str:
+    """What is to be said about an archive, and about those who do not ask it."""
+    alone, beside = (", ".join(_times_cells(times_s)[1:]) for times_s in (archive.alone_s, archive.beside_s))
+    peak, without = _number(archive.peak_bytes, 1e-6), _number(archive.without_bytes, 1e-6)
+    return (
+        f"Archive of {archive.envelopes:,} envelopes, {archive.days} {'day' if archive.days == 1 else 'days'}, "
+        f"{_number(archive.file_bytes, 1e-6)} MB, none of them in the store (medians)\n"
+        f"{peak} MB of memory at most, {without} MB without it; one topic of the store, ms p50, p99, max: "
+        f"{alone} alone, {beside} beside {archive.readers} readers of the archive"
+    )
+
+
+def archive_table(archive: ArchiveHistory) -> str:
+    """One line for each question."""
+    header = ["request", "found", "pages", "first packet ms", "completion ms", "(slowest)", "daemon CPU ms"]
+    header += ["cold: completion ms", "(slowest)"]
+    rows = [
+        [*_history_cells(warm)[:-1], *_history_cells(cold)[4:6]]
+        for warm, cold in zip(archive.warm, archive.cold, strict=True)
+    ]
+    return table(header, rows)
 
 
 def store_line(store: StoreFacts) -> str:

@@ -233,6 +233,27 @@ class StoreHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveHistory:
+    """What was asked of an archive, which takes `file_bytes`, by way of a daemon whose store has nothing of it.
+
+    `warm`: of one daemon; `cold`: of a new one for each run. `alone_s` and `beside_s`: answers for what is in the
+    store, while nobody and while so many `readers` ask the archive. `peak_bytes` is the warm daemon's highest memory,
+    `without_bytes` that of one that does not read the archive and had the same in its store.
+    """
+
+    envelopes: int
+    days: int
+    file_bytes: int
+    warm: tuple[History, ...]
+    cold: tuple[History, ...]
+    readers: int
+    alone_s: tuple[float, ...]
+    beside_s: tuple[float, ...]
+    peak_bytes: int
+    without_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionRun:
     """One compaction in `local[2]`. `start_s`: Spark, and a store of few rows to warm it up; `seconds`: after that.
 
@@ -301,3 +322,4 @@ class Results:
     handshakes: tuple[Handshakes, ...] = ()
     idle: tuple[Idle, ...] = ()
     busy: tuple[Busy, ...] = ()
+    archives: tuple[ArchiveHistory, ...] = ()

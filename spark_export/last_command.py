@@ -101,7 +101,7 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
         return "the last run was killed, or the machine went down: is there enough memory?"
     succeeded_at = None if record is None else record.succeeded_at
     if succeeded_at is not None and succeeded_at > now + SECONDS_PER_DAY:
-        return _yet_to_come("run", succeeded_at)
+        return _in_the_future("run", succeeded_at)
     if since is not None and now - since > limits.age * _SECONDS_PER_HOUR:
         return f"no run has succeeded{' yet, and rows wait' if succeeded_at is None else ''} since {utc_text(since)}"
     return ""
@@ -117,7 +117,7 @@ def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limi
     if state is CompactionState.DIED:
         return f"the last {name} was killed, or the machine went down: is there enough memory?"
     if run.succeeded_at is not None and run.succeeded_at > now + SECONDS_PER_DAY:
-        return _yet_to_come(name, run.succeeded_at)
+        return _in_the_future(name, run.succeeded_at)
     return ""
 
 
@@ -135,9 +135,9 @@ def _hanging(name: str, began: float, limits: _Limits, now: float) -> str:
     return f"the {name} that began at {utc_text(began)} has not ended within {limits.run:g} h: does it hang?"
 
 
-def _yet_to_come(name: str, succeeded_at: float) -> str:
+def _in_the_future(name: str, succeeded_at: float) -> str:
     ended = f"the last {name} that succeeded ended at {utc_text(succeeded_at)}"
-    return f"{ended}, which is yet to come: the clock was off, or is"
+    return f"{ended}, which is in the future: the clock was wrong then, or is wrong now"
 
 
 def _words(one: _Look) -> Iterator[str]:

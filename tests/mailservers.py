@@ -16,11 +16,11 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter, RequestLimits
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
@@ -269,10 +269,10 @@ def wired(
         delivery=Delivery(store, settings, clock, metrics=metrics),
         feed=feed,
         bounds=bounds or IntakeBounds(),
-        sealing=Turns(),
+        sealing=LoopScheduler(),
         relay=relay,
         rates=limiter,
-        requests=RequestLimiter(requests, NO_REQUEST_LIMITS, NOBODY_ALLOWED),
+        requests=RequestLimiter(requests, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST),
         trusted=peers.trusted,
         clock=clock,
         metrics=metrics,
@@ -340,7 +340,7 @@ async def running_mailserver(
             for raw in server.raw_peers:
                 await raw.close()
             for peer in peers:
-                peer.cut()
+                peer.abort()
             async with asyncio.timeout(DEADLINE_S):
                 await asyncio.gather(*server.tasks)
                 await static_peers.join()

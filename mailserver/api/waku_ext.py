@@ -35,7 +35,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
-from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Follower
+from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Subscription
 from mailserver.peers.connected import PeerInfo
 from mailserver.peers.node import Node
 from mailserver.waku.bloom import Interest
@@ -101,8 +101,10 @@ class HistoryMethods(SendingMethods):
         call.caller.check_room()
         subscription = secrets.token_hex(SUBSCRIPTION_ID_BYTES)
         completions = self._node.completions
-        follower = completions.follow()
-        call.caller.follow(subscription, _notify(follower, subscription, call), lambda: completions.unfollow(follower))
+        outcomes = completions.subscribe()
+        call.caller.follow(
+            subscription, _notify(outcomes, subscription, call), lambda: completions.unsubscribe(outcomes)
+        )
         return subscription
 
     async def _unsubscribe(self, params: Fields, call: Call) -> Json:
@@ -117,11 +119,11 @@ class HistoryMethods(SendingMethods):
         return peer
 
 
-async def _notify(follower: Follower, subscription: str, call: Call) -> None:
+async def _notify(outcomes: Subscription, subscription: str, call: Call) -> None:
     """Notify a subscriber of how requests end, as fast as it reads, until this is cancelled."""
     await call.answered.wait()
     while True:
-        ended = await follower.next()
+        ended = await outcomes.next()
         if ended.asker.who is call.caller:  # the notification must not overtake the answer with the request's id
             await ended.asker.told.wait()
         await call.caller.notify("wakuext_subscription", partial(_notification, subscription, ended.outcome))

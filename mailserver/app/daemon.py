@@ -90,7 +90,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
             if config != named:
-                server.node.say_ourselves()
+                server.node.log_own_enode()
             async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
                 log.info("listening enode=%s store=%s", server.node.enode, store.location)
                 await stop.wait()
@@ -356,7 +356,7 @@ async def _say_goodbye(server: Server) -> None:
             await asyncio.gather(*(peer.stop() for peer in served))
             await listener.join()
     for peer in served:
-        peer.cut()
+        peer.abort()
     await listener.join()
 
 

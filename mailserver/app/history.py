@@ -3,7 +3,6 @@
 The archive is read by pyarrow, which is in an extra of its own: it is imported only where it is used, and takes 50 MB.
 """
 
-import asyncio
 import contextlib
 import importlib.util
 import logging
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 
 from mailserver.app.config import Config
 from mailserver.archive.files import local_folder
-from mailserver.handoff.archived import ArchivedError
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Store
 
@@ -36,9 +34,8 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         yield History(store)
         return
     folder = local_folder(config.archive)
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    if folder is None or missing:
-        cause = f"{missing[0]} is not installed" if missing else "it is not in a local folder"
+    cause = cause_for_store_only(config)
+    if folder is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
         yield History(store)
         return
@@ -50,7 +47,7 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         folder,
         at_once=config.archive_reads,
         cache_bytes=config.archive_cache_bytes,
-        is_expected=lambda: _is_archived(store),
+        is_expected=store.handoff.was_archived,
         metrics=metrics,
     )
     log.info(
@@ -65,9 +62,9 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         archive.close()
 
 
-def _is_archived(store: Store) -> bool:
-    """Whether the compaction has ever archived the store. Called in a thread that reads the archive."""
-    try:
-        return asyncio.run(store.handoff.archived()) is not None
-    except ArchivedError:  # there is a record
-        return True
+def cause_for_store_only(config: Config) -> str:
+    """Why requests cannot be answered from the archive that the settings name; "" if they can."""
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    return "it is not in a local folder" if local_folder(config.archive) is None else ""

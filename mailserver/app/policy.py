@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mailserver.app.config import Config
 from mailserver.codec.keys import NodeId
-from mailserver.limits.admission import AdmissionLimits, Allowed
+from mailserver.limits.admission import AdmissionLimits, Allowlist
 from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.store.retention import CapacityRetention, Retention, SizeRetention, TimeRetention
@@ -37,10 +37,10 @@ class RequestPolicy(NamedTuple):
 
     peer: RequestLimits
     address: RequestLimits
-    allowed: Allowed
+    allowed: Allowlist
 
 
-def admission(config: Config) -> tuple[AdmissionLimits, Allowed]:
+def admission(config: Config) -> tuple[AdmissionLimits, Allowlist]:
     """Who may connect."""
     limits = AdmissionLimits(
         max_per_address=config.max_peers_per_address,
@@ -101,13 +101,13 @@ def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...
     return tuple(networks)
 
 
-def _allowed(config: Config, names: tuple[str, ...]) -> Allowed:
+def _allowed(config: Config, names: tuple[str, ...]) -> Allowlist:
     """Who is exempt from these limits. Static and trusted peers are always among them."""
     networks = config.allowed_networks
     if config.is_default(*names):
         networks += LOOPBACK
     named = {enode.node_id for enode in (*config.static_enodes, *config.trusted_enodes)}
-    return Allowed(networks, config.allowed_node_ids | named)
+    return Allowlist(networks, config.allowed_node_ids | named)
 
 
 def without_ourselves(config: Config, own: NodeId) -> Config:

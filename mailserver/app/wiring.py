@@ -22,9 +22,9 @@ from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.live.relay import Relay
@@ -107,7 +107,7 @@ class Server:
             delivery=Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics),
             feed=feed,
             bounds=IntakeBounds(),
-            sealing=Turns(),
+            sealing=LoopScheduler(),
             relay=self.relay,
             rates=self._rates,
             requests=self._requests,
@@ -183,9 +183,9 @@ class Server:
         """
         now = asyncio.get_running_loop().time()
         connected = self.peers.connected()
-        heard_at = max((peer.connection.heard_at for peer in connected), default=None)
+        heard_at = max((peer.connection.last_received_at for peer in connected), default=None)
         found = {
-            node_id: Contact(peer.number, now - peer.connection.heard_at, peer.late)
+            node_id: Contact(peer.number, now - peer.connection.last_received_at, peer.late_envelopes)
             for peer in connected
             if (node_id := peer.connection.node_id) is not None and node_id in sources
         }
@@ -225,7 +225,7 @@ class Server:
             return self._config
         named, config = config, policy.without_ourselves(config, self.node.key.public_key)
         if config != named:
-            self.node.say_ourselves()
+            self.node.log_own_enode()
         changed = {}
         for field in fields(Config):
             value = getattr(config, field.name)

@@ -19,6 +19,8 @@ from mailserver.archive.layout import Layout, PartitionBy
 
 ARCHIVE_VERSION = 1
 
+SHA256_BYTES = 32
+
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a value of the wrong kind may raise: infinity is not an integer, and JSON may nest to any depth."""
 
@@ -61,10 +63,22 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """The index beside a period's files (`mailserver.archive.paths`): how long it is.
+
+    `sha256`: of its directory, in hex; the directory has the digests of all else.
+    """
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeriodRecord:
     """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
     them: their rows are in this one now. `snapshot`: its files have second names, see `mailserver.archive.paths`.
     `verified_at`: when every file was last read and found to be as recorded, in Unix seconds; 0 if that is not known.
+    `index`: None if it has none, as of earlier versions.
     """
 
     period: str
@@ -74,6 +88,7 @@ class PeriodRecord:
     replaces: tuple[tuple[str, str], ...] = ()
     snapshot: bool = False
     verified_at: int = 0
+    index: IndexRecord | None = None
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -91,6 +106,7 @@ class PeriodRecord:
             "verified_at": self.verified_at,
             "days": {day_name(day): _encode_day(record) for day, record in sorted(self.days.items())},
             "files": [[file.path, file.bytes, file.rows, file.sha256] for file in self.files],
+            "index": None if self.index is None else [self.index.bytes, self.index.sha256],
         }
 
 
@@ -240,6 +256,15 @@ def _decode_file(path: object, size: Any, rows: Any, sha256: object = "") -> Fil
     return FileRecord(str(path), int(size), int(rows), str(sha256))
 
 
+def _decode_index(value: Any) -> IndexRecord | None:
+    if value is None:
+        return None
+    size, sha256 = value
+    if int(size) < 0 or len(bytes.fromhex(sha256)) != SHA256_BYTES:
+        raise ValueError(f"its index is {value!r}")
+    return IndexRecord(int(size), sha256)
+
+
 def _decode_record(value: Any) -> PeriodRecord:
     return PeriodRecord(
         period=str(value["period"]),
@@ -249,4 +274,5 @@ def _decode_record(value: Any) -> PeriodRecord:
         replaces=tuple((str(period), str(run)) for period, run in value["replaces"]),
         snapshot=bool(value["snapshot"]),
         verified_at=int(value.get("verified_at", 0)),
+        index=_decode_index(value.get("index")),
     )

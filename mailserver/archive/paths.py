@@ -3,6 +3,7 @@
     date=2026-11-20/topic_prefix=9/part-...parquet    what every Parquet reader sees
     _archive.json, _records/                          what is in it (`mailserver.archive.manifest`)
     _staging/RUN/data/date=...                        what a run is writing; RUN/publish.json once it is verified
+    _index/date=2026-11-20/run=RUN.index              where in its files a topic stands (`mailserver.archive.index`)
     _snapshots/date=.../run=.../topic_prefix=9/part-..   second names of the same files, for `read_archive`
     _quarantine/, _runs/                              rows set aside; a report of each run
     _damaged/, _incidents.json                        files set aside; what was found (`spark_export.incidents`)
@@ -18,6 +19,7 @@ SETTINGS_FILE = "_archive.json"
 RECORDS = "_records"
 STAGING = "_staging"
 SNAPSHOTS = "_snapshots"
+INDEXES = "_index"
 QUARANTINE = "_quarantine"
 DAMAGED = "_damaged"
 RUNS = "_runs"
@@ -40,6 +42,11 @@ def record_of(period: str) -> str:
 def snapshot_of(record: PeriodRecord) -> str:
     """Where a period's files have their second names."""
     return f"{SNAPSHOTS}/{PERIOD}={record.period}/run={record.run}"
+
+
+def index_of(period: str, run: str) -> str:
+    """Where the index of a period is, as that run has written the period."""
+    return f"{INDEXES}/{PERIOD}={period}/run={run}.index"
 
 
 def staged_data(run: str) -> str:

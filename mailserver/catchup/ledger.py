@@ -135,6 +135,8 @@ class Ledger:
             except OSError as error:
                 self._changed = True
                 raise CatchupError(f"cannot write {self._path}: {error.strerror or error}") from error
+            finally:
+                del writing  # its error refers to this frame by its traceback: they would keep each other in memory
 
     def _encode(self) -> str:
         sources = {

@@ -59,7 +59,7 @@ class LiveMessages:
         """
         while not self._waiting:
             if self._lost is not None:
-                raise self._lost
+                raise ConnectionLost(self._lost.reason, self._lost.cause)  # a new one: it refers to this object
             self._changed.clear()
             await self._changed.wait()
         return self._take()

@@ -117,6 +117,7 @@ class MailClient:
             raise NoAnswer(f"no confirmation within {ANSWER_TIMEOUT_S:g} s") from error
         finally:
             self._confirmations.pop(batch_hash, None)
+            del future  # its error refers to this frame by its traceback: without this, they keep each other in memory
 
     async def request(
         self,

@@ -9,7 +9,8 @@ from dataclasses import asdict, fields
 from mailserver.app.config import Config
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
-from mailserver.doctor.disk import check_archive, check_data_dir, check_secrets, check_store_clock
+from mailserver.doctor.archive import check_archive
+from mailserver.doctor.disk import check_data_dir, check_secrets, check_store_clock
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.doctor.host import check_clock, check_memory, check_open_files
 from mailserver.doctor.ports import check_ports

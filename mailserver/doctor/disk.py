@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.app.config import Config
-from mailserver.archive.errors import ArchiveBusy, ArchiveFault
-from mailserver.archive.files import local_folder
-from mailserver.archive.holdings import check_day
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
-from mailserver.handoff.archived import Archived, ArchivedError
-from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
@@ -133,39 +128,6 @@ def _readable(check: str, read: Callable[[], object]) -> Finding:
             check, text, f"run: {command}" if command else "put it back from a backup, or let a new one be made"
         )
     return ok(check, "readable by its owner only")
-
-
-def check_archive(config: Config, now: float) -> list[Finding]:
-    """Check what pruning requires: the archived days are in the archive, or a run has checked that recently."""
-    if not config.archive:
-        return []
-    try:
-        archived = read_archived(config.data_dir / STORE_FILE)
-    except ArchivedError as error:
-        return [problem("archive", str(error), "nothing is pruned until the compaction has written a new one")]
-    if archived is None:
-        text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
-        return [warning("archive", text, "make sure that the nightly compaction runs")]
-    folder = local_folder(config.archive)
-    if folder is not None:
-        return [_look_at_archive(folder, archived)]
-    hours = (now - archived.verified_at) / 3600
-    text = f"cannot be seen from here; the compaction checked it {hours:.0f} hours ago"
-    if hours > config.archive_max_age_hours:
-        return [problem("archive", f"{text}: nothing is pruned", "make sure that the nightly compaction runs")]
-    return [ok("archive", text)]
-
-
-def _look_at_archive(folder: Path, archived: Archived) -> Finding:
-    try:
-        for day, seq in sorted(archived.days.items()):
-            check_day(folder, archived.store_id, day, seq)
-    except ArchiveBusy as error:
-        return ok("archive", str(error))
-    except ArchiveFault as error:
-        advice = "mount it where --archive says, and run the compaction, which mends it: docs/archive.md"
-        return problem("archive", f"{error}; that day is not pruned", advice)
-    return ok("archive", f"{folder} has every file of the {len(archived.days)} days that are recorded as archived")
 
 
 def check_store_clock(data_dir: Path, now: float) -> list[Finding]:

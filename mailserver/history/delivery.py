@@ -1,7 +1,7 @@
-"""P2P Request -> P2P Messages -> P2P Request Complete: the history side of a mailserver (8/WAKU-MAIL).
+"""Answers history requests: P2P Request -> P2P Messages -> P2P Request Complete (8/WAKU-MAIL).
 
-Every request ends in a completion or, whatever went wrong, in an error completion: a client that hears nothing waits
-for minutes.
+Every answer ends with a completion, or with an error completion if anything went wrong. A client that hears nothing
+would wait for minutes.
 """
 
 import asyncio
@@ -37,41 +37,41 @@ from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import open_asymmetric, open_symmetric
 
 MAX_REQUEST_BYTES = 16 * 1024
-"""Longest P2P Request payload. With as many topics as there may be, a request takes 8 kB."""
+"""The longest P2P Request payload. A request with as many topics as there may be takes 8 kB."""
 
 PAGE_WORK = 500_000
-"""A page by bloom filter ends with what it has found after so much work of the source, a sixth of a second of one
-processor. If the source must look at strangers' envelopes of a day one by one, these are some 100,000."""
+"""After this much work of the source, the search by a bloom filter ends with what it has found: a sixth of a second of
+one processor. If the source has to look at the envelopes of a day one by one, it looks at some 100,000."""
 
 PAGE_TIME_S = 4.0
-"""It also ends after so long, if many wait for the source: clients give up on a request after 10 to 30 s."""
+"""The search also ends after this time, if many wait for the source: clients give up a request after 10 to 30 s."""
 
 FIND_TIMEOUT_S = 10.0
-"""How long the source may search for any one page."""
+"""How long the source may search for one page. After that, the request fails."""
 
 MAX_REMEMBERED_REQUESTS = 8192
-"""How many requests to our public key we remember with the peers that made them; 250 bytes per entry."""
+"""How many requests to our public key are remembered, with the peers that made them; 250 bytes per entry."""
 
 _LIKELY_BYTES = 512
-"""How long we take envelopes to be before any of an answer was read."""
+"""How long an envelope is assumed to be before the first of an answer was read."""
 
 _MAX_ROWS = 256
-"""Most envelopes that are looked at for one packet: so many sealed ones, of 256 bytes and more, fill it. Without this
-bound, tiny envelopes with long ones among them would make us look at the rest of the page for every packet."""
+"""Most envelopes that are looked at for one packet. As sealed envelopes have at least 256 bytes, this many fill it.
+Without it, a page of tiny envelopes with long ones among them would be looked at to its end for each packet."""
 
 
 class Client(Protocol):
-    """Where an answer goes."""
+    """Where an answer is sent to."""
 
-    async def turn(self, size: int) -> None:
-        """Wait until a packet of about so many bytes may be sent: until the client has read enough of the ones before.
+    async def wait_turn(self, size: int) -> None:
+        """Wait until a packet of about `size` bytes may be sent: until the client has read enough of those before.
 
         Raises:
             ConnectionLost: the client is gone.
         """
 
     def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet whose turn it is.
+        """Send a packet, after `wait_turn`.
 
         Raises:
             ConnectionLost: the client is gone.
@@ -115,10 +115,10 @@ class Delivery:
         """Answer one P2P Request; return how it ended.
 
         Args:
-            requester: who asks, and what it may still ask for.
+            requester: the peer that asks, and its quotas.
             max_packet_bytes: the longest packet with more than one envelope.
         Raises:
-            ConnectionLost: the client is gone. Nothing else is raised: the client is told what fails.
+            ConnectionLost: the client is gone. Nothing else is raised: the client is told what has failed.
         """
         record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
         try:
@@ -143,7 +143,7 @@ class Delivery:
                 record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
                 request = self._read(sealed, requester.node_id)
             except RequestRejected:
-                _admit(requester, None)  # reading it has taken time, so it counts as a request
+                _admit(requester, None)  # opening it took time, so it counts as a request
                 raise
             _admit(requester, request.cursor)
             return await self._deliver(request, client, requester, max_packet_bytes, record), Outcome.DELIVERED
@@ -155,7 +155,7 @@ class Delivery:
             return Failure(record.request_id, Rejection.STORE_UNAVAILABLE.value), Outcome.FAILED
 
     async def refuse(self, payload: bytes, rejected: RequestRejected, client: Client, peer: NodeId) -> None:
-        """Answer a request that we do not even look at with an error. It counts against no limit.
+        """Answer a request that is not even opened with an error. It counts against no limit.
 
         Raises:
             ConnectionLost: the client is gone.
@@ -202,9 +202,9 @@ class Delivery:
     def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
         """Refuse a request to our public key that another peer has made before.
 
-        A peer that has captured the request, and cannot read it, would learn from the answer what it asks for. A
-        request sealed with the password needs no such care: whoever knows the password can read it, and make one of its
-        own. Old requests are answered, as deployed mailservers do: the clocks of phones are wrong.
+        A peer that captured the request cannot read it, but would learn from the answer what it asks for. Requests that
+        are sealed with the password need no such check: every peer that knows the password can read them anyway. Old
+        requests are answered, as by deployed mailservers: the clocks of phones are wrong.
         """
         if self._askers.setdefault(request.request_id, asker) != asker:
             raise RequestRejected(Rejection.REPLAYED)
@@ -236,7 +236,7 @@ class Delivery:
         end = page.end
         cursor = None if end is None else Cursor(*end)
         if cursor is not None:
-            requester.give(cursor, _now())
+            requester.remember_cursor(cursor, _now())
         return Completion(request.request_id, page.last_hash or NO_ENVELOPE, cursor)
 
     async def _find(self, query: Query, limit: int, payer: Payer) -> Page:
@@ -266,8 +266,8 @@ class Delivery:
         while page.left:
             # As many as will fit if they are as long as those of the packet before.
             count = 1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS, page.left)
-            # The turn comes before the envelopes are read, and they go at once: a client that stalls costs no memory.
-            await client.turn(min(packet_bytes(count * mean), max_packet_bytes))
+            # Wait first, then read envelopes and send them at once: so a client that stalls costs no memory.
+            await client.wait_turn(min(packet_bytes(count * mean), max_packet_bytes))
             raws = await page.read(count, max_bytes)
             bill.charge_envelopes(len(raws.sizes), _now())
             if raws.body:
@@ -296,12 +296,12 @@ def _admit(requester: Requester, cursor: Cursor | None) -> None:
 
 
 async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None:
-    """Send a packet when it may be sent.
+    """Wait until a packet may be sent, and send it.
 
     Raises:
         ConnectionLost: the client is gone.
     """
-    await client.turn(len(payload))
+    await client.wait_turn(len(payload))
     client.send(code, payload)
 
 

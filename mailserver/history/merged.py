@@ -1,11 +1,11 @@
-"""One history of two sources: what the store has, and what it has no more, out of the archive.
+"""One history from two sources: the store, and the archive for what the store no longer has.
 
-An envelope is in both until the store has pruned it. The store says up to which time of creation it ever removed
-anything: what is newer is its own business, and the archive is not looked at. Below, both are asked, and their
-envelopes are put in one order; what is in both is taken from the store.
+An envelope is in both until the store prunes it. The store knows up to which time of creation it ever removed anything.
+Above that time, only the store is asked. At or below it, both are asked, and their envelopes are put into one order; an
+envelope that is in both is taken from the store.
 
-Whatever the store removes while a request is answered is at or below that time once nobody can find it there any more.
-So it is asked for after the search.
+The store may remove envelopes while a request is answered. It moves that time before they can no longer be found. So
+the time is read after the search.
 """
 
 from collections.abc import Sequence
@@ -33,19 +33,19 @@ from mailserver.waku.envelope import EnvelopeHash
 
 
 class ArchivedHistory(Protocol):
-    """Where the older envelopes are: `mailserver.archive.reading.source.ArchiveSource`."""
+    """The source of older envelopes: `mailserver.archive.reading.source.ArchiveSource`."""
 
     async def find(
         self, query: Query, most: int, *, above: Place | None, payer: Payer, goes_on: GoesOn = always
     ) -> ArchiveFound:
-        """Find the first `most` envelopes that a query wants, that stand before the place `above`."""
+        """Find the first `most` envelopes that a query wants and that come before the place `above`."""
 
     def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
-        """What reads some of the envelopes that were found for a query."""
+        """Make a page that reads some of the envelopes that were found for a query."""
 
 
 class MergedHistory:
-    """A `store.interface.HistorySource` of a store and its archive."""
+    """The history of a store and its archive. It is a `store.interface.HistorySource`."""
 
     def __init__(self, store: StoredHistory, archive: ArchivedHistory) -> None:
         self._store = store
@@ -55,17 +55,17 @@ class MergedHistory:
         """Find the first `limit` matches, newest first.
 
         Args:
-            payer: who asks.
-            goes_on: whether to go on after so much work; else a page ends early.
+            payer: for whom the sources are read.
+            goes_on: whether to go on after this much work; if not, the page ends early.
         Raises:
-            StoreError: a source cannot be read.
+            StoreError: the store or the archive cannot be read.
         """
         page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         until, end = self._store.removed_until, page.end
         if query.lower > until or (end is not None and end[0] > until):
             return page
         older = replace(query, upper=min(query.upper, until))
-        # One more than fits, which tells whether there are more.
+        # One more than fits shows whether there are more.
         found = await self._archive.find(older, limit + 1, above=end, payer=payer, goes_on=goes_on)
         ranks = page.ranks([match.place for match in found.matches])
         missing = [(rank, match) for rank, match in zip(ranks, found.matches, strict=True) if rank is not None]
@@ -82,11 +82,11 @@ class MergedHistory:
         query: Query,
         payer: Payer,
     ) -> "MergedPage":
-        """Put together what the store has found, and what it lacks.
+        """Merge what the store has found with what only the archive has.
 
         Args:
-            missing: envelopes in their order, and how many of the store's come before each.
-            reached: where the archive's search has ended early.
+            missing: the archive's envelopes in order, each with how many of the store's come before it.
+            reached: where the search of the archive ended early; None if it did not.
         """
         stored, end, is_cut = page.left, page.end, False
         if reached is not None:
@@ -106,11 +106,11 @@ class MergedHistory:
 
 
 def _order(ranks: Sequence[int], stored: int) -> list[bool]:
-    """Which envelopes of a page are the archive's, in order.
+    """Return, for each envelope of a page in order, whether it is the archive's.
 
     Args:
-        ranks: how many of the store's come before each of the archive's.
-        stored: how many the store has.
+        ranks: for each envelope of the archive, how many of the store's come before it.
+        stored: how many envelopes are the store's.
     """
     order: list[bool] = []
     before = 0
@@ -122,16 +122,16 @@ def _order(ranks: Sequence[int], stored: int) -> list[bool]:
 
 
 class MergedPage:
-    """A `store.interface.Page` of envelopes of both. Each is read when it is its turn."""
+    """A `store.interface.Page` with envelopes of both sources. Each is read when its place in the order is reached."""
 
     def __init__(
         self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
     ) -> None:
-        """Take what was found.
+        """Make a page of the pages of both sources.
 
         Args:
-            order: which are the archive's.
-            end: where the next page goes on; None: where the store's does.
+            order: for each envelope, whether it is the archive's.
+            end: where the next page begins; None: where the store's next page does.
         """
         self._stored = stored
         self._archived = archived
@@ -141,22 +141,22 @@ class MergedPage:
         self._pending: Raws | None = None
         self._last: bytes | None = None
         self.left = len(order)
-        """How many envelopes are still to be read."""
+        """How many envelopes are left to read."""
         self.ended_early = ended_early
-        """Whether the search ended before the page was full or all was found; `end` says where to go on."""
+        """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
-        """Keccak-256 of the last envelope that was read; None before the first."""
+        """Keccak-256 of the last envelope that was read; None before the first one."""
         return None if self._last is None else EnvelopeHash(keccak256(self._last))
 
     @property
     def end(self) -> Place | None:
-        """Where the next page goes on, once all of this one is read; None if there is none."""
+        """Where the next page begins, once all of this one was read; None if there is none."""
         return self._stored.end if self._end is None else self._end
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
+        """Read the next envelopes, at most `count`; see `store.interface.Page`."""
         body = bytearray()
         sizes: list[int] = []
         archived = 0
@@ -164,7 +164,7 @@ class MergedPage:
             raws = self._pending or await self._read_on(count - len(sizes), max_bytes - len(body))
             self._pending = None
             if body and len(body) + len(raws.body) > max_bytes:
-                # The first that is there comes whatever its length: it waits for the next packet.
+                # A source always reads at least one envelope. This one does not fit, so it waits for the next packet.
                 gone = raws.sizes.index(len(raws.body))
                 sizes += raws.sizes[:gone]
                 self.left -= gone
@@ -180,7 +180,7 @@ class MergedPage:
         return joined
 
     async def _read_on(self, count: int, max_bytes: int) -> Raws:
-        """Read some of the run whose turn it is: all of it are the store's, or the archive's."""
+        """Read some of the next run: consecutive envelopes that are all the store's, or all the archive's."""
         run = self._runs[-1]
         is_archived, left = run
         source = self._archived if is_archived else self._stored

@@ -1,6 +1,6 @@
-"""What one history request asked for, and how it ended: its metrics, and its line in the log.
+"""What one history request asked for and how it ended: its metrics, and its line in the log.
 
-The line says who asked and for how much, but not for what: topics are counted, not named. It has no address.
+The line says which peer asked, and for how much, but not for what: topics are counted, not named. It has no address.
 """
 
 import logging
@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request. Times are monotonic seconds; `first_at` is when the first envelopes were handed to the connection.
+    """One request. Times are monotonic seconds.
 
+    `found_at`, `first_at`: when the page was found, and when its first envelopes were handed to the connection.
     `lower`, `upper`: the bounds in force, Unix seconds. `topics`: how many, 0 for a bloom filter. `is_clear`: the
     request came without an envelope. `follows_cursor`: it asks for a further page. `is_counted`: it counts against the
-    limits of its peer and address, which bounds how many such lines there are. `work`: what it cost the source.
-    `is_early`: its page ended before it was full and before everything was searched. `archived`: how many of its
-    envelopes came from the archive.
+    limits of its peer and address, which also limits how many such lines there are. `work`: how much the source worked
+    for it. `is_early`: the search ended before the page was full or everything was searched. `archived`: how many of
+    its envelopes came from the archive.
     """
 
     peer: NodeId
@@ -50,14 +51,15 @@ class RequestRecord:
     cause: str = ""
 
     def asks(self, request: MailRequest, *, lower: int, upper: int, limit: int) -> None:
-        """Note what it asks for, once it is readable."""
+        """Note what it asks for, once it was decoded."""
         self.kind = _kind(request.interest)
         self.follows_cursor = request.cursor is not None
         self.lower, self.upper, self.limit = lower, upper, limit
         self.topics = len(request.interest.topics or ())
 
     def sent(self, count: int, size: int, now: float, *, archived: int = 0) -> None:
-        """Note a packet with so many envelopes, `archived` of them from the archive, and so many bytes."""
+        """Note a packet that was sent: its envelopes, its bytes, and how many of its envelopes came from the
+        archive."""
         if self.first_at is None:
             self.first_at = now
         self.envelopes += count
@@ -65,11 +67,11 @@ class RequestRecord:
         self.bytes += size
 
     def refused(self, rejection: Rejection, cause: str) -> None:
-        """Note why it is refused; `cause` is for the log."""
+        """Note why it was refused; `cause` is for the log."""
         self.rejection, self.cause = rejection, cause
 
     def end(self, metrics: Metrics, now: float) -> None:
-        """The request is over: count it, and log its line."""
+        """Count the request, which has ended, and log its line."""
         labels = self.kind.value, self.outcome.value
         metrics.requests.labels(*labels).inc()
         if self.rejection is not None:
@@ -111,7 +113,7 @@ class RequestRecord:
     def _level(self) -> int:
         if self.outcome is Outcome.FAILED:
             return logging.ERROR
-        # A stranger can cause any number of requests that do not count: they stay below the default level.
+        # A stranger can send any number of requests that do not count, so these are below the default level.
         return logging.INFO if self.is_counted and self.rejection is not Rejection.RATE_LIMITED else logging.DEBUG
 
     def _ms(self, moment: float | None) -> float | str:

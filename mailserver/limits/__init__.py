@@ -1,1 +1,1 @@
-"""Who may do how much: rates, quotas, admission, turns, memory. What every service applies, in one place."""
+"""Limits on what peers may do: admission, rates, quotas, memory, and turns on the event loop."""

@@ -1,6 +1,7 @@
-"""Who may connect to us, by address: decided at accept, before a byte is read and anything is spent on a handshake.
+"""Which inbound connections are admitted, by address. This is decided at accept: nothing has been read yet, and no
+handshake has cost anything.
 
-Addresses are text, as a socket's peername has them. Times are monotonic seconds, arguments.
+Addresses are text, as in a socket's peername. Times are monotonic seconds, given as arguments.
 """
 
 import ipaddress
@@ -13,47 +14,48 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple
 
 from mailserver.codec.keys import NodeId
-from mailserver.limits.buckets import Buckets, Counts, Entries, TokenBucket
+from mailserver.limits.buckets import Buckets, Counts, LruMap, TokenBucket
 
 BURST_S = 5.0
-"""So many seconds' worth of connections may come at once: after a cut of the network all clients come back together."""
+"""This many seconds' worth of connections may come at once: after a network outage, all clients reconnect together."""
 
 ADDRESS_BURST_S = 10.0
-"""The same for one address: the phones behind it come back together, and there are fewer of them to even that out."""
+"""The same for one address. The phones behind it reconnect together, too, and are too few for that to average out."""
 
-SUBNET_RATE = 2
-"""A subnet may open so many times the connections a second of one address: a line with IPv6 has up to 65,536 addresses
-(/64s), and could else take the connections of everybody, who then cannot connect."""
+SUBNET_FACTOR = 2
+"""A subnet may open this many times as many connections per second as one address. One IPv6 customer has up to 65,536
+addresses (/64s). Without a limit per subnet, it could use up the connections per second that all strangers share."""
 
 FAILURE_WINDOW_S = 60.0
-"""Failed handshakes of an address are counted so long from the first of them; then the count begins anew."""
+"""Failed handshakes of an address are counted for this long after the first one. Then the count starts again at 0."""
 
-REFUSED_S = 60.0
-"""How long an address is refused whose handshakes failed too often."""
+REFUSAL_S = 60.0
+"""How long an address is refused after too many failed handshakes."""
 
 FORGIVEN_FAILURES = 10
-"""So many failures does a handshake that succeeds make up for: behind an address from which phones come and go, one
-that is broken and tries again all the time is not the rule. More would let a flooder pay with few true handshakes."""
+"""How many failures one successful handshake cancels. One broken phone that retries all the time must not lock out the
+other phones behind its address. If this were more, a flooder could offset its failures with a few real handshakes."""
 
 KNOWN_AFTER_S = 60.0
-"""An address that was connected for so long without a break is known. Known ones have connections per second of their
-own: strangers from any number of addresses, who use up those of strangers, do not lock them out. Less would make
-addresses known that only come and go; so many as there are places become known in that time, at most."""
+"""An address becomes known once one of its connections was open for this long. Known addresses share connections per
+second of their own, so a flood from many new addresses does not lock them out. In this time, at most as many addresses
+become known as there may be peers. If it were shorter, addresses that only connect and leave would become known."""
 
 MAX_ADDRESSES = 16_384
-"""Most addresses, and subnets, that are remembered for their connections per second, their failures, and as known; 250
-bytes each. By the defaults 100 connections a second come in, and what they took is back after 10 s: 1,000 addresses
-matter at a time."""
+"""Most addresses, and subnets, that are remembered for each purpose (connections per second, failures, known ones); 250
+bytes per entry. With the default limits, 100 connections a second come in, and buckets are full again after 10 s, so
+1,000 addresses matter at a time."""
 
-_V6_ADDRESS_BYTES = 8  # a /64: what one customer has at least, with as many addresses in it as it likes
+_V6_ADDRESS_BYTES = 8  # a /64: the least that one customer has, who may use any address in it
 _V6_SUBNET_BYTES = 6  # a /48: what one site has
 _V4_SUBNET_BYTES = 3  # a /24
 
 
 class AddressGroups(NamedTuple):
-    """What an address is counted by: itself and its neighbourhood. The lengths tell the four kinds apart.
+    """The keys by which an address is counted. Their lengths differ, so the four kinds cannot collide.
 
-    `address`: 4 bytes for IPv4; for IPv6 the 8 of its /64. `subnet`: the 3 of the /24; for IPv6 the 6 of the /48.
+    `address`: for IPv4 its 4 bytes; for IPv6 the 8 bytes of its /64. `subnet`: for IPv4 the 3 bytes of its /24; for
+    IPv6 the 6 bytes of its /48.
     """
 
     address: bytes
@@ -61,12 +63,13 @@ class AddressGroups(NamedTuple):
 
 
 UNKNOWN_GROUPS = AddressGroups(b"", b"")
-"""Of what is no IP address: a peer that was gone before we asked for its address. All these count together."""
+"""The keys of whatever is not an IP address: the peer was gone before we asked for its address. All of them share one
+count."""
 
 
 @lru_cache(maxsize=4096)
 def groups_of(address: str) -> AddressGroups:
-    """Tell what an address is counted by; IPv4 mapped into IPv6 counts as IPv4."""
+    """Return the keys of an address. An IPv4 address mapped into IPv6 counts as IPv4."""
     ip = _parse(address)
     if ip is None:
         return UNKNOWN_GROUPS
@@ -86,15 +89,15 @@ def _parse(address: str) -> IPv4Address | IPv6Address | None:
     return ip
 
 
-def crowded_out(newcomer: str, present: Sequence[str]) -> int | None:
-    """Who has to make room where all places are taken, so that each subnet gets its share of them.
+def index_to_evict(newcomer: str, present: Sequence[str]) -> int | None:
+    """Choose which peer to disconnect in favour of a new one when all places are taken, so that subnets share them.
 
     Args:
-        newcomer: the address of who comes.
-        present: the addresses of those who are here, the first to come first.
+        newcomer: the address of the new peer.
+        present: the addresses of the connected peers, the longest connected first.
     Returns:
-        An index into `present`: the last to come of the subnet that has most places. None if even that has no more
-        than one more than the newcomer's: then somebody would only have to go so that another can come.
+        An index into `present`: of the subnet with the most peers, the one that connected last. None if that subnet
+        has at most one peer more than the newcomer's subnet: swapping would make the shares no fairer.
     """
     subnets = [groups_of(address).subnet for address in present]
     counts = Counter(subnets)
@@ -107,44 +110,46 @@ def crowded_out(newcomer: str, present: Sequence[str]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """Who is never limited (10/WAKU-USAGE "Rate limiting": "whitelist selected IPs or peer IDs").
+class Allowlist:
+    """Networks and peers that are exempt from limits (10/WAKU-USAGE "Rate limiting": "whitelist selected IPs or peer
+    IDs").
 
-    IPv4 mapped into IPv6 is looked for in networks of IPv4.
+    An IPv4 address mapped into IPv6 is looked up as IPv4.
     """
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     node_ids: frozenset[NodeId] = frozenset()
 
     def has_address(self, address: str) -> bool:
-        """Whether the address lies in one of the networks."""
+        """Whether an address is in one of the networks."""
         if not self.networks:
             return False
         ip = _parse(address)
         return ip is not None and any(ip in network for network in self.networks)
 
     def has_peer(self, node_id: NodeId) -> bool:
-        """Whether the peer is named."""
+        """Whether a peer is listed."""
         return node_id in self.node_ids
 
 
-NOBODY_ALLOWED = Allowed()
+EMPTY_ALLOWLIST = Allowlist()
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Limits of inbound connections; 0 is no limit. An address is a /64 and a subnet a /48 where they are IPv6.
+    """Limits of inbound connections; 0 is no limit. For IPv6, an address is a /64, and a subnet is a /48.
 
-    `max_per_address`: connections at a time. 200, as network operators put thousands of phones behind one address
-    (carrier-grade NAT), and some of them use one mailserver at a time.
-    `max_per_subnet`: the same of one subnet. 300, as operators have such addresses side by side; of 500 peers that
-    leaves 200 places to everybody else.
-    `per_second`: new connections of all strangers, and as many of all known addresses, each with a burst of BURST_S.
-    100, as a handshake costs about 1 ms: both together take a fifth of a processor.
-    `per_second_per_address`: with a burst of ADDRESS_BURST_S; a subnet has SUBNET_RATE times as many. 10: after a cut
-    of the network all 200 of one address are back within 10 s, and all 300 of one subnet within 5 s.
-    `max_failures`: failed handshakes of one address within FAILURE_WINDOW_S; with the last of them, the address is
-    refused for REFUSED_S. 50: a broken client that tries each 2 s stays below, a scanner does not.
+    `max_per_address`: open connections of one address. 200: carrier-grade NAT puts thousands of phones behind one
+    address, and some of them use the same mailserver at the same time.
+    `max_per_subnet`: open connections of one subnet. 300: carriers have such addresses side by side. Of 500 peers, this
+    leaves 200 places to everyone else.
+    `per_second`: new connections per second of all unknown addresses, and as many of all known addresses, each with a
+    burst of BURST_S. 100: a handshake costs about 1 ms, so both together take a fifth of a processor.
+    `per_second_per_address`: new connections per second of one address, with a burst of ADDRESS_BURST_S. A subnet may
+    have SUBNET_FACTOR times as many. 10: after a network outage, all 200 connections of an address are back within
+    10 s, and all 300 of a subnet within 5 s.
+    `max_failures`: failed handshakes of one address within FAILURE_WINDOW_S. The last of them has the address refused
+    for REFUSAL_S. 50: a broken client that retries every 2 s stays below it, a scanner does not.
     """
 
     max_per_address: int = 200
@@ -155,7 +160,7 @@ class AdmissionLimits:
 
 
 class Refusal(Enum):
-    """Why a connection is not taken. The value is for the log; the peer is told nothing."""
+    """Why a connection is refused. The value is for the log; the peer is not told."""
 
     FAILED_TOO_OFTEN = "handshakes from its address failed too often"
     ADDRESS_FULL = "too many connections from its address"
@@ -166,7 +171,7 @@ class Refusal(Enum):
 
 
 class _Failures:
-    """The failed handshakes of one address, and until when it is refused for them."""
+    """The failed handshakes of one address, and until when it is refused because of them."""
 
     __slots__ = ("_began", "_count", "_refused_until")
 
@@ -180,7 +185,7 @@ class _Failures:
             self._began, self._count = now, 0
         self._count += 1
         if self._count >= limits.max_failures:
-            self._refused_until = now + REFUSED_S
+            self._refused_until = now + REFUSAL_S
             self._count = 0
 
     def forgive(self) -> None:
@@ -189,41 +194,41 @@ class _Failures:
     def is_refused(self, now: float) -> bool:
         return now < self._refused_until
 
-    def is_over(self, now: float) -> bool:
+    def is_like_new(self, now: float) -> bool:
         return now >= self._refused_until and (not self._count or now - self._began > FAILURE_WINDOW_S)
 
 
 class Admission:
-    """Decides about each inbound connection, and counts those that there are.
+    """Decides whether an inbound connection is admitted, and counts the open ones.
 
-    Those who are allowed are counted, too, and take up room of their subnet, but are never refused and take none of
-    the connections per second.
+    Connections from the allowlist are counted, and count for their subnet, but they are never refused, and do not count
+    as connections per second.
     """
 
-    def __init__(self, limits: AdmissionLimits, allowed: Allowed = NOBODY_ALLOWED) -> None:
+    def __init__(self, limits: AdmissionLimits, allowed: Allowlist = EMPTY_ALLOWLIST) -> None:
         self._limits = limits
         self._allowed = allowed
         self._of_address: Counts[bytes] = Counts()
         self._of_subnet: Counts[bytes] = Counts()
-        self._failures: Entries[bytes, _Failures] = Entries(_Failures, _Failures.is_over, max_keys=MAX_ADDRESSES)
-        self._known: OrderedDict[bytes, None] = OrderedDict()  # longest unused first
-        self._strangers, self._known_ones = _everybody(limits), _everybody(limits)
-        self._addresses = _buckets(limits.per_second_per_address)
-        self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
+        self._failures: LruMap[bytes, _Failures] = LruMap(_Failures, _Failures.is_like_new, max_keys=MAX_ADDRESSES)
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
+        self._unknown_bucket, self._known_bucket = _shared_bucket(limits), _shared_bucket(limits)
+        self._address_buckets = _buckets(limits.per_second_per_address)
+        self._subnet_buckets = _buckets(limits.per_second_per_address * SUBNET_FACTOR)
         self.refused = Counter(dict.fromkeys(Refusal, 0))
 
-    def change(self, limits: AdmissionLimits, allowed: Allowed) -> None:
-        """Put other limits in force. Connections stay; a rate that changes starts with its whole burst."""
+    def change(self, limits: AdmissionLimits, allowed: Allowlist) -> None:
+        """Put new limits in force. Open connections stay. A rate that changes starts with its full burst."""
         if limits.per_second != self._limits.per_second:
-            self._strangers, self._known_ones = _everybody(limits), _everybody(limits)
+            self._unknown_bucket, self._known_bucket = _shared_bucket(limits), _shared_bucket(limits)
         if limits.per_second_per_address != self._limits.per_second_per_address:
-            self._addresses = _buckets(limits.per_second_per_address)
-            self._subnets = _buckets(limits.per_second_per_address * SUBNET_RATE)
+            self._address_buckets = _buckets(limits.per_second_per_address)
+            self._subnet_buckets = _buckets(limits.per_second_per_address * SUBNET_FACTOR)
         self._limits = limits
         self._allowed = allowed
 
     def admit(self, address: str, now: float) -> Refusal | None:
-        """Decide about a new connection. None: it is taken, and counted until `release`; else why it is refused."""
+        """Decide about a new connection. None: it is admitted, and counted until `release`. Else: why it is refused."""
         groups = groups_of(address)
         if not self._allowed.has_address(address):
             refusal = self._refusal(groups, now) or self._take_token(groups, now)
@@ -235,28 +240,28 @@ class Admission:
         return None
 
     def release(self, address: str) -> None:
-        """A connection that was admitted has ended.
+        """Stop counting an admitted connection, which has ended.
 
         Raises:
-            LocalProtocolError: none of this address was left.
+            LocalProtocolError: this address has no connection.
         """
         groups = groups_of(address)
         self._of_address.remove(groups.address)
         self._of_subnet.remove(groups.subnet)
 
-    def failed(self, address: str, now: float) -> None:
-        """An admitted connection ended without a handshake."""
+    def handshake_failed(self, address: str, now: float) -> None:
+        """Count an admitted connection that ended without a handshake."""
         if self._limits.max_failures and not self._allowed.has_address(address):
             self._failures.of(groups_of(address).address, now).add(self._limits, now)
 
-    def succeeded(self, address: str) -> None:
-        """The handshake of an admitted connection is over. It makes up for failures, but ends no refusal."""
+    def handshake_succeeded(self, address: str) -> None:
+        """Note a handshake that succeeded. It cancels FORGIVEN_FAILURES failures, but does not end a refusal."""
         failures = self._failures.find(groups_of(address).address)
         if failures is not None:
             failures.forgive()
 
-    def served(self, address: str, seconds: float) -> None:
-        """A connection of this address has ended that was open for so long."""
+    def connection_ended(self, address: str, seconds: float) -> None:
+        """Note that a connection has ended, which was open for `seconds`. A long one makes its address known."""
         if seconds >= KNOWN_AFTER_S:
             key = groups_of(address).address
             self._known[key] = None
@@ -276,24 +281,24 @@ class Admission:
         return None
 
     def _take_token(self, groups: AddressGroups, now: float) -> Refusal | None:
-        """Take from all buckets, or, if one has too little, from none: an address that tries on takes from nobody."""
-        own = None if self._addresses is None else self._addresses.of(groups.address, now)
-        subnet = None if self._subnets is None else self._subnets.of(groups.subnet, now)
+        """Take a token from each bucket, or from none if one is empty: refused attempts use up nothing of others."""
+        own = None if self._address_buckets is None else self._address_buckets.of(groups.address, now)
+        subnet = None if self._subnet_buckets is None else self._subnet_buckets.of(groups.subnet, now)
         if own is not None and own.wait(1, now):
             return Refusal.ADDRESS_TOO_FAST
         if subnet is not None and subnet.wait(1, now):
             return Refusal.SUBNET_TOO_FAST
-        everybody = self._known_ones if groups.address in self._known else self._strangers
-        if everybody is not None and everybody.wait(1, now):
+        shared = self._known_bucket if groups.address in self._known else self._unknown_bucket
+        if shared is not None and shared.wait(1, now):
             return Refusal.TOO_FAST
-        for bucket in (own, subnet, everybody):
+        for bucket in (own, subnet, shared):
             if bucket is not None:
                 bucket.take(1, now)
         return None
 
 
-def _everybody(limits: AdmissionLimits) -> TokenBucket | None:
-    # Made at the time 0 of the monotonic clock, full: whenever it is used first, it is no different.
+def _shared_bucket(limits: AdmissionLimits) -> TokenBucket | None:
+    # It starts full at time 0 of the monotonic clock, so it is still full when it is first used.
     return TokenBucket(limits.per_second, limits.per_second * BURST_S, 0.0) if limits.per_second else None
 
 

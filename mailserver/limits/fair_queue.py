@@ -1,8 +1,9 @@
-"""A queue with several sources that takes turns among them, so that none waits for all that the others have queued.
+"""A fair queue: several sources add items, and `take` serves the sources by turns.
 
-Worst-case fair weighted fair queueing (WF2Q+, Bennett and Zhang, 1997), all sources of the same weight: what would have
-begun by now, were all of them served bit by bit, goes, and of that what would end first. So who comes now and then is
-next, however long others' items are and however many they have queued, and whoever takes more than its part waits.
+The algorithm is worst-case fair weighted fair queueing (WF2Q+, Bennett and Zhang, 1997) with equal weights. Imagine
+that all sources were served at the same time, each at the same rate. Of the items that would have started by now,
+`take` returns the one that would finish first. So an item of a source that is rarely here is taken next, however many
+and however long the items of others are. A source that has been served more than its share waits.
 """
 
 import heapq
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Item(NamedTuple, Generic[T]):
-    """`due` is when it begins, by the clock of the queue, or, once that is so, when it ends."""
+    """`due`, by the clock of the queue: when the item would start, and once it has started, when it would finish."""
 
     due: float
     number: int
@@ -25,22 +26,22 @@ class _Item(NamedTuple, Generic[T]):
 
 @dataclass(slots=True)
 class _Source:
-    """How many items it has queued, and when the last of them, or the last that it had, ends."""
+    """How many items of a source are queued, and when its last item would finish, or would have finished."""
 
     items: int = 0
-    end: float = 0.0
+    finish: float = 0.0
 
 
 class FairQueue(Generic[T]):
-    """The queue. Costs are in any unit: its clock is how much of it each source has been served."""
+    """The queue. Costs may be in any unit. Its clock counts the cost for which each busy source has been served."""
 
     def __init__(self) -> None:
         self._clock = 0.0
-        self._begun: list[_Item[T]] = []  # a heap, by their ends
-        self._later: list[_Item[T]] = []  # a heap, by their beginnings
+        self._started: list[_Item[T]] = []  # a heap, by finish
+        self._later: list[_Item[T]] = []  # a heap, by start
         self._sources: dict[Hashable, _Source] = {}
-        self._ends: list[tuple[float, int, Hashable]] = []  # a heap: until when who has nothing queued is remembered
-        self._queuing = 0
+        self._idle: list[tuple[float, int, Hashable]] = []  # a heap: until when a source without items is remembered
+        self._busy = 0  # how many sources have items
         self._next_number = 0
 
     def __contains__(self, source: Hashable) -> bool:
@@ -48,116 +49,116 @@ class FairQueue(Generic[T]):
         return known is not None and known.items > 0
 
     def __len__(self) -> int:
-        """How much is queued."""
-        return len(self._begun) + len(self._later)
+        """How many items are queued."""
+        return len(self._started) + len(self._later)
 
     def __iter__(self) -> Iterator[T]:
-        """All that is queued, in no order."""
-        return (item.value for item in (*self._begun, *self._later))
+        """All items that are queued, in no order."""
+        return (item.value for item in (*self._started, *self._later))
 
     @property
     def remembered(self) -> int:
-        """How many sources are remembered: those that have something queued, and those that have had their part."""
+        """How many sources are remembered: those with items, and those that were served more than others."""
         return len(self._sources)
 
     def add(self, source: Hashable, value: T, cost: int) -> None:
-        """Queue something behind all that this source has queued."""
+        """Add an item behind all other items of this source."""
         known = self._sources.get(source)
         if known is None:
             known = self._sources[source] = _Source()
-        start = max(self._clock, known.end)
-        self._queuing += not known.items
+        start = max(self._clock, known.finish)
+        self._busy += not known.items
         known.items += 1
-        known.end = start + cost
+        known.finish = start + cost
         heapq.heappush(self._later, _Item(start, self._next_number, cost, source, value))
         self._next_number += 1
 
     def peek(self) -> T | None:
-        """What `take` returns; None if nothing is queued."""
-        self._begin()
-        return self._begun[0].value if self._begun else None
+        """The item that `take` would return; None if the queue is empty."""
+        self._start_due()
+        return self._started[0].value if self._started else None
 
     def take(self) -> T:
-        """Take out what is next.
+        """Remove and return the next item.
 
         Raises:
-            IndexError: nothing is queued.
+            IndexError: the queue is empty.
         """
-        self._begin()
-        item = heapq.heappop(self._begun)
-        self._clock += item.cost / self._queuing
+        self._start_due()
+        item = heapq.heappop(self._started)
+        self._clock += item.cost / self._busy
         known = self._sources[item.source]
         known.items -= 1
         if not known.items:
-            self._queuing -= 1
-            heapq.heappush(self._ends, (known.end, item.number, item.source))
+            self._busy -= 1
+            heapq.heappush(self._idle, (known.finish, item.number, item.source))
         self._forget()
         return item.value
 
     def correct(self, source: Hashable, cost: int) -> None:
-        """What was taken of this source has cost so much more than was said, or less if it is below 0.
+        """Correct the cost of what was taken of this source: it was more by `cost`, or less if that is below 0.
 
-        It counts for what the source queues from now on.
+        It counts for what the source adds from now on.
         """
         known = self._sources.get(source)
-        if known is None:  # by what was said it has had no more than others
+        if known is None:  # it is not ahead of others
             if cost <= 0:
                 return
-            known = self._sources[source] = _Source(end=self._clock)
-        known.end += cost
+            known = self._sources[source] = _Source(finish=self._clock)
+        known.finish += cost
         if not known.items:
-            heapq.heappush(self._ends, (known.end, self._next_number, source))
+            heapq.heappush(self._idle, (known.finish, self._next_number, source))
             self._next_number += 1
             self._forget()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._begun.clear()
+        """Remove all items, and forget all sources."""
+        self._started.clear()
         self._later.clear()
-        self._queuing = 0
+        self._busy = 0
         self._forget()
 
-    def _begin(self) -> None:
-        if not self._begun and self._later:
+    def _start_due(self) -> None:
+        if not self._started and self._later:
             self._clock = max(self._clock, self._later[0].due)
         while self._later and self._later[0].due <= self._clock:
             item = heapq.heappop(self._later)
-            heapq.heappush(self._begun, item._replace(due=item.due + item.cost))
+            heapq.heappush(self._started, item._replace(due=item.due + item.cost))
 
     def _forget(self) -> None:
-        """Forget who has nothing queued and has had no more than others; everybody, if nothing is queued at all."""
-        if not self._queuing:
+        """Forget sources that have no items and are not ahead of others; all of them, if the queue is empty."""
+        if not self._busy:
             self._clock = 0.0
             self._sources.clear()
-            self._ends.clear()
-        while self._ends and self._ends[0][0] <= self._clock:
-            end, _, source = heapq.heappop(self._ends)
+            self._idle.clear()
+        while self._idle and self._idle[0][0] <= self._clock:
+            finish, _, source = heapq.heappop(self._idle)
             known = self._sources.get(source)
-            if known is not None and not known.items and known.end <= end:
+            if known is not None and not known.items and known.finish <= finish:
                 del self._sources[source]
 
 
 class GroupedFairQueue(Generic[T]):
-    """A queue that takes turns among groups, and within each among its members: a group gets no more by having more."""
+    """A fair queue of groups, and within each group of its members: a group gains nothing by having more members."""
 
     def __init__(self) -> None:
         self._groups: FairQueue[Hashable] = FairQueue()
-        self._members: dict[Hashable, FairQueue[T]] = {}  # of the groups that have something queued
+        self._members: dict[Hashable, FairQueue[T]] = {}  # of groups that have items
 
     def __len__(self) -> int:
-        """How much is queued."""
+        """How many items are queued."""
         return len(self._groups)
 
     def add(self, group: Hashable, member: Hashable, value: T, cost: int) -> None:
-        """Queue something behind all that this member has queued."""
+        """Add an item behind all other items of this member."""
         self._groups.add(group, group, cost)
         self._members.setdefault(group, FairQueue()).add(member, value, cost)
 
     def take(self) -> T:
-        """Take out what is next.
+        """Remove and return the next item.
 
         Raises:
-            IndexError: nothing is queued.
+            IndexError: the queue is empty.
         """
         group = self._groups.take()
         members = self._members[group]
@@ -167,7 +168,7 @@ class GroupedFairQueue(Generic[T]):
         return value
 
     def correct(self, group: Hashable, member: Hashable, cost: int) -> None:
-        """What was taken of this member has cost so much more than was said, or less if it is below 0."""
+        """Correct the cost of what was taken of this member: it was more by `cost`, or less if that is below 0."""
         self._groups.correct(group, cost)
         if group in self._members:
             self._members[group].correct(member, cost)

@@ -1,14 +1,14 @@
-"""What all connections share, whoever dialled: turns at opening frames, and memory for large ones."""
+"""What all connections share, inbound and outbound: turns at opening frames, and memory for large ones."""
 
 from dataclasses import dataclass, field
 
 from mailserver.limits.frame_memory import ReceiveMemory
-from mailserver.limits.turns import Turns
+from mailserver.limits.loop_scheduler import LoopScheduler
 
 
 @dataclass(frozen=True, slots=True)
 class FrameBounds:
     """One for all connections of a node."""
 
-    turns: Turns = field(default_factory=Turns)
+    opening: LoopScheduler = field(default_factory=LoopScheduler)
     memory: ReceiveMemory = field(default_factory=ReceiveMemory)

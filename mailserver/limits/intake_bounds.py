@@ -1,120 +1,127 @@
-"""What all peers share when packets are taken in: the memory for what waits for the disk, and turns at the work.
+"""What all peers share when their packets are taken in: memory for what waits, and the schedulers of the work.
 
-Each peer's own bounds are in `peers.served_peer`. These are for many peers: each may be within its own, and all of them
-together too much.
+The bounds per peer are in `peers.live_packets` and `peers.request_queue`. These bounds are for all peers together: many
+peers can take too much although each of them keeps to its own bounds.
 """
 
 from typing import NamedTuple
 
-from mailserver.limits.turns import Turns
-from mailserver.limits.waiting_line import WaitingLine
-from mailserver.waku.envelope import LEAST_SEALED_BYTES, count_envelopes
+from mailserver.limits.loop_scheduler import LoopScheduler
+from mailserver.limits.wait_queue import WaitQueue
+from mailserver.waku.envelope import MIN_SEALED_BYTES, count_envelopes
 from mailserver.waku.packets import PacketCode
 
 MAX_INTAKE_BYTES = 16 * 1024 * 1024
-"""Memory for live envelopes of all peers that wait for the disk: half a second's worth, at full speed. Beyond it,
-packets wait undecoded, in the order in which they came."""
+"""Memory for live envelopes of all peers that wait for the disk: half a second's worth at full speed. When it is used
+up, packets wait undecoded, in the order in which they came."""
 
 MAX_REQUESTS_BYTES = 8 * 1024 * 1024
-"""Memory for history requests of all peers that wait for their turn: 8,000 of deployed clients. Beyond it, only who
-has none waiting is heard."""
+"""Memory for waiting history requests of all peers: 8,000 requests of deployed clients. When it is used up, a request
+is taken only from a peer that has none waiting."""
 
 RESERVED_BYTES = 16 * 1024
-"""What each peer may have waiting however much all others have: a packet of some short messages. 500 peers that make
-use of it take 8 MiB."""
+"""How much memory each peer may have even when the budget is used up: enough for a packet of some short messages. 500
+peers that make use of it take 8 MiB."""
 
 PACKET_MEMORY_BYTES = 4096
 ENVELOPE_MEMORY_BYTES = 768
-"""What Python takes for a packet that waits, and for each envelope of it, beside its bytes. The tiniest would otherwise
-take 40 times as much memory as they are counted with."""
+"""How much memory Python needs for a waiting packet, and for each of its envelopes, besides their bytes. If that did
+not count, tiny envelopes would take 40 times as much memory as is counted for them."""
 
-TURN_BYTES = 16 * 1024
-"""A peer that has sent no more in a second need not wait for its turn: its packets take no more than 3 ms."""
+QUANTUM_BYTES = 16 * 1024
+"""How much work one peer may have done before others have their turn: decoding takes 3 ms at most. A peer that sends no
+more than this in a second never waits for a turn."""
 
 STRUCTURE_FACTOR = 16
-"""To decode a byte of a packet other than of envelopes takes up to so many times as long: 10,000 topics, 25 ms."""
+"""A byte of any other packet takes up to this many times as long to decode as one of envelopes: an update with 10,000
+topics takes 25 ms."""
 
-_IN_ORDER = "everybody"  # one name for all who wait for memory: they come in the order in which they asked
+_ALL = "all peers"  # one source for all tasks that wait for memory: first in, first out
 
 
-class Load(NamedTuple):
-    """What a packet costs us before we have looked at more than the headers in it.
+class PacketCost(NamedTuple):
+    """What a packet will cost us, estimated from its code, its length, and the headers in it.
 
-    `work`: how long a packet of ordinary envelopes would be that takes as much time; at least its own length.
-    `memory`: in bytes, while its envelopes wait for the disk; 0 if none do.
+    `work`: the length, in bytes, of a packet of ordinary envelopes that takes as long to decode; at least its own
+    length. `memory`: bytes, while its envelopes wait for the disk; 0 if it has none that do.
     """
 
     work: int
     memory: int
 
     @classmethod
-    def of(cls, code: int, payload: bytes) -> "Load":
-        """The load of a packet that has just come."""
+    def of(cls, code: int, payload: bytes) -> "PacketCost":
+        """The cost of a packet that was not decoded yet."""
         if code == PacketCode.MESSAGES:
             return cls.of_envelopes(count_envelopes(payload), len(payload))
         if code == PacketCode.P2P_MESSAGE:
             return cls.of_envelopes(count_envelopes(payload), len(payload))._replace(memory=0)
-        # Requests have limits of their own, and are decoded when it is their turn.
+        # Requests are decoded later, and have limits of their own.
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
 
     @classmethod
-    def of_envelopes(cls, count: int, size: int) -> "Load":
-        """The load of so many envelopes that are to wait for the disk, of so many bytes together."""
+    def of_envelopes(cls, count: int, size: int) -> "PacketCost":
+        """The cost of `count` envelopes of `size` bytes in all, which will wait for the disk."""
         memory = PACKET_MEMORY_BYTES + count * ENVELOPE_MEMORY_BYTES + size
-        return cls(max(size, count * LEAST_SEALED_BYTES), memory)
+        return cls(max(size, count * MIN_SEALED_BYTES), memory)
 
 
-class SharedMemory:
-    """Memory that all peers share: who needs more than there is waits, in its turn."""
+class MemoryBudget:
+    """A budget of memory that all peers share. When it is used up, tasks wait, first in first out."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._waiting: WaitingLine[int] = WaitingLine(self._on_gone)
+        self._waiting: WaitQueue[int] = WaitQueue(self._on_cancelled)
         self.used_bytes = 0
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits for memory."""
+        """Whether any task waits for memory."""
         return bool(self._waiting)
 
-    def enter_at_once(self, size: int, *, holds: bool) -> bool:
-        """Take memory if there is any; return whether it was taken. `leave` gives it back.
+    def try_acquire(self, size: int, *, is_first: bool) -> bool:
+        """Take memory if there is enough; return whether it was taken. `release` gives it back.
 
         Args:
-            holds: whether this peer has any already; who has none takes up to RESERVED_BYTES whatever others have.
+            is_first: the peer holds no memory yet. Then it gets up to RESERVED_BYTES even if the budget is used up.
         """
         has_room = self._has_room(size) and not self._waiting
-        if has_room or (not holds and size <= RESERVED_BYTES):
+        if has_room or (is_first and size <= RESERVED_BYTES):
             self.used_bytes += size
             return True
         return False
 
-    async def enter(self, size: int, *, holds: bool) -> None:
-        """Wait until there is memory, and take it, as `enter_at_once`."""
-        if not self.enter_at_once(size, holds=holds):
-            await self._waiting.wait(_IN_ORDER, size)
+    async def acquire(self, size: int, *, is_first: bool) -> None:
+        """Wait until there is enough memory, and take it; see `try_acquire`."""
+        if not self.try_acquire(size, is_first=is_first):
+            await self._waiting.wait(_ALL, size)
 
-    def leave(self, size: int) -> None:
-        """Give memory back."""
+    def release(self, size: int) -> None:
+        """Give memory back, and wake tasks for which there is enough now."""
         self.used_bytes -= size
         while (next_size := self._waiting.next_cost()) is not None and self._has_room(next_size):
             self.used_bytes += next_size
-            self._waiting.hand_on(next_size)
+            self._waiting.wake_next(next_size)
 
-    def _on_gone(self, size: int | None) -> None:
-        self.leave(size or 0)  # also if it had none: it may have kept others waiting
+    def _on_cancelled(self, size: int | None) -> None:
+        self.release(size or 0)  # even if it was given none: a smaller one behind it may now fit
 
     def _has_room(self, size: int) -> bool:
+        # What is larger than the budget gets in when nothing else is there, or it would wait for ever.
         return self.used_bytes + size <= self._max_bytes or not self.used_bytes
 
 
 class IntakeBounds:
-    """The memory for each kind of what waits, and the turns: at decoding, and at confirming what is stored."""
+    """One for all peers of a node.
+
+    `envelopes`, `requests`: the memory for live envelopes that wait for the disk, and for waiting history requests.
+    `decoding`, `confirming`: turns at decoding packets, and at confirming what is stored.
+    """
 
     def __init__(
         self, *, max_envelope_bytes: int = MAX_INTAKE_BYTES, max_request_bytes: int = MAX_REQUESTS_BYTES
     ) -> None:
-        self.envelopes = SharedMemory(max_envelope_bytes)
-        self.requests = SharedMemory(max_request_bytes)
-        self.turns = Turns()
-        self.confirming = Turns()
+        self.envelopes = MemoryBudget(max_envelope_bytes)
+        self.requests = MemoryBudget(max_request_bytes)
+        self.decoding = LoopScheduler()
+        self.confirming = LoopScheduler()

@@ -1,8 +1,8 @@
 """Rate limits: how many packets and bytes a peer may send, and how many envelopes a topic may get.
 
-Kept by who it is, address and node id, and not by connection: who reconnects is where it was. Nothing here waits or
-sends; the caller does, as it is told. Times are monotonic seconds, arguments. An address is what
-`limits.admission.groups_of` makes of it: a /64 where it is IPv6.
+Usage is counted per address and per node id, not per connection, so a peer gains nothing by reconnecting. Nothing here
+waits or sends: the caller is told for how long to pause. Times are monotonic seconds, given as arguments. For IPv6, an
+address is a /64 (`limits.admission.groups_of`).
 """
 
 import math
@@ -14,56 +14,59 @@ from typing import NamedTuple
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed, groups_of
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist, groups_of
 from mailserver.limits.buckets import Buckets, take_all
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, RateLimits
 
 RATE_BURST_S = 10.0
-"""So many seconds' worth of packets or bytes may come at once: what a node has to tell when it connects."""
+"""This many seconds' worth of packets or bytes may come at once: a node has much to say when it connects."""
 
 FAIR_SHARE = 0.05
-"""Who takes less of a limit while it is slowed has its neighbours behind the same address to thank for that, and is not
-disconnected. Of the default it is 125 packets, or 512 KiB, a second: many times what a phone sends."""
+"""A slowed peer that uses less than this part of the limit is not disconnected: it is slowed because of other peers
+behind its address. Of the default limits, this is 125 packets, or 512 KiB, a second: many times what a phone sends."""
 
 MAX_RATE_KEYS = 16_384
-"""Most addresses, peers and topics whose rates are remembered, each; 300 bytes an entry. What is silent for
-RATE_BURST_S has a full bucket again: this bounds what is active within some seconds."""
+"""Most addresses, most peers, and most topics whose rates are remembered; 300 bytes per entry. A bucket that is not
+used for RATE_BURST_S is full again, so this bounds how many can be active within some seconds."""
 
 DEFAULT_PACKET_LIMITS = RateLimits(ip=2500, peer=500, topic=0)
-"""500 a second, 5,000 at once: a month's catch-up is 3,000 requests, and a node that relays to us and confirms what we
-relay sends some ten a second. Five times as much for an address, which many phones may share. None for topics: what
-exceeds a topic's limit is lost for all its readers, and a stranger could use that up to silence the others."""
+"""A peer may send 500 packets a second, and 5,000 at once: a client that asks for a month of history sends 3,000
+requests, and a node that relays to us and confirms what we relay sends some ten packets a second. An address may send
+five times as much, as many phones may share it. Topics have no limit: whatever exceeds it is lost for all readers of
+the topic, so a stranger could use up the limit to silence others."""
 
 DEFAULT_BYTE_LIMITS = RateLimits(ip=10 * 1024 * 1024, peer=2 * 1024 * 1024, topic=0)
-"""2 MiB a second are some thousand envelopes; 20 MiB at once. No less than a packet (6/WAKU1 "Rate Limits Field")."""
+"""A peer may send 2 MiB a second, which is some thousand envelopes, and 20 MiB at once. A limit must not be less than
+one packet (6/WAKU1 "Rate Limits Field")."""
 
 DEFAULT_TOLERANCE_S = 120.0
-"""A well-connected peer tells us all that it has when we come back: 50,000 envelopes, a packet each, take 90 s. To cut
-it off would help nobody: it begins anew when it reconnects. A flooder gets no more out of it than its limit allows."""
+"""When we come back, a well-connected peer sends us all that it has: 50,000 envelopes, one per packet, take 90 s. If we
+disconnected it, it would reconnect and start again. A flooder gains nothing: it is slowed to its limit all the
+while."""
 
 
-_ROUNDING = 1e-6  # tokens: levels and times are floats
+_ROUNDING = 1e-6  # tokens; levels and times are floats
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitSettings:
-    """How much may come in a second (6/WAKU1 "Rate Limits Field", 10/WAKU-USAGE "Rate limiting"); 0 is no limit.
+    """Limits per second (6/WAKU1 "Rate Limits Field", 10/WAKU-USAGE "Rate limiting"); 0 is no limit.
 
-    `packets`: by address and by peer, packets; by topic, envelopes. `bytes`: the payloads of packets, and envelopes.
-    `tolerance_s`: how long a peer may be at its limit without a break, slowed, before it is disconnected; 0: at
-    once, `math.inf`: never. `allowed`: who is never limited.
+    `packets`: packets per address and per peer; envelopes per topic. `bytes`: bytes of payloads per address and per
+    peer; bytes of envelopes per topic. `tolerance_s`: how long a peer may stay at its limit, slowed, before it is
+    disconnected. 0 disconnects it at once, `math.inf` never. `allowed`: who is exempt.
     """
 
     packets: RateLimits = DEFAULT_PACKET_LIMITS
     bytes: RateLimits = DEFAULT_BYTE_LIMITS
     tolerance_s: float = DEFAULT_TOLERANCE_S
-    allowed: Allowed = NOBODY_ALLOWED
+    allowed: Allowlist = EMPTY_ALLOWLIST
 
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """The buckets of one kind of rate limits; None where there is no limit."""
+    """The buckets of one kind of rate limits, packets or bytes; None where there is no limit."""
 
     ip: Buckets[bytes] | None
     peer: Buckets[bytes] | None
@@ -79,7 +82,7 @@ class _Rates:
 
 
 class RateLimit(Enum):
-    """Which rate limit. The value is its label: `ip` and `peer_id` are the Go node's words."""
+    """Which rate limit. The value is its label in the metrics; `ip` and `peer_id` are the words of the Go node."""
 
     ADDRESS_PACKETS = "ip_packets"
     ADDRESS_BYTES = "ip_bytes"
@@ -89,7 +92,7 @@ class RateLimit(Enum):
 
 
 class _Rule(NamedTuple):
-    """One limit of a peer: `rate` a second, of bytes or of packets."""
+    """One limit that holds for a peer: `rate` bytes or packets a second."""
 
     limit: RateLimit
     buckets: Buckets[bytes]
@@ -99,7 +102,7 @@ class _Rule(NamedTuple):
 
 
 class RateLimiter:
-    """The rates of all peers and topics."""
+    """The rate limits of all peers and topics, and how much of them is used."""
 
     def __init__(self, settings: RateLimitSettings) -> None:
         self.settings = settings
@@ -108,7 +111,7 @@ class RateLimiter:
         self.exceeded = Counter(dict.fromkeys(RateLimit, 0))
 
     def change(self, settings: RateLimitSettings) -> None:
-        """Put other limits in force, for connected peers, too. Limits that change start with their whole burst."""
+        """Put new limits in force, also for connected peers. Limits that change start with their full burst."""
         before, self.settings = self.settings, settings
         if settings.packets != before.packets:
             self._packets = _packet_rates(settings)
@@ -116,25 +119,25 @@ class RateLimiter:
             self._bytes = _byte_rates(settings)
 
     def meter(self, address: str, node_id: NodeId) -> "Meter":
-        """Begin to measure a connection of this peer."""
+        """Make a meter for a connection of this peer."""
         return Meter(self, address, node_id)
 
     @property
     def limits_topics(self) -> bool:
-        """Whether there are limits of topics at all. By default there are none."""
+        """Whether topics have limits at all. By default they have none."""
         return self._packets.topic is not None or self._bytes.topic is not None
 
     def take_topic(self, topic: Topic, size: int, now: float) -> bool:
-        """Count an envelope of so many bytes against its topic's limits, unless that is too much now: then False.
+        """Count an envelope of `size` bytes against the limits of its topic; return False if it exceeds them.
 
-        All peers together use up a topic's limits; envelopes of peers that are allowed are not to be counted.
+        All peers share the limits of a topic. Do not count envelopes of exempt peers.
         """
         is_within = take_all(topic, ((self._packets.topic, 1), (self._bytes.topic, size)), now)
         self.exceeded[RateLimit.TOPIC] += not is_within
         return is_within
 
     def rules(self, address: str, node_id: NodeId) -> list[_Rule]:
-        """What a packet of this peer is counted by."""
+        """The limits that hold for the packets of this peer."""
         keys = groups_of(address).address, node_id
         kinds = (
             (self._packets, self.settings.packets, (RateLimit.ADDRESS_PACKETS, RateLimit.PEER_PACKETS), False),
@@ -151,25 +154,25 @@ class RateLimiter:
 
 
 class Meter:
-    """Measures what comes by one connection."""
+    """Counts what one connection receives against the limits of its peer."""
 
     def __init__(self, limiter: RateLimiter, address: str, node_id: NodeId) -> None:
         self._limiter = limiter
         self._address = address
         self._node_id = node_id
-        self._slowed_since = math.inf  # when its present time at the limit began
-        self._slowed_packets = self._slowed_bytes = 0  # what it has sent since
+        self._slowed_since = math.inf  # since when it has been at a limit without a break
+        self._slowed_packets = self._slowed_bytes = 0  # what it has sent since then
         self._follow_settings()
 
     @property
-    def is_allowed(self) -> bool:
-        """Whether this peer is never limited."""
+    def is_exempt(self) -> bool:
+        """Whether this peer is exempt from limits."""
         if self._settings is not self._limiter.settings:
             self._follow_settings()
-        return self._is_allowed
+        return self._is_exempt
 
-    def free(self, now: float) -> tuple[float, float]:
-        """How many packets, and how many bytes, may come together before one of them passes a limit."""
+    def headroom(self, now: float) -> tuple[float, float]:
+        """How many packets, and how many bytes, the peer may send now before it passes a limit."""
         if self._settings is not self._limiter.settings:
             self._follow_settings()
         packets = size = math.inf
@@ -182,14 +185,14 @@ class Meter:
         return packets, size
 
     def on_packets(self, sizes: Sequence[int], now: float) -> float:
-        """Count packets of so many bytes that came together; return for how many seconds not to read from this peer,
+        """Count packets of these sizes, which came together; return for how many seconds not to read from this peer,
         nearly always 0.0.
 
-        Then the limits are kept whatever it sends: its bytes wait in its own TCP window. A pause has no bound but
-        the debt: what each connection that shares the limit has sent together.
+        The pause enforces the limit, whatever the peer sends: its bytes wait in its own TCP window. A pause is as long
+        as the bucket needs to recover from what all connections that share the limit have sent.
 
         Raises:
-            RemoteProtocolError: it has been at its limit for longer than is tolerated, and that is its own doing.
+            RemoteProtocolError: it has been at a limit for longer than is tolerated, and not because of other peers.
         """
         if self._settings is not self._limiter.settings:
             self._follow_settings()
@@ -206,7 +209,7 @@ class Meter:
         return pause
 
     def _slow(self, rule: _Rule, sizes: Sequence[int], now: float) -> None:
-        """Note packets beyond this limit, and judge the peer when it has been there for as long as is tolerated."""
+        """Count packets beyond this limit, and judge the peer if it has been at its limit for longer than tolerated."""
         self._limiter.exceeded[rule.limit] += len(sizes)
         if self._slowed_since == math.inf:
             self._slowed_since = now
@@ -226,12 +229,12 @@ class Meter:
     def _follow_settings(self) -> None:
         self._settings = self._limiter.settings
         allowed = self._settings.allowed
-        self._is_allowed = allowed.has_address(self._address) or allowed.has_peer(self._node_id)
-        self._rules = [] if self._is_allowed else self._limiter.rules(self._address, self._node_id)
+        self._is_exempt = allowed.has_address(self._address) or allowed.has_peer(self._node_id)
+        self._rules = [] if self._is_exempt else self._limiter.rules(self._address, self._node_id)
 
 
 def _exceeding(sizes: Sequence[int], debt: float, *, by_bytes: bool) -> Sequence[int]:
-    """Those of some packets that are beyond a limit, which they have passed by so much: the last ones."""
+    """The packets that are beyond a limit: the last ones, until they make up for the debt."""
     count = 0
     while count < len(sizes) and debt > _ROUNDING:
         count += 1
@@ -244,4 +247,4 @@ def _packet_rates(settings: RateLimitSettings) -> _Rates:
 
 
 def _byte_rates(settings: RateLimitSettings) -> _Rates:
-    return _Rates.of(settings.bytes, MAX_RECEIVED_PACKET_BYTES)  # no single packet is too much
+    return _Rates.of(settings.bytes, MAX_RECEIVED_PACKET_BYTES)  # so that one packet alone never exceeds the limit

@@ -1,8 +1,8 @@
 """Quotas of history requests (8/WAKU-MAIL): how many requests and envelopes a peer may have, and how many at once.
 
-Kept by who it is, address and node id, and not by connection: who reconnects is where it was. Nothing here waits or
-sends; the caller does, as it is told. Times are monotonic seconds, arguments. An address is what
-`limits.admission.groups_of` makes of it: a /64 where it is IPv6.
+Usage is counted per address and per node id, not per connection, so a peer gains nothing by reconnecting. Nothing here
+waits or sends: the caller refuses a request when it is told to. Times are monotonic seconds, given as arguments. For
+IPv6, an address is a /64 (`limits.admission.groups_of`).
 """
 
 import math
@@ -10,52 +10,54 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed, groups_of
-from mailserver.limits.buckets import Buckets, Counts, Entries
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist, groups_of
+from mailserver.limits.buckets import Buckets, Counts, LruMap
 from mailserver.mail.request import Cursor
 
 REQUEST_BURST_MINUTES = 5
-"""So many minutes' worth of requests may come at once: the first pages of a month (see `PEER_REQUEST_LIMITS`)."""
+"""This many minutes' worth of requests may come at once: the first pages of a month (see `PEER_REQUEST_LIMITS`)."""
 
 ENVELOPE_BURST_MINUTES = 10
-"""So many minutes' worth of envelopes may be delivered at once: the same month."""
+"""This many minutes' worth of envelopes may be delivered at once: all pages of that month."""
 
-LEAST_PAGE_COST = 100
-"""What an answer costs at least, in envelopes: to look up a page takes the store as long as to send about so many.
-Pages of one envelope, each followed by its cursor, would cost next to nothing otherwise."""
+MIN_PAGE_COST = 100
+"""What an answer costs at least, in envelopes: to find a page takes about as long as to send this many envelopes.
+Without it, a client could ask for pages of one envelope each, and follow their cursors, at almost no cost."""
 
 WORK_PER_ENVELOPE = 50
-"""So much work of the store (`store.sqlite.work`) is as much as an envelope that is delivered, which takes about as
-long. A page that is found at once takes a quarter of what its envelopes pay for. To look for 1,000 topics on 30 days
-costs as much as 4,200 envelopes, also where nothing is found; deployed clients ask for 10 topics of a day."""
+"""This much work of the store (`store.sqlite.work`) costs as much as one delivered envelope, and takes about as long. A
+page that is found at once takes a quarter of the work that its envelopes pay for. A search for 1,000 topics on 30 days
+costs as much as 4,200 envelopes, even if it finds nothing. Deployed clients ask for 10 topics of one day."""
 
 MAX_CURSORS = 32
-"""Cursors of one peer that are remembered, the last ones given: twice the requests that it may have under way."""
+"""How many of the cursors given to a peer are remembered, the last ones: twice as many as it may have requests under
+way."""
 
-MAX_FOLLOWED = 3
-"""How often one cursor may be followed: the answer can be lost with the connection, or come too late. From then on
-it is a new request: a cursor is given for a page, and would else buy any number of them."""
+MAX_FOLLOWS = 3
+"""How often a client may follow one cursor: an answer can be lost with the connection, or come too late. After that, it
+counts as a new request. Otherwise one cursor would pay for any number of pages."""
 
 CURSORS_KEPT_S = 3600.0
-"""A peer that got no cursor for so long has given up; its next request is a new one."""
+"""A peer that was given no cursor for this long has stopped; its next request counts as a new one."""
 
 MAX_CURSOR_PEERS = 2048
-"""Most peers whose cursors are remembered, each with up to 8 kB: four times as many as are connected."""
+"""Most peers whose cursors are remembered, up to 8 kB for each: four times as many as are connected."""
 
 MAX_REQUEST_KEYS = 16_384
-"""Most peers and addresses whose requests are remembered, each; 200 bytes an entry. Buckets are full again after
-ENVELOPE_BURST_MINUTES at most. Beyond the bound, the longest silent are forgiven: who makes up as many node ids as that
-has a new burst with each anyway, and the limits of its address."""
+"""Most peers, and most addresses, whose usage is remembered; 200 bytes per entry. Buckets are full again after
+ENVELOPE_BURST_MINUTES at most. Beyond this number, the usage of those that were silent longest is forgotten. An
+attacker gains nothing from that: each of its node ids has a burst of its own anyway, and all share the limits of the
+address."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of history requests (8/WAKU-MAIL) by peer, or by address; 0 is no limit.
+    """Limits of history requests (8/WAKU-MAIL) per peer, or per address; 0 is no limit.
 
-    `requests_per_minute`: with a burst of REQUEST_BURST_MINUTES. To follow the cursor of one's own answer is no new
-    request. `envelopes_per_minute`: delivered, with a burst of ENVELOPE_BURST_MINUTES; an answer counts as
-    LEAST_PAGE_COST at least, and as what it has the store do (`Bill`). `concurrent`: requests that wait or are being
-    answered.
+    `requests_per_minute`: new requests, with a burst of REQUEST_BURST_MINUTES. A request that follows a cursor which
+    the same peer was given is not new. `envelopes_per_minute`: delivered envelopes, with a burst of
+    ENVELOPE_BURST_MINUTES. An answer counts as at least MIN_PAGE_COST envelopes, and as more if the store works much
+    for it (`Bill`). `concurrent`: requests that wait or are being answered.
     """
 
     requests_per_minute: int = 0
@@ -64,21 +66,22 @@ class RequestLimits:
 
 
 PEER_REQUEST_LIMITS = RequestLimits(requests_per_minute=600, envelopes_per_minute=200_000, concurrent=16)
-"""By peer. A deployed client that was away for a month asks for 30 windows of 24 h, each for 10 of its topics.
-With 1,000 topics that is 3,000 requests, which is the burst: it may ask as fast as it likes. Their pages may hold
-2,000,000 envelopes. It has 3 requests under way at once; 16 leave room for those that it has given up."""
+"""Per peer. A deployed client that was away for a month asks for 30 windows of 24 h, and in each request for 10 of its
+topics. With 1,000 topics these are 3,000 requests. That is the burst, so it may send them as fast as it likes. Their
+pages may hold 2,000,000 envelopes. It has 3 requests under way at once; 16 leave room for those that it has given
+up."""
 
 ADDRESS_REQUEST_LIMITS = RequestLimits(requests_per_minute=6000, envelopes_per_minute=2_000_000, concurrent=640)
-"""By address: ten such clients at the same time, or three thousand that were away for a day and have 100 topics. 640 at
-once are more than 3 requests of each of the 200 connections that an address may have. Who makes up a new node id for
-each connection has these limits all the same."""
+"""Per address: enough for ten such clients at the same time, or for three thousand that were away for a day and have
+100 topics. 640 at once are more than 3 requests of each of the 200 connections that an address may have. They also hold
+for an attacker that uses a new node id for each connection."""
 
 
 class _Quotas:
-    """What the requesters of one kind, peers or addresses, have used of their limits, by key."""
+    """How much all peers, or all addresses, have used of their limits."""
 
     def __init__(self, limits: RequestLimits) -> None:
-        self._active: Counts[bytes] = Counts()  # bounded by what connections may have waiting
+        self._active: Counts[bytes] = Counts()  # bounded by how many requests each connection may have waiting
         self.change(limits)
 
     def change(self, limits: RequestLimits) -> None:
@@ -86,17 +89,17 @@ class _Quotas:
         self._requests = _per_minute(limits.requests_per_minute, REQUEST_BURST_MINUTES)
         self._envelopes = _per_minute(limits.envelopes_per_minute, ENVELOPE_BURST_MINUTES)
 
-    def has_place(self, key: bytes) -> bool:
+    def has_room(self, key: bytes) -> bool:
         return self._active.of(key) < self._max_active
 
-    def enter(self, key: bytes) -> None:
+    def begin(self, key: bytes) -> None:
         self._active.add(key)
 
-    def leave(self, key: bytes) -> None:
+    def end(self, key: bytes) -> None:
         self._active.remove(key)
 
     def wait(self, key: bytes, now: float, *, is_new: bool) -> float:
-        """Return the seconds until one more page may be asked for."""
+        """Return the seconds until one more page may be requested; 0.0 if it may be now."""
         needed = (self._envelopes, self._requests if is_new else None)
         return max((buckets.of(key, now).wait(1, now) for buckets in needed if buckets is not None), default=0.0)
 
@@ -114,7 +117,7 @@ def _per_minute(count: int, burst_minutes: int) -> Buckets[bytes] | None:
 
 
 class _Cursors:
-    """The cursors that one peer was given last, and how often each may still be followed."""
+    """The last cursors that one peer was given, and how often it may still follow each."""
 
     __slots__ = ("_given_at", "_left")
 
@@ -122,9 +125,9 @@ class _Cursors:
         self._left: OrderedDict[Cursor, int] = OrderedDict()
         self._given_at = now
 
-    def give(self, cursor: Cursor, now: float) -> None:
+    def remember(self, cursor: Cursor, now: float) -> None:
         self._given_at = now
-        self._left[cursor] = MAX_FOLLOWED
+        self._left[cursor] = MAX_FOLLOWS
         self._left.move_to_end(cursor)
         if len(self._left) > MAX_CURSORS:
             self._left.popitem(last=False)
@@ -137,28 +140,28 @@ class _Cursors:
         if not self._left[cursor]:
             del self._left[cursor]
 
-    def are_old(self, now: float) -> bool:
+    def are_expired(self, now: float) -> bool:
         return now - self._given_at > CURSORS_KEPT_S
 
 
 class RequestLimiter:
-    """The history requests of all peers."""
+    """The quotas of all peers and addresses."""
 
     def __init__(
         self,
         peer: RequestLimits = PEER_REQUEST_LIMITS,
         address: RequestLimits = ADDRESS_REQUEST_LIMITS,
-        allowed: Allowed = NOBODY_ALLOWED,
+        allowed: Allowlist = EMPTY_ALLOWLIST,
     ) -> None:
         self._peer_limits = peer
         self._address_limits = address
         self.allowed = allowed
         self.peers = _Quotas(peer)
         self.addresses = _Quotas(address)
-        self.cursors: Entries[NodeId, _Cursors] = Entries(_Cursors, _Cursors.are_old, max_keys=MAX_CURSOR_PEERS)
+        self.cursors: LruMap[NodeId, _Cursors] = LruMap(_Cursors, _Cursors.are_expired, max_keys=MAX_CURSOR_PEERS)
 
-    def change(self, peer: RequestLimits, address: RequestLimits, allowed: Allowed) -> None:
-        """Put other limits in force, for requests that wait, too. Limits that change start with their whole burst."""
+    def change(self, peer: RequestLimits, address: RequestLimits, allowed: Allowlist) -> None:
+        """Put new limits in force, also for waiting requests. Limits that change start with their full burst."""
         if peer != self._peer_limits:
             self.peers.change(peer)
         if address != self._address_limits:
@@ -168,13 +171,13 @@ class RequestLimiter:
         self.allowed = allowed
 
     def requester(self, address: str, node_id: NodeId) -> "Requester":
-        """Begin to count the requests of a connection of this peer."""
+        """Make a requester for a connection of this peer."""
         return Requester(self, address, node_id)
 
 
 class Requester:
-    """One connection, as one that asks for history. Of each request, in this order: `enter`, `admit`, `bill` if it was
-    admitted, `give` if its answer ends with a cursor, and `leave` in any case."""
+    """One connection that requests history. For each request, call in this order: `begin`; `admit`; if it was admitted,
+    `bill`, and `remember_cursor` if the answer ends with a cursor; and `end` in any case."""
 
     def __init__(self, limiter: RequestLimiter, address: str, node_id: NodeId) -> None:
         self._limiter = limiter
@@ -190,45 +193,46 @@ class Requester:
 
     @property
     def node_id(self) -> NodeId:
-        """Who asks."""
+        """The node id of the peer."""
         return self._node_id
 
     @property
     def address(self) -> bytes:
-        """What it shares with all that ask from the same address."""
+        """The key of its address, shared by all peers behind that address."""
         return groups_of(self._address).address
 
     @property
-    def is_allowed(self) -> bool:
-        """Whether this peer is never limited."""
+    def is_exempt(self) -> bool:
+        """Whether this peer is exempt from limits."""
         allowed = self._limiter.allowed
         return allowed.has_peer(self._node_id) or allowed.has_address(self._address)
 
-    def enter(self) -> bool:
-        """Begin a request, which counts until `leave`; False if too many are under way: then it has not begun."""
-        if not (all(quotas.has_place(key) for quotas, key in self._quotas) or self.is_allowed):
+    def begin(self) -> bool:
+        """Begin a request, which counts until `end`. Return False, and count nothing, if too many are under way."""
+        if not (all(quotas.has_room(key) for quotas, key in self._quotas) or self.is_exempt):
             return False
         for quotas, key in self._quotas:
-            quotas.enter(key)
+            quotas.begin(key)
         return True
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End a request.
 
         Raises:
-            LocalProtocolError: none has begun.
+            LocalProtocolError: no request has begun.
         """
         for quotas, key in self._quotas:
-            quotas.leave(key)
+            quotas.end(key)
 
     def admit(self, cursor: Cursor | None, now: float) -> float:
-        """Return 0.0 if a page may be looked up now, else the seconds until to come back; then nothing is taken.
+        """Return 0.0 if a page may be searched now. Else return the seconds until it may be, and count nothing.
 
         Args:
-            cursor: of the request. Who follows one that it was given takes no request, but needs envelopes to be
-                left. That holds for the last MAX_CURSORS, each MAX_FOLLOWED times, also after a reconnect.
+            cursor: of the request. A request that follows a cursor which the peer was given does not count as a new
+                one; only the limit of envelopes holds for it. This applies to the last MAX_CURSORS cursors, to each
+                of them MAX_FOLLOWS times, and also after a reconnect.
         """
-        if self.is_allowed:
+        if self.is_exempt:
             return 0.0
         cursors = self._limiter.cursors.find(self._node_id)
         followed = cursor if cursors is not None and cursor is not None and cursors.has(cursor) else None
@@ -243,25 +247,26 @@ class Requester:
         return 0.0
 
     def bill(self, now: float) -> "Bill":
-        """Begin to take envelopes for an answer: as many as the least that it can cost, at once."""
+        """Open the bill of an answer. The least that an answer costs is charged at once."""
         return Bill(self, now)
 
     def take(self, envelopes: float, now: float) -> None:
-        """Take so many envelopes, into debt if need be; give them back where it is below 0."""
-        if not self.is_allowed:
+        """Count envelopes against the limits, even beyond them. A negative number gives envelopes back."""
+        if not self.is_exempt:
             for quotas, key in self._quotas:
                 quotas.take_envelopes(key, envelopes, now)
 
-    def give(self, cursor: Cursor, now: float) -> None:
-        """Remember the cursor that an answer ends with."""
-        if not self.is_allowed:
-            self._limiter.cursors.of(self._node_id, now).give(cursor, now)
+    def remember_cursor(self, cursor: Cursor, now: float) -> None:
+        """Remember the cursor with which an answer ends, so that the peer may follow it."""
+        if not self.is_exempt:
+            self._limiter.cursors.of(self._node_id, now).remember(cursor, now)
 
 
 class Bill:
-    """What one answer costs, taken from the limits of its requester while it is made, so whatever becomes of it: as
-    many envelopes as are delivered, or as the store could have had delivered in the time that it takes, if these are
-    more."""
+    """What one answer costs, in envelopes: those delivered, or the work of the store in envelopes, whichever is more.
+
+    It is charged while the answer is made, so it is charged even if the answer fails or the client leaves.
+    """
 
     __slots__ = ("_envelopes", "_requester", "_taken", "_work")
 
@@ -272,17 +277,17 @@ class Bill:
         self._take(now)
 
     def charge_envelopes(self, count: int, now: float) -> None:
-        """So many are delivered."""
+        """Charge for `count` delivered envelopes."""
         self._envelopes += count
         self._take(now)
 
     def charge_work(self, work: int, now: float) -> None:
-        """The store works so much; below 0, less than was said."""
+        """Charge for work of the store; a negative amount if it was less than was charged before."""
         self._work += work
         self._take(now)
 
     def _take(self, now: float) -> None:
-        cost = max(LEAST_PAGE_COST, self._envelopes, self._work / WORK_PER_ENVELOPE)
+        cost = max(MIN_PAGE_COST, self._envelopes, self._work / WORK_PER_ENVELOPE)
         if cost != self._taken:
             self._requester.take(cost - self._taken, now)
             self._taken = cost

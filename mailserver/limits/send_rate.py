@@ -1,7 +1,7 @@
 """How fast we send to one peer: no faster than the rate limits that it has announced (6/WAKU1 "Rate Limits Field").
 
-Every packet counts. Confirmations go at once, and what can wait goes the later: live envelopes, history, requests.
-Limits of topics hold for live envelopes only: who asks for the history of a topic wants all of it.
+Every packet counts. Confirmations are sent at once, and delay what can wait: live envelopes, history, requests. Limits
+of topics hold for live envelopes only: a client that asks for the history of a topic wants all of it.
 """
 
 import asyncio
@@ -10,23 +10,24 @@ from mailserver.limits.buckets import Buckets, TokenBucket, take_all
 from mailserver.waku.packets import MAX_PACKET_BYTES, NO_RATE_LIMITS, PeerSettings, RateLimits
 
 MAX_TOPICS = 100
-"""Topics of one peer whose use is remembered, those that are at less than BURST_S ago: 40 kB, which any peer can make
-us keep."""
+"""Most topics per peer whose use is remembered, which is for BURST_S after the last envelope. They take 40 kB, which
+any peer can make us keep."""
 
-SHARE = 0.8
-"""How much of a limit is used. The peer's clock is another, and deployed nodes fill their buckets ten times a second by
-whole tokens: at a limit of 24 packets that makes 20 a second."""
+USED_SHARE = 0.8
+"""Which part of a limit we use. The peer's clock differs from ours, and deployed nodes refill their buckets ten times a
+second by whole tokens, so that a limit of 24 packets lets 20 a second through."""
 
 BURST_S = 0.5
-"""So many seconds' worth goes at once: the deployed node's buckets hold one second's, and packets that left apart may
-arrive together."""
+"""This many seconds' worth is sent at once. The buckets of deployed nodes hold one second's worth, and packets that we
+send apart may arrive together."""
 
 MAX_DEBT_S = 1.0
-"""How far confirmations may put off what can wait: a peer that sends more packets than it takes gets the rest, too."""
+"""For how long confirmations may delay what can wait: a peer that sends more packets than it takes still gets the
+rest."""
 
 
 class SendRate:
-    """The limits of one peer, and what of them is used."""
+    """The limits that one peer has announced, and how much of them is used."""
 
     def __init__(self) -> None:
         self._limits = (NO_RATE_LIMITS, NO_RATE_LIMITS)
@@ -38,14 +39,14 @@ class SendRate:
         self.max_packet_bytes = MAX_PACKET_BYTES
 
     def follow(self, settings: PeerSettings) -> None:
-        """Take what the peer has announced. Who waits because of other limits begins anew."""
+        """Apply what the peer has announced. Tasks that wait because of the limits before that start again."""
         limits = settings.packet_rate_limits, settings.byte_rate_limits
         if limits == self._limits:
             return
         self._limits = limits
         packets, sizes = limits
         now = asyncio.get_running_loop().time()
-        packet_rate, byte_rate = _lower(packets) * SHARE, _lower(sizes) * SHARE
+        packet_rate, byte_rate = _lower(packets) * USED_SHARE, _lower(sizes) * USED_SHARE
         self._packets = TokenBucket(packet_rate, _burst(packet_rate), now) if packet_rate else None
         self._bytes = TokenBucket(byte_rate, _burst(byte_rate), now) if byte_rate else None
         self._topic_packets = _by_topic(packets.topic)
@@ -56,17 +57,17 @@ class SendRate:
 
     @property
     def limits_topics(self) -> bool:
-        """Whether it limits topics."""
+        """Whether the peer limits topics."""
         return self._topic_packets is not None or self._topic_bytes is not None
 
     def take_topic(self, topic: bytes, size: int) -> bool:
-        """Count an envelope of so many bytes against its topic's limits, unless that is too much now."""
+        """Count an envelope of `size` bytes against the limits of its topic; return False if it exceeds them."""
         now = asyncio.get_running_loop().time()
         return take_all(topic, ((self._topic_packets, 1), (self._topic_bytes, size)), now)
 
     async def take(self, size: int) -> None:
-        """Wait until a packet of so many bytes may be sent, and count it."""
-        while (seconds := self._owe(size)) > 0:  # in debt: whoever comes meanwhile waits for longer, so the order stays
+        """Wait until a packet of `size` bytes may be sent, and count it."""
+        while (seconds := self._owe(size)) > 0:  # it is counted at once, so later packets wait longer: the order stays
             try:
                 async with asyncio.timeout(seconds):
                     await self._changed.wait()
@@ -74,8 +75,8 @@ class SendRate:
                 return
 
     def count(self, size: int) -> None:
-        """Count a packet of so many bytes that goes at once."""
-        if self._packets is None and self._bytes is None:  # as nearly always: this is done for each confirmation
+        """Count a packet of `size` bytes that is sent at once."""
+        if self._packets is None and self._bytes is None:  # nearly always; this runs for each confirmation
             return
         now = asyncio.get_running_loop().time()
         for bucket, cost in ((self._packets, 1), (self._bytes, size)):
@@ -83,7 +84,7 @@ class SendRate:
                 bucket.take(cost, now)
 
     def correct(self, more: int) -> None:
-        """Count so many bytes more, or fewer, of a packet that was taken for another length."""
+        """Correct the size of a packet that was counted: it is `more` bytes longer, or shorter if that is below 0."""
         if self._bytes is not None:
             self._bytes.take(more, asyncio.get_running_loop().time())
 
@@ -98,7 +99,7 @@ class SendRate:
 
 
 def _lower(limits: RateLimits) -> int:
-    """What holds for us: to the peer we are one address and one peer. 0 is no limit."""
+    """The limit that holds for us, who are one address and one peer there. 0 is no limit."""
     return min(limits.ip or limits.peer, limits.peer or limits.ip)
 
 
@@ -107,5 +108,5 @@ def _burst(rate: float) -> float:
 
 
 def _by_topic(limit: int) -> Buckets[bytes] | None:
-    rate = limit * SHARE
+    rate = limit * USED_SHARE
     return Buckets(rate, _burst(rate), max_keys=MAX_TOPICS) if limit else None

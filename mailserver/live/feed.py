@@ -1,7 +1,7 @@
-"""One stream of accepted envelopes, and readers that follow it, each at its own pace.
+"""The stream of all accepted envelopes, and its readers, each of which reads at its own speed.
 
-Relay, filters and subscriptions all read here. Publishing never waits: envelopes go into a ring of bounded size. A
-reader that falls further behind misses those that have left the ring, and is told how many.
+Relay, filters and subscriptions read the feed. Publishing never waits: envelopes go into a ring buffer of bounded size.
+A reader that falls behind by more than the ring misses envelopes, and is told how many.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from mailserver.waku.envelope import Envelope, EnvelopeHash
 
 MAX_FEED_ENVELOPES = 16_384
 MAX_FEED_BYTES = 16 * 1024 * 1024
-"""What the ring holds: more than arrives between two turns of any healthy reader."""
+"""What the ring holds: more than arrives between two reads of any healthy reader."""
 
 
 class LiveEnvelope:
-    """An accepted envelope on its way to whoever wants it."""
+    """An accepted envelope on its way to the peers and applications that want it."""
 
     __slots__ = ("_ahead", "_pow", "envelope", "hash", "is_own", "is_p2p", "sighting", "subnet")
 
@@ -32,14 +32,13 @@ class LiveEnvelope:
         is_own: bool = False,
         is_p2p: bool = False,
     ) -> None:
-        """Take an envelope as it was judged.
+        """Wrap an envelope that was accepted.
 
         Args:
-            sighting: which peers have it; if not given, none do.
-            subnet: the one that it came from first; None if it was made here.
-            ahead: seconds by which it was created after our now, as `Envelope.pow` counts them.
-            is_own: it was made here.
-            is_p2p: it came outside gossip, from a trusted peer. It is for filters that allow that, and never relayed.
+            sighting: which peers have it; by default none. subnet: the subnet from which it came first; None if it was
+            made here. ahead: how many seconds after our present it was created; see `Envelope.pow`. is_own: it was made
+            here. is_p2p: it came as a P2P Message from a trusted peer. It is never relayed, and only for filters that
+            allow it.
         """
         self.envelope = envelope
         self.hash = envelope_hash
@@ -52,14 +51,15 @@ class LiveEnvelope:
 
     @property
     def pow(self) -> float:
-        """Its proof of work, hashed at the first call; if it is from the future, the lower one that receivers count."""
+        """Its proof of work, computed at the first call; if it is from the future, the lower value that peers
+        compute."""
         if self._pow is None:
             self._pow = self.envelope.pow(self._ahead)
         return self._pow
 
 
 class Feed:
-    """The ring. Envelopes are numbered from the first one published."""
+    """The ring. Envelopes are numbered in the order in which they were published."""
 
     def __init__(self, *, max_envelopes: int = MAX_FEED_ENVELOPES, max_bytes: int = MAX_FEED_BYTES) -> None:
         self._max_envelopes = max_envelopes
@@ -80,7 +80,7 @@ class Feed:
         self._published.set()
 
     def reader(self) -> "FeedReader":
-        """A reader of what is published from now on."""
+        """Make a reader of what is published from now on."""
         return FeedReader(self)
 
     @property
@@ -98,14 +98,14 @@ class Feed:
     def since(self, position: int) -> tuple[list[LiveEnvelope], int]:
         """The envelopes from `position` on, and how many of them are no longer there."""
         missed = max(self._first - position, 0)
-        # From the end, so that what was read before is not gone through each time.
+        # From the end, so as not to walk through all that was read before.
         envelopes = list(islice(reversed(self._ring), self.end - position - missed))
         envelopes.reverse()
         return envelopes, missed
 
 
 class FeedReader:
-    """One reader of the feed. `missed` counts the envelopes that it was too slow for."""
+    """One reader of the feed. `missed` counts the envelopes that it missed because it was too slow."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

@@ -1,12 +1,12 @@
-"""Received envelope -> judged -> handed to the feed, stored -> reported: what a mailserver takes in."""
+"""The intake of live envelopes: each is judged, published to the feed, and stored."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.seen import Seen, Sighting
 from mailserver.metrics.registry import Metrics
@@ -16,13 +16,14 @@ from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import EnvelopeError, MessageResponse
 from mailserver.waku.peer import MessagesReceived
 
-_JUDGED_TOGETHER = 256  # envelopes: they take 2 ms, and a packet may hold many more
+_JUDGED_TOGETHER = 256  # envelopes, which take 2 ms; a packet may hold many more
 
 TIMELY_S = 300
-"""An envelope of a peer that was created so long ago at most agrees with our clock: most are sent for some seconds."""
+"""An envelope from a peer that was created at most this long ago is timely: it shows that our clock agrees with others.
+Most envelopes live for some seconds only."""
 
 Clock = Callable[[], float]
-"""Returns the present in Unix seconds."""
+"""Returns the current time in Unix seconds."""
 
 
 class EnvelopeRefused(MailserverError):
@@ -38,10 +39,10 @@ class EnvelopeRefused(MailserverError):
 
 @dataclass(slots=True)
 class _Batch:
-    """Some envelopes that are judged together: how they came, and what was taken of them.
+    """Envelopes that are judged together: from where they came, which are to be stored, and how many are new or known.
 
-    `sightings` are those of `to_store`, one for one. How many are new and known is counted together, for there may be
-    50,000 envelopes a second. `timely`: of the new ones.
+    `sightings` has an entry for each of `to_store`. `timely` counts those of the new ones. Metrics are counted once per
+    batch, as there may be 50,000 envelopes a second.
     """
 
     now: float
@@ -56,10 +57,10 @@ class _Batch:
 
 
 class Intake:
-    """Takes live envelopes: each is handed to the feed once, and into the store.
+    """Takes live envelopes: each is published to the feed once, and stored.
 
-    Relay does not wait for the disk, nor the disk for relay: an envelope that could not be stored is relayed all the
-    same, and stored when its sender, who got no confirmation, sends it again.
+    Relay and disk do not wait for each other. An envelope that could not be stored is relayed all the same. Its sender
+    gets no confirmation, sends it again, and then it is stored.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Intake:
         self._limiter = limiter
         self._metrics = metrics
         self._seen = Seen()
-        self._turns = Turns()
+        self._scheduler = LoopScheduler()
 
     async def take(
         self,
@@ -89,14 +90,14 @@ class Intake:
         subnet: bytes = b"",
         is_limited: bool = True,
     ) -> list[MessageResponse]:
-        """Take what is acceptable of some Messages packets; return their confirmations once all of that is on disk.
+        """Take the acceptable envelopes of some Messages packets; return the confirmations once they are all on disk.
 
         Args:
-            peer: the number of the connection that they came by.
-            subnet: where that comes from (`limits.admission.groups_of`).
+            peer: the number of the connection on which they came.
+            subnet: the subnet of that connection (`limits.admission.groups_of`).
             is_limited: whether the limits of topics hold for this peer.
         Raises:
-            StoreError: it is not on disk, or not all: no packet must be confirmed.
+            StoreError: some or all of them are not on disk, so none of the packets may be confirmed.
         """
         responses: list[MessageResponse] = []
         batch = _Batch(self._clock(), peer, subnet, is_limited and self._limiter.limits_topics)
@@ -105,7 +106,7 @@ class Intake:
             errors: list[EnvelopeError] = []
             for envelope in packet.envelopes:
                 if not left:
-                    await self._turns.wait()  # one long packet in each round of the loop, however many there are
+                    await self._scheduler.wait_turn()  # long packets of all peers take turns
                     left = _JUDGED_TOGETHER
                     batch.now = self._clock()
                 left -= 1
@@ -122,8 +123,8 @@ class Intake:
         """Take an envelope that was made here; return once it is on disk.
 
         Raises:
-            EnvelopeRefused: no node would take it.
-            StoreError: it is not on disk; it is relayed all the same.
+            EnvelopeRefused: it is not acceptable; `verdict` says why.
+            StoreError: it could not be stored; it is relayed all the same.
         """
         batch = _Batch(self._clock())
         verdict = self._judge(envelope, batch)
@@ -143,7 +144,7 @@ class Intake:
         created = envelope.expiry - envelope.ttl
         sighting = self._seen.get(envelope_hash)
         if sighting is None:
-            # Only what is new counts: every peer that relays an envelope sends it.
+            # Only new envelopes count for the limits: every peer that relays an envelope sends it to us.
             if batch.is_limited and not self._limiter.take_topic(
                 envelope.topic, len(raw), asyncio.get_running_loop().time()
             ):

@@ -1,7 +1,7 @@
-"""Live envelopes in bundles, kept for peers that are slow or come later.
+"""Live envelopes, in bundles, which are kept for peers that are slow or connect later.
 
 A bundle stays until all of it has expired. If the pool is full, the subnet with the most bytes in it loses its oldest
-envelopes. So whoever floods the pool displaces only its own envelopes, however many connections it has.
+envelopes. So a subnet that floods the pool displaces only its own envelopes, however many connections it has.
 """
 
 from bisect import bisect_left
@@ -70,7 +70,7 @@ class Bundle:
         return Bundle(left, self.number) if left else None
 
     def _masks_of_topics(self) -> dict[Topic, int]:
-        """What bloom filters are compared with. It is made once, for the first peer that does not want everything."""
+        """The masks that bloom filters are compared with. Made for the first peer that does not want everything."""
         if self._masks is None:
             self._masks = {topic: mask_of(topic) for topic in {live.envelope.topic for live in self.envelopes}}
         return self._masks
@@ -101,14 +101,14 @@ class Pool:
         return self._bundles[at] if at < len(self._bundles) else None
 
     def add(self, envelopes: Sequence[LiveEnvelope], now: float) -> None:
-        """Put envelopes into bundles; then drop what has expired, and what is too much (`now`: Unix seconds)."""
+        """Put envelopes into bundles, and then `purge` (`now`: Unix seconds)."""
         for part in cut_envelopes(envelopes, MAX_BUNDLE_BYTES):
             self._bundles.append(Bundle(part, self.end))
             self.end += 1
         self.purge(now)
 
     def purge(self, now: float) -> None:
-        """Drop bundles that have expired, wherever they are, and what is too much."""
+        """Drop bundles that have expired, and, if the pool is too large, envelopes of the subnets with the most."""
         self._bundles = [bundle for bundle in self._bundles if bundle.last_expiry >= now]
         memory: Counter[bytes | None] = Counter()
         for bundle in self._bundles:
@@ -118,7 +118,7 @@ class Pool:
             self._shed(_fair_losses(memory, excess))
 
     def _shed(self, losses: dict[bytes | None, int]) -> None:
-        """Drop the oldest envelopes of these subnets, at least so many bytes of each."""
+        """Drop the oldest envelopes of these subnets: for each, at least this many bytes."""
         kept: list[Bundle] = []
         for bundle in self._bundles:
             losing = losses.keys() & bundle.memory.keys()
@@ -138,7 +138,7 @@ def memory_of(live: LiveEnvelope) -> int:
 
 
 def cut_envelopes(envelopes: Sequence[LiveEnvelope], max_bytes: int) -> Iterator[Sequence[LiveEnvelope]]:
-    """Cut envelopes into packets of at most so many bytes. An envelope that is longer gets a packet of its own."""
+    """Cut envelopes into packets of at most `max_bytes`. A longer envelope gets a packet of its own."""
     for packet in cut([len(live.envelope.raw) for live in envelopes], max_bytes):
         yield envelopes[packet.start : packet.stop]
 

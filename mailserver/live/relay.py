@@ -1,8 +1,8 @@
-"""Live envelopes -> the peers that want them (6/WAKU1 "Gossip based routing").
+"""Relays live envelopes to the peers that want them (6/WAKU1 "Gossip based routing").
 
-Envelopes from the feed are put into bundles. Each peer walks through the bundles at its own pace, and gets what it
-wants and does not have. Peers that want the same of a bundle share the encoded packet. A peer that is too slow misses
-what has left the pool meanwhile.
+Envelopes from the feed are put into bundles. Each peer goes through the bundles at its own speed, and is sent what it
+wants and does not have. Peers that want the same envelopes of a bundle share the encoded packet. A peer that is too
+slow misses what has left the pool meanwhile.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from mailserver.errors import ConnectionLost
 from mailserver.limits.admission import groups_of
 from mailserver.limits.buckets import Buckets
+from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Turns
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock
 from mailserver.live.pool import (
@@ -36,42 +36,47 @@ from mailserver.waku.packets import PacketCode, PeerSettings
 log = logging.getLogger(__name__)
 
 BUNDLE_INTERVAL_S = 0.3
-"""How long envelopes are collected after a bundle, as by deployed nodes. The first one after a pause goes at once."""
+"""How long envelopes are collected after a bundle was made, as in deployed nodes. The first after a pause is sent at
+once."""
 
 COLLECT_INTERVAL_S = 0.03
-"""How often to read the feed meanwhile: at full speed it brings 1,000 envelopes in this time, and it holds 16,000."""
+"""How often the feed is read while collecting: at full speed 1,000 envelopes come in this time, and it holds 16,000."""
 
 PURGE_INTERVAL_S = 10.0
-"""How often to look for expired envelopes while no new ones come in."""
+"""How often expired envelopes are dropped while no new ones come in."""
 
 BACKLOG_BYTES_PER_MINUTE = POOL_BYTES
 BACKLOG_BURST_BYTES = 2 * POOL_BYTES
-"""How much of the backlog, which was there before them, the connections of one address (of IPv6: a /64) are sent.
-Beyond it, they get only what is new. Many phones behind one address fit, as each wants little."""
+"""How much of the backlog is sent to all connections of one address (for IPv6, a /64). The backlog is what was in the
+pool before they connected. Beyond this, they are sent only what is new. It is enough for many phones behind one
+address, as each of them wants little."""
 
 LOOKED_AT_BYTES = 32
-"""What checking whether a connection wants an envelope counts: so many bytes could be encrypted in that time."""
+"""As how many bytes it counts to check whether a peer wants an envelope: they could be encrypted in the same time."""
 
 MAX_BACKLOG_ADDRESSES = 16_384
-"""Most addresses whose use of the backlog is remembered; 200 bytes per entry. After two minutes nothing counts."""
+"""Most addresses whose use of the backlog is remembered; 200 bytes per entry. After two minutes it is forgotten
+anyway."""
 
 MAX_SHARED_BYTES = 8 * 1024 * 1024
-"""Memory for encoded packets. They are kept for other peers that want the same, usually within moments."""
+"""Memory for encoded packets, which are kept for other peers that want the same. Most of these want it within
+moments."""
 
 BUNDLED_AT_ONCE = 1000
-"""How many envelopes become bundles in one turn of the event loop, which takes 1 ms. A flood brings 25,000: 22 ms."""
+"""How many envelopes are bundled in one iteration of the event loop; it takes 1 ms. In a flood there may be 25,000,
+which would take 22 ms."""
 
 WOKEN_AT_ONCE = 64
-"""How many peers are woken for a bundle before others have their turn: each takes some 25 us to look at it, and 2,000
-at once made a request wait for 60 ms."""
+"""How many peers are woken for a bundle in one iteration of the event loop. Each takes some 25 us to look at it. 2,000
+at once delayed a request by 60 ms."""
 
 MAX_HELD_BYTES = 64 * 1024
-"""Memory for envelopes that are held back for one peer because their topics are at its limit. They may have left the
-pool, and differ from peer to peer. Beyond it, the oldest are dropped."""
+"""Memory per peer for envelopes that are held back because their topics have reached the limit of the peer. They may
+have left the pool, and differ from peer to peer. Beyond this, the oldest are dropped."""
 
 
 class Relay:
-    """Makes bundles of the envelopes in the feed, and keeps them ready for every peer."""
+    """Makes bundles of the envelopes in the feed, and keeps them for all peers."""
 
     def __init__(
         self, feed: Feed, clock: Clock, *, metrics: Metrics, light_node: bool = False, pool_bytes: int = POOL_BYTES
@@ -86,14 +91,14 @@ class Relay:
         self._clock = clock
         self._light_node = light_node
         self._pool = Pool(pool_bytes)
-        self._waiting: dict[asyncio.Future[None], None] = {}  # for the next bundle
+        self._waiting: dict[asyncio.Future[None], None] = {}  # peers that wait for the next bundle
         self._shared: OrderedDict[tuple[LiveEnvelope, ...], SharedPayload] = OrderedDict()
         self._shared_bytes = 0
         self._missed = 0
         self._backlogs: Buckets[bytes] = Buckets(
             BACKLOG_BYTES_PER_MINUTE / 60, BACKLOG_BURST_BYTES, max_keys=MAX_BACKLOG_ADDRESSES
         )
-        self._turns = Turns()
+        self._scheduler = LoopScheduler()
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -114,7 +119,7 @@ class Relay:
                 await self._bundle(collected)
 
     async def _collect(self) -> list[LiveEnvelope]:
-        """Read the feed in the time between two bundles, so often that its ring does not overflow."""
+        """Collect envelopes until the next bundle is due. Read the feed so often that its ring does not overflow."""
         envelopes: list[LiveEnvelope] = []
         loop = asyncio.get_running_loop()
         due = loop.time() + BUNDLE_INTERVAL_S
@@ -128,7 +133,7 @@ class Relay:
         return envelopes
 
     async def next(self, position: int) -> tuple[Bundle, int]:
-        """Wait for the first bundle from `position` on; return it, and the position behind it."""
+        """Wait for the first bundle from `position` on; return it, and the next position."""
         while True:
             bundle = self._pool.first(position)
             if bundle is not None:
@@ -145,22 +150,22 @@ class Relay:
         """The number of the next bundle."""
         return self._pool.end
 
-    async def turn(self) -> None:
-        """Wait for a turn to do something long. Peers that come at the same time take turns."""
-        await self._turns.wait()
+    async def wait_turn(self) -> None:
+        """Wait for a turn to do something that takes long: peers do it one at a time."""
+        await self._scheduler.wait_turn()
 
     def may_have_backlog(self, address: str) -> bool:
-        """Whether the connections of an address may have more of the backlog."""
+        """Whether the connections of an address may be sent more of the backlog."""
         now = asyncio.get_running_loop().time()
         return self._backlogs.of(groups_of(address).address, now).wait(1, now) == 0.0
 
     def count_backlog(self, address: str, size: int) -> None:
-        """Count what a connection of this address is sent of the backlog."""
+        """Count bytes of the backlog that a connection of this address is sent."""
         now = asyncio.get_running_loop().time()
         self._backlogs.of(groups_of(address).address, now).take(size, now)
 
     def share(self, envelopes: Sequence[LiveEnvelope]) -> SharedPayload:
-        """The payload of Messages with these envelopes, encoded once for all peers that soon want the same."""
+        """The payload of a Messages packet with these envelopes, encoded once for all peers that want it soon."""
         key = tuple(envelopes)
         payload = self._shared.get(key)
         if payload is None:
@@ -180,17 +185,17 @@ class Relay:
         ]
         for at in range(0, len(due), BUNDLED_AT_ONCE):
             if at:
-                await asyncio.sleep(0)  # let others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             self._pool.add(due[at : at + BUNDLED_AT_ONCE], now)
         waiting, self._waiting = self._waiting, {}
         for number, bundled in enumerate(waiting, start=1):
-            if not bundled.done():  # the peer that waited may be gone
+            if not bundled.done():  # the peer that waited may have gone
                 bundled.set_result(None)
             if not number % WOKEN_AT_ONCE:
-                await asyncio.sleep(0)  # let others have their turn
+                await asyncio.sleep(0)  # let other tasks run
 
     def _purge(self) -> None:
-        """Forget what has expired while nothing new came."""
+        """Drop what has expired while nothing new came in."""
         self._pool.purge(self._clock())
         if not len(self._pool):
             self._shared.clear()
@@ -198,7 +203,7 @@ class Relay:
 
 
 class PeerRelay:
-    """What one peer gets from the pool."""
+    """Sends one peer what it wants of the pool."""
 
     def __init__(
         self,
@@ -207,24 +212,24 @@ class PeerRelay:
         number: int,
         send_rate: SendRate,
         clock: Clock,
-        turn: Callable[[int], Awaitable[None]],
+        wait_turn: Callable[[int], Awaitable[None]],
         *,
         is_limited: bool = True,
     ) -> None:
         """Describe the peer; `run` does the rest.
 
         Args:
-            number: of the connection.
-            send_rate: follows what the peer announces.
-            turn: waits until a packet of so many bytes may be sent.
-            is_limited: whether there is a limit to how much of the backlog it is sent.
+            number: the number of the connection.
+            send_rate: the rate limits that the peer has announced.
+            wait_turn: waits until a packet of about so many bytes may be sent.
+            is_limited: whether the limit of the backlog holds for this peer.
         """
         self._relay = relay
         self._connection = connection
         self._number = number
         self._send_rate = send_rate
         self._clock = clock
-        self._turn = turn
+        self._wait_turn = wait_turn
         self._is_limited = is_limited
         self._joined_at = relay.end
         self._position = 0
@@ -233,19 +238,19 @@ class PeerRelay:
 
     async def run(self) -> None:
         """Send what is due until the connection ends."""
-        with contextlib.suppress(ConnectionLost):  # the task that serves the peer knows
+        with contextlib.suppress(ConnectionLost):  # the task that serves the peer handles it
             while True:
                 await self._connection.drain()
-                if self._position < self._joined_at:  # a peer that comes late has the whole pool before it
-                    await self._relay.turn()
+                if self._position < self._joined_at:  # it still has to go through the backlog
+                    await self._relay.wait_turn()
                 else:
-                    await asyncio.sleep(0)  # let others have their turn
+                    await asyncio.sleep(0)  # let other tasks run
                 envelopes = await self._next()
                 for packet in cut_envelopes(envelopes, min(MAX_BUNDLE_BYTES, self._send_rate.max_packet_bytes)):
                     await self._send(packet)
 
     async def _next(self) -> list[LiveEnvelope]:
-        """Wait for a bundle, or until something held back may go; return what is to be sent."""
+        """Wait for a bundle, or until what is held back may be tried again; return the envelopes to send."""
         bundle = None
         if not self._held:
             bundle, self._position = await self._relay.next(self._position)
@@ -253,8 +258,8 @@ class PeerRelay:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUNDLE_INTERVAL_S):
                     bundle, self._position = await self._relay.next(self._position)
-        if self._send_rate.limits_topics:  # then looking at each envelope takes ten times as long
-            await self._relay.turn()
+        if self._send_rate.limits_topics:  # then it takes ten times as long to look at an envelope
+            await self._relay.wait_turn()
         now, settings = self._clock(), self._connection.settings
         due = Bundle(self._held).select(self._number, settings, now) if self._held else []
         self._held.clear()
@@ -272,7 +277,7 @@ class PeerRelay:
         return allowed
 
     def _select(self, bundle: Bundle, settings: PeerSettings, now: float) -> list[LiveEnvelope]:
-        """What the peer wants of a bundle; nothing of the backlog, if its address has had enough of it."""
+        """The envelopes that the peer wants of a bundle. Skip the backlog if its address was sent enough of it."""
         if bundle.number >= self._joined_at or not self._is_limited:
             return bundle.select(self._number, settings, now)
         address = self._connection.host
@@ -292,8 +297,8 @@ class PeerRelay:
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
-        await self._turn(size)
-        now = self._clock()  # it may have taken a while
+        await self._wait_turn(size)
+        now = self._clock()  # waiting may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:
             self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
@@ -301,5 +306,5 @@ class PeerRelay:
 
 
 def _shared_memory(envelopes: Sequence[LiveEnvelope], payload: SharedPayload) -> int:
-    # As it is, and compressed, which makes sealed bytes no shorter. The envelopes themselves may have left the pool.
+    # The payload; the compressed payload, as long for sealed data; and the envelopes, which may have left the pool.
     return 2 * len(payload.raw) + ENVELOPE_OVERHEAD_BYTES * len(envelopes)

@@ -1,4 +1,4 @@
-"""Which live envelopes we have seen, from whom, and whether they are stored: each is relayed and stored once."""
+"""Which live envelopes we have seen, from which peers, and whether they are stored: each is relayed and stored once."""
 
 from collections import deque
 from functools import lru_cache
@@ -6,18 +6,18 @@ from functools import lru_cache
 from mailserver.waku.envelope import EnvelopeHash
 
 MAX_SEEN = 131_072
-"""Most envelopes that are remembered. Beyond it, the one seen first is forgotten. The store still knows it, and one can
-go round twice only if the network has more unexpired envelopes than this."""
+"""Most envelopes that are remembered. Beyond this, the one seen first is forgotten. The store still knows it. An
+envelope can be relayed twice only if the network has more unexpired envelopes than this."""
 
 MAX_SENDERS = 16
-"""Most connections that one envelope is known to have come from, so that it does not go back to them. At the bound the
-first is forgotten. Hardly more neighbours send us the same envelope before we relay it. MAX_SEEN envelopes that 500
-peers each have sent would take half a gigabyte; with 16 peers each, 50 MB."""
+"""Most connections per envelope that are remembered as its senders, so that it is not sent back to them. Beyond this,
+the first is forgotten. Hardly ever do more peers send us the same envelope before we relay it. If MAX_SEEN envelopes
+had 500 senders each, these would take half a gigabyte; with 16 each, they take 50 MB."""
 
 MAX_ALONE = 1024
-"""Most peers for which a tuple of that peer alone is kept, to be shared; 150 bytes per entry."""
+"""Most peers for which a tuple with that peer alone is kept for sharing; 150 bytes per entry."""
 
-_LOOKED_AT = 2  # per new envelope: as more may go than come, the memory shrinks again after a burst
+_CHECKED = 2  # old envelopes per new one; as that is more than one, memory shrinks again after a burst
 
 
 class Sighting:
@@ -40,7 +40,8 @@ class Sighting:
 
 @lru_cache(MAX_ALONE)
 def _alone(number: int) -> tuple[int, ...]:
-    """One shared tuple for all envelopes that only this peer has sent, as is usual. Of 100,000 it saves 5 MB."""
+    """One tuple that is shared by all envelopes which only this peer has sent, as is usual. For 100,000 it saves 5
+    MB."""
     return (number,)
 
 
@@ -50,7 +51,7 @@ class Seen:
     def __init__(self, *, max_seen: int = MAX_SEEN) -> None:
         self._max_seen = max_seen
         self._sightings: dict[EnvelopeHash, Sighting] = {}
-        self._order: deque[EnvelopeHash] = deque()  # the first seen comes first; takes a third of an OrderedDict
+        self._order: deque[EnvelopeHash] = deque()  # first seen first; takes a third of the memory of an OrderedDict
 
     def __len__(self) -> int:
         return len(self._sightings)
@@ -62,9 +63,9 @@ class Seen:
     def add(self, envelope_hash: EnvelopeHash, expiry: int, now: float) -> Sighting:
         """Remember a new envelope until its expiry (Unix seconds); forget the oldest that have expired.
 
-        An envelope is remembered to the end of the second in which it expires, as it is accepted for so long.
+        An envelope is remembered until the end of the second in which it expires, as it is accepted until then.
         """
-        for _ in range(min(_LOOKED_AT, len(self._order))):
+        for _ in range(min(_CHECKED, len(self._order))):
             oldest = self._order[0]
             if len(self._sightings) < self._max_seen and self._sightings[oldest].expiry >= int(now):
                 break

@@ -87,7 +87,7 @@ class Health:
             expects_compaction: whether a compaction is set up, even if it has never run.
             ahead: how many seconds our clock is ahead of the time that has passed for certain.
             archive_problem: why the archive keeps anything from being deleted, on one line; "" if it does not.
-            reading_problem: why requests could not be answered from the archive, on one line; "" if they could.
+            reading_problem: what was wrong with answering requests from the archive, on one line; "" if nothing was.
         """
         self._metrics = metrics
         self._peer_count = peer_count
@@ -193,7 +193,7 @@ class Health:
         if sight.upkeep_problem:
             return [Problem(Check.ARCHIVE, f"the archive: {sight.upkeep_problem}")]
         if reading := self._reading_problem():
-            return [Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {reading}")]
+            return [Problem(Check.ARCHIVE, reading)]
         problem = self._archive_problem()
         return [Problem(Check.ARCHIVE, f"envelopes beyond retention stay in the store: {problem}")] if problem else []
 

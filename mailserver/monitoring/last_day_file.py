@@ -72,6 +72,8 @@ class LastDayFile:
             self._failing = True
         else:
             self._failing = False
+        finally:
+            del writing  # its error refers to this frame by its traceback: they would keep each other in memory
 
     def _write(self, minutes: Minutes) -> None:
         write_atomically(self._path, encode_file(minutes))

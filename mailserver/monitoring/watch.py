@@ -17,7 +17,8 @@ from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, Compactio
 from mailserver.handoff.last_upkeep import Task
 from mailserver.metrics.figures import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
-from mailserver.store.interface import Handoff, ReceptionDay, Store
+from mailserver.store.handoff import Handoff
+from mailserver.store.interface import ReceptionDay, Store
 
 LOOK_INTERVAL_S = 15.0
 """Time from the end of one look to the start of the next. Prometheus asks as often or less."""

@@ -1,1 +1,1 @@
-"""Sockets: connections that pump a Session, the listener, the dialer."""
+"""Sockets: connections, the listener, the dialer."""

@@ -1,4 +1,4 @@
-"""Outbound connections: one dial, and peers that we stay connected to."""
+"""Outbound connections: dialling one peer, and keeping connections to static peers."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,8 @@ from typing import NamedTuple
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.net.connection import Connection, Serve, run_guarded
+from mailserver.net.connection import Connection
+from mailserver.net.guard import Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.waku.packets import StatusOptions
@@ -19,35 +20,35 @@ from mailserver.waku.packets import StatusOptions
 log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 10.0
-"""How long a node may take to accept: the first SYN and its repetitions after 1, 3 and 7 s."""
+"""How long a node may take to accept: enough for the first SYN and the repetitions after 1, 3 and 7 s."""
 
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 60.0
-"""How long to wait before a static peer is dialled again: doubled after each attempt, up to the maximum; jittered. So
-the end of a broken network is noticed within 90 s, however long it was; deployed nodes dial every 35 s."""
+"""How long to wait before a static peer is dialled again. The wait doubles after each attempt, up to the maximum, and
+is jittered. So when a network is back, we dial within 90 s. Deployed nodes dial every 35 s."""
 
 JITTER = 0.5
-"""A wait is longer or shorter by up to this share, so that nodes that lost each other do not meet in lockstep."""
+"""A wait is longer or shorter by up to this fraction, so that two nodes do not keep dialling each other at once."""
 
 STABLE_S = 30.0
-"""A connection that lasted as long was a success: the next wait is the first one again. Deployed nodes refuse a second
-connection from one address for as long."""
+"""After a connection that lasted this long, the wait starts from FIRST_BACKOFF_S again. Deployed nodes refuse a second
+connection from one address for the same time."""
 
 
-_NO_PROBLEM = frozenset({DisconnectReason.ALREADY_CONNECTED, DisconnectReason.CLIENT_QUITTING})
-"""Ends of a handshake that an operator need not hear of: both have dialled at once, or one of them is stopping."""
+_ORDINARY_ENDS = frozenset({DisconnectReason.ALREADY_CONNECTED, DisconnectReason.CLIENT_QUITTING})
+"""Ends of a handshake that are not logged for the operator: both nodes have dialled at once, or one is stopping."""
 
 
 async def dial(
     enode: Enode, config: SessionConfig, status: StatusOptions, *, bounds: FrameBounds | None = None
 ) -> Connection:
-    """Connect to a node; the handshake begins when the connection is run.
+    """Connect to a node. The handshake begins when the connection is run.
 
     Args:
-        bounds: that all connections share; None for some of its own.
+        bounds: shared by all connections; None: the connection has its own.
     Raises:
-        ConnectionLost: nobody answers there within DIAL_TIMEOUT_S.
-        DecodeError: the node id is no point of the curve.
+        ConnectionLost: nobody accepts there within DIAL_TIMEOUT_S.
+        DecodeError: the node id is not a point on the curve.
     """
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -56,7 +57,7 @@ async def dial(
         raise ConnectionLost(None, f"no answer from {enode.host}:{enode.port}") from error
     except OSError as error:
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: {error.strerror or error}") from error
-    except UnicodeError as error:  # a label of the name is empty, or longer than 63 characters
+    except UnicodeError as error:  # a label of the name is empty, or has more than 63 characters
         raise ConnectionLost(None, f"cannot connect to {enode.host}:{enode.port}: not a host name") from error
     try:
         return Connection(pipe, config, status, remote_id=enode.node_id, bounds=bounds)
@@ -66,10 +67,10 @@ async def dial(
 
 
 async def _connect(host: str, port: int) -> Pipe:
-    """Connect to the first address of a host that accepts; the last one's error if none does.
+    """Connect to the first address of a host that accepts; if none does, raise the error of the last one.
 
-    The name is looked up here: when uvloop's `create_connection` is cancelled while it does that, the failure of the
-    lookup comes later, and as "Future exception was never retrieved".
+    The name is looked up here. If `create_connection` did that, and were cancelled meanwhile, uvloop would log a failed
+    lookup as "Future exception was never retrieved".
     """
     loop = asyncio.get_running_loop()
     *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -82,13 +83,13 @@ async def _connect(host: str, port: int) -> Pipe:
 
 
 class Backoff:
-    """How long to wait between attempts to be connected to one peer, by how long they last."""
+    """How long to wait between attempts to connect to one peer."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_BACKOFF_S
 
     def after(self, lasted_s: float) -> float:
-        """Return the seconds to wait after an attempt that lasted so long, its connection included."""
+        """Return the seconds to wait after an attempt. `lasted_s`: how long it took, its connection included."""
         if lasted_s >= STABLE_S:
             self._next_s = FIRST_BACKOFF_S
         wait_s = self._next_s
@@ -97,115 +98,121 @@ class Backoff:
 
 
 def jittered(wait_s: float) -> float:
-    """Return a time around this one, another each time."""
+    """Return a random time around this one."""
     return wait_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
 
 
-class _Kept(NamedTuple):
-    """A peer that we stay connected to; `unwanted` is set when that is over."""
+class _StaticPeer(NamedTuple):
+    """A peer that we keep a connection to. `unwanted` is set when we need it no longer."""
 
     enode: Enode
     unwanted: asyncio.Event
 
 
 class StaticPeers:
-    """Keeps us connected to some peers, as long as they are wanted."""
+    """Keeps a connection to each of some peers, as long as they are wanted."""
 
     def __init__(
         self, dial_peer: Callable[[Enode], Awaitable[Connection]], serve: Serve, is_connected: Callable[[NodeId], bool]
     ) -> None:
-        """Take what is done.
+        """Start with no peers.
 
         Args:
             dial_peer: connects, or raises ConnectionLost.
             serve: serves a connection until it ends.
-            is_connected: whether there is a connection to a peer, whoever dialled.
+            is_connected: whether there is a connection to a peer, whichever side dialled.
         """
         self._dial = dial_peer
         self._serve = serve
         self._is_connected = is_connected
-        self._kept: dict[NodeId, _Kept] = {}
+        self._peers: dict[NodeId, _StaticPeer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def add(self, enode: Enode) -> None:
-        """Connect to a peer, and again whenever the connection ends. One that has moved is dialled where it is now."""
-        known = self._kept.get(enode.node_id)
+        """Connect to a peer, and again whenever the connection ends. A known peer may come with a new address."""
+        known = self._peers.get(enode.node_id)
         if self._stopping or (known is not None and known.enode == enode):
             return
         self.remove(enode.node_id)
-        kept = self._kept[enode.node_id] = _Kept(enode, asyncio.Event())
-        task = asyncio.get_running_loop().create_task(self._keep(kept), name=f"static peer {enode.host}")
+        peer = self._peers[enode.node_id] = _StaticPeer(enode, asyncio.Event())
+        task = asyncio.get_running_loop().create_task(self._keep(peer), name=f"static peer {enode.host}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def remove(self, node_id: NodeId) -> None:
-        """Dial a peer no more. A connection that is there goes on until somebody ends it."""
-        kept = self._kept.pop(node_id, None)
-        if kept is not None:
-            kept.unwanted.set()
+        """Stop dialling a peer. An existing connection goes on until somebody ends it."""
+        peer = self._peers.pop(node_id, None)
+        if peer is not None:
+            peer.unwanted.set()
 
     def follow(self, enodes: Iterable[Enode]) -> None:
-        """Keep to these peers and no others."""
+        """Stay connected to these peers and no others."""
         wanted = {enode.node_id: enode for enode in enodes}
-        for node_id in self._kept.keys() - wanted.keys():
+        for node_id in self._peers.keys() - wanted.keys():
             self.remove(node_id)
         for enode in wanted.values():
             self.add(enode)
 
     def stop(self) -> None:
-        """Dial nobody any more; connections that are being served go on."""
+        """Stop dialling. Connections that are being served go on."""
         self._stopping = True
         self.follow(())
 
     async def join(self) -> None:
-        """After `stop`: give up what is still being dialled, and wait until every connection has ended."""
+        """After `stop`: cancel the dials that are in progress, and wait until every connection has ended."""
         for task in self._dialling:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _keep(self, kept: _Kept) -> None:
+    async def _keep(self, peer: _StaticPeer) -> None:
         loop = asyncio.get_running_loop()
         backoff = Backoff()
         problem: str | None = None
-        while not kept.unwanted.is_set():
-            if self._is_connected(kept.enode.node_id):  # it has dialled us: when that is over, it is dialled soon
+        while not peer.unwanted.is_set():
+            if self._is_connected(peer.enode.node_id):  # it has dialled us: look again soon
                 backoff = Backoff()
                 wait_s = STABLE_S
             else:
                 started = loop.time()
-                problem = await self._serve_once(kept, problem)
+                problem = await self._serve_once(peer, problem)
                 wait_s = backoff.after(loop.time() - started)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(jittered(wait_s)):
-                    await kept.unwanted.wait()
+                    await peer.unwanted.wait()
 
-    async def _serve_once(self, kept: _Kept, problem: str | None) -> str | None:
-        """Serve a connection; return why there is none. `problem` is what the last attempt returned."""
+    async def _serve_once(self, peer: _StaticPeer, problem: str | None) -> str | None:
+        """Dial the peer and serve the connection.
+
+        Args:
+            problem: what the last attempt returned.
+        Returns:
+            Why there was no connection; None if there was one, or if the failure is not worth a log line.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._dialling.add(task)
         try:
-            connection = await self._dial(kept.enode)
+            connection = await self._dial(peer.enode)
         except ConnectionLost as error:
-            return _say_problem(kept.enode, str(error), problem)
+            return _log_problem(peer.enode, str(error), problem)
         finally:
             self._dialling.discard(task)
-        if kept.unwanted.is_set():
+        if peer.unwanted.is_set():
             connection.abort("no longer wanted")
         await run_guarded(self._serve, connection)
         closed = connection.closed
-        if closed is None or connection.was_open or closed.reason in _NO_PROBLEM or kept.unwanted.is_set():
+        if closed is None or connection.was_open or closed.reason in _ORDINARY_ENDS or peer.unwanted.is_set():
             return None
-        return _say_problem(kept.enode, closed.cause, problem)
+        return _log_problem(peer.enode, closed.cause, problem)
 
 
-def _say_problem(enode: Enode, cause: str, before: str | None) -> str:
-    """Say why there is no connection to whom the operator names, but not with every attempt; return it."""
+def _log_problem(enode: Enode, cause: str, previous: str | None) -> str:
+    """Log why there is no connection, at info level only if the cause has changed; return the cause."""
     peer = f"{enode.node_id.hex()[:8]}@{enode.host}:{enode.port}"
-    if cause != before:
+    if cause != previous:
         log.info("static peer not reached, it is dialled again peer=%s cause=%r", peer, cause)
     else:
         log.debug("static peer not reached again peer=%s cause=%r", peer, cause)

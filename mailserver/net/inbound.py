@@ -1,10 +1,12 @@
-"""What one read of the socket has brought, on its way from the connection to whoever takes it."""
+"""The messages that one read of the socket has brought, on their way from the connection to their receiver."""
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
-from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.codec.snappy import decompress_long
+from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
 from mailserver.waku.peer import Event
 
 
@@ -15,16 +17,35 @@ class LongMessage(NamedTuple):
     payload: bytearray
 
 
+async def inflated(message: LongMessageReceived) -> bytearray:
+    """Inflate a long message in a thread, and let go of `message.data`: the caller may hold the message for longer.
+
+    A cancelled caller waits for the thread, too: until then the message counts as memory in use.
+
+    Raises:
+        DecodeError: the message does not inflate.
+    """
+    with message.data as data:
+        if not message.is_compressed:
+            return bytearray(data)
+        inflating = asyncio.ensure_future(asyncio.to_thread(decompress_long, data))
+        try:
+            return await asyncio.shield(inflating)
+        except asyncio.CancelledError:
+            await asyncio.gather(inflating, return_exceptions=True)
+            raise
+
+
 Message: TypeAlias = MessageReceived | LongMessage | BaseMessageReceived
-"""One message of the peer, inflated and not decoded yet; or one of the base protocol, which only counts, as the session
-has acted on it."""
+"""A message of the peer, inflated but not decoded. One of the base protocol has been acted on by the session, and is
+only counted."""
 
 
 class Inbound:
-    """Messages of one read, in the order in which they came.
+    """The messages of one read, in the order in which they came.
 
-    `decode` says what a message means; it is called once for each that is not of the base protocol, in their order. It
-    raises RemoteProtocolError where one breaks a rule.
+    `decode` says what a message means. It is called once for each message that is not of the base protocol, in order,
+    and raises RemoteProtocolError if the message breaks a rule.
     """
 
     __slots__ = ("_messages", "decode")
@@ -37,15 +58,15 @@ class Inbound:
         return len(self._messages)
 
     def add(self, message: Message) -> None:
-        """One more has come."""
+        """Add a message at the end."""
         self._messages.append(message)
 
     def peek(self) -> Message | None:
-        """The next message, which stays; None if there is none."""
+        """Return the next message and leave it there; None if there is none."""
         return self._messages[0] if self._messages else None
 
     def take(self) -> Message:
-        """Take the next message out.
+        """Remove the next message and return it.
 
         Raises:
             IndexError: there is none.
@@ -54,16 +75,17 @@ class Inbound:
 
 
 Receive = Callable[[Inbound], Awaitable[float]]
-"""Takes one message or more out of what has come, and acts on them. It is called until nothing is left, before more is
-read: while it waits, the peer is not read from, and nobody else is held up.
+"""Takes one or more messages and acts on them. It is called until none are left; only then is more read. While it
+waits, nothing is read from this peer, and nobody else is held up.
 
-Returns for how many seconds the peer is not to be read from. It may raise RemoteProtocolError: the peer goes."""
+It returns for how many seconds nothing is to be read from the peer. It may raise RemoteProtocolError: then the peer is
+disconnected."""
 
 Handler = Callable[[Event], Awaitable[None]]
 
 
 def one_by_one(handler: Handler) -> Receive:
-    """Have a handler told of each event of the peer, one at a time, without any limits."""
+    """Make a `Receive` that awaits the handler for each event of the peer, without any limits."""
 
     async def receive(inbound: Inbound) -> float:
         message = inbound.take()

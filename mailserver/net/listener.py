@@ -1,4 +1,4 @@
-"""The accept loop: every connection gets a task, within limits."""
+"""The accept loop: each connection gets a task, within limits."""
 
 import asyncio
 import logging
@@ -8,7 +8,8 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.net.connection import Connection, Serve, run_guarded
+from mailserver.net.connection import Connection
+from mailserver.net.guard import Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.rlpx.session_config import Refuse
@@ -17,24 +18,25 @@ from mailserver.waku.packets import StatusOptions
 log = logging.getLogger(__name__)
 
 MAX_PENDING = 512
-"""Most connections that have not finished their handshake. When there are more, the oldest of them is dropped:
-strangers who open connections and say nothing push out each other, and whoever takes less than a moment gets in."""
+"""How many connections may be in their handshake. When one more comes, the oldest is dropped. So strangers who connect
+and send nothing push each other out, and a peer that does its handshake at once gets in."""
 
 BACKLOG = 512
-"""Connections that the kernel may hold while the loop is busy: five seconds' worth of `AdmissionLimits.per_second`."""
+"""How many connections the kernel may hold while the event loop is busy: those of five seconds at the default of
+`AdmissionLimits.per_second`."""
 
-_NO_FAILURE = frozenset(
+_NOT_THE_PEERS_FAULT = frozenset(
     {
         DisconnectReason.TOO_MANY_PEERS,
         DisconnectReason.ALREADY_CONNECTED,
-        DisconnectReason.TCP_ERROR,  # we cut it, to make room or because we stop
+        DisconnectReason.TCP_ERROR,  # we closed it, to make room or because we stop
     }
 )
-"""Ends of a handshake that are not its peer's fault."""
+"""A handshake that ends for one of these reasons does not count as the peer's failure."""
 
 
 class Listener:
-    """Accepts connections and runs `serve` for each in a task of its own."""
+    """Accepts connections, and runs `serve` for each in its own task."""
 
     def __init__(
         self,
@@ -48,14 +50,14 @@ class Listener:
         serve: Serve,
         bounds: FrameBounds | None = None,
     ) -> None:
-        """Describe our side.
+        """Describe our side; `start` listens.
 
         Args:
-            status: says what is announced to a peer that connects now.
-            refuse: says why a peer that has shown who it is, is not wanted.
+            status: returns what we announce to a peer that connects now.
+            refuse: says why we refuse a peer, once we know its node id.
             is_named: whether the operator has named a peer, so that its packets may be long.
-            admission: decides by address, before that.
-            bounds: that all connections share, those that we dial too; None for some of its own.
+            admission: decides before that, by address.
+            bounds: shared by all connections, those that we dial included; None: these connections have their own.
         """
         self._key = key
         self._client_id = client_id
@@ -72,10 +74,10 @@ class Listener:
         self._pending: dict[Connection, None] = {}  # oldest first
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, which is the one given unless that is 0.
+        """Listen; return the port. If `port` is 0, the system chooses one.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: we cannot listen on the address.
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Pipe(self._on_connected), host, port, backlog=BACKLOG)
@@ -83,7 +85,7 @@ class Listener:
         return self._port
 
     def stop(self) -> None:
-        """Stop accepting; connections that are being served go on."""
+        """Stop accepting. Connections that are being served go on."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -105,7 +107,7 @@ class Listener:
             log.debug("connection refused peer=%s cause=%r", pipe.address, refusal.value)
             pipe.abort()
             return
-        self._drop_pending()
+        self._limit_pending()
         config = session_config(
             self._key, self._client_id, listen_port=self._port, refuse=self._refuse, is_named=self._is_named
         )
@@ -117,28 +119,28 @@ class Listener:
 
     async def _run(self, connection: Connection) -> None:
         try:
-            if self._stopping:  # accepted in the very moment: who says goodbye to the others does not know of it
+            if self._stopping:  # accepted just before: whoever disconnects the others does not know of it
                 connection.abort("we are quitting")
                 return
             await run_guarded(self._serve, connection)
         finally:
             self._pending.pop(connection, None)
-            self._judge_handshake(connection)
+            self._report_handshake(connection)
             self._admission.release(connection.host)
 
-    def _judge_handshake(self, connection: Connection) -> None:
-        """Tell who fails at the handshake from who connects and goes, as a probe of a monitor does."""
+    def _report_handshake(self, connection: Connection) -> None:
+        """Tell `Admission` how the handshake went. A monitor's probe that connects and goes is not a failure."""
         closed, now = connection.closed, asyncio.get_running_loop().time()
         if connection.opened_at is not None:
-            self._admission.succeeded(connection.host)
-            self._admission.served(connection.host, now - connection.opened_at)
-        elif closed is None or closed.reason in _NO_FAILURE:
+            self._admission.handshake_succeeded(connection.host)
+            self._admission.connection_ended(connection.host, now - connection.opened_at)
+        elif closed is None or closed.reason in _NOT_THE_PEERS_FAULT:
             pass
         elif connection.received_bytes or closed.reason is not None:
-            self._admission.failed(connection.host, now)
+            self._admission.handshake_failed(connection.host, now)
 
-    def _drop_pending(self) -> None:
-        """Make room for one more that has not finished its handshake."""
+    def _limit_pending(self) -> None:
+        """Make room for one more connection in its handshake."""
         if len(self._pending) < MAX_PENDING:
             return
         self._pending = {connection: None for connection in self._pending if not connection.is_open}

@@ -1,7 +1,7 @@
-"""Who listens on loopback only, and what others may call it in a Host header.
+"""Whether a server listens on loopback only, and which names it then answers to in a Host header.
 
-A browser sends requests to any address for any page, and DNS rebinding can make a name of the page's own mean
-127.0.0.1: then the page may read the answers. So who listens on loopback answers to names that nobody can lend.
+A browser sends requests to any address for any page. By DNS rebinding, a page can make its own host name resolve to
+127.0.0.1, and read the answers. So a server on loopback answers only to names that no DNS server controls.
 """
 
 import re
@@ -13,10 +13,10 @@ _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNOREC
 
 
 def is_loopback_only(sockets: Iterable[socket.socket]) -> bool:
-    """Whether none of the sockets can be reached from elsewhere."""
+    """Whether none of the sockets can be reached from another machine."""
     return all(ip_address(listening.getsockname()[0]).is_loopback for listening in sockets)
 
 
 def names_loopback(host: str) -> bool:
-    """Whether a Host header names this machine by what no name server can lend to others."""
+    """Whether a Host header has a name of loopback that no DNS server controls."""
     return _LOOPBACK.fullmatch(host) is not None

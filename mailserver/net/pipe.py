@@ -1,7 +1,7 @@
 """A socket as a pipe of chunks, with both directions bounded.
 
-asyncio's streams do nearly this, but a reader of theirs cannot be woken to learn that the session was ended from
-our side, and a protocol of our own takes a quarter less time per message.
+asyncio's streams do nearly the same. But we could not wake a reader of theirs when our side has ended the session, and
+our own protocol takes a quarter less time per message.
 """
 
 import asyncio
@@ -12,27 +12,31 @@ from collections.abc import Callable
 from typing import cast
 
 READ_HIGH_BYTES = 32 * 1024
-"""When this much waits to be read, nothing more is taken from the socket. While peers are slowed, or wait for
-something, less than twice that of each is unread: of 500 peers 32 MB."""
+"""When this much waits to be read, nothing more is taken from the socket. So a peer that we do not read from has less
+than twice as much waiting here: 500 such peers have 32 MB."""
 
 CHUNK_BYTES = 32 * 1024
-"""No longer chunk is read at once: it may inflate to 20 times as much, which stays in memory while it is acted on."""
+"""No more is read at once: it may inflate to 20 times as much, which stays in memory while it is acted on."""
 
 WRITE_HIGH_BYTES = 32 * 1024
-"""When this much waits to be sent, `drain` waits. For a peer that does not read, no more piles up than this and one
-packet: 100 MB for 500 of them. The kernel holds some MB more, so nobody who reads is the slower for it."""
+"""When this much waits to be sent, `drain` waits. For a peer that does not read, no more than this and one packet is
+queued: 100 MB for 500 peers. The kernel holds some MB more, so a peer that reads is not slowed down."""
 
 UNSENT_BYTES = 64 * 1024
-"""What the kernel holds for a socket that is not on its way yet. Left alone it takes 4 MB of each that does not read:
-2 GB for 500 peers, and more than ten seconds to seal as much. What is on its way is not bounded by this: who reads gets
-all that its line carries."""
+"""How much the kernel holds for one socket that it has not sent yet. By default, it holds 4 MB for each peer that does
+not read: 2 GB for 500 peers, and more than ten seconds of work to seal that. This does not bound what has been sent and
+is not acknowledged: a peer that reads gets all that its line carries."""
 
-_RECEIVED = memoryview(bytearray(CHUNK_BYTES))
-"""Where sockets are read into, one at a time: what came is copied at once."""
+_READ_BUFFER = memoryview(bytearray(CHUNK_BYTES))
+"""All sockets are read into this buffer, one at a time: the bytes are copied out at once."""
 
 
 class Pipe(asyncio.BufferedProtocol):
-    """The transport's side of a connection."""
+    """The asyncio protocol of one socket.
+
+    `host`: the peer's address; `address` and `local_address`: HOST:PORT of both ends. `received_bytes`, `sent_bytes`:
+    how many came from the socket, and how many were written to it or to the write buffer.
+    """
 
     transport: asyncio.Transport
 
@@ -46,7 +50,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
-        self._rested = asyncio.Event()
+        self._sleep_over = asyncio.Event()
         self.host = ""
         self.address = self.local_address = "?"
         self.received_bytes = self.sent_bytes = 0
@@ -67,12 +71,12 @@ class Pipe(asyncio.BufferedProtocol):
             self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Say where to read into."""
-        return _RECEIVED
+        """Return the buffer to read into."""
+        return _READ_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Keep what came; pause the socket when too much is waiting."""
-        self._chunks.append(bytes(_RECEIVED[:nbytes]))
+        """Keep what has come; pause the socket when too much is waiting."""
+        self._chunks.append(bytes(_READ_BUFFER[:nbytes]))
         self.received_bytes += nbytes
         self._waiting_bytes += nbytes
         if self._waiting_bytes >= READ_HIGH_BYTES and not self._paused:
@@ -81,7 +85,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._woken.set()
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more; keep our side open for what it may still want to read."""
+        """The peer sends nothing more. Keep our side open: the peer may still read."""
         self._ended = True
         self._woken.set()
         return True
@@ -90,7 +94,7 @@ class Pipe(asyncio.BufferedProtocol):
         """The socket is gone."""
         self._ended = True
         self._lost.set()
-        self._rested.set()
+        self._sleep_over.set()
         self._woken.set()
         self._writable.set()
 
@@ -106,11 +110,11 @@ class Pipe(asyncio.BufferedProtocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that one should `drain`."""
+        """Whether so much waits to be sent that the caller should `drain`."""
         return not self._writable.is_set()
 
     async def read(self) -> bytes | None:
-        """Wait for a chunk, of at most CHUNK_BYTES; b"" at the peer's end, None after `wake`."""
+        """Wait for a chunk of at most CHUNK_BYTES; return b"" if the peer sends no more, None after `wake`."""
         while True:
             if self._chunks:
                 data = self._chunks.popleft()
@@ -127,28 +131,32 @@ class Pipe(asyncio.BufferedProtocol):
                 return None
 
     def wake(self) -> None:
-        """Let a waiting `read` or `rest` return."""
-        self._rested.set()
+        """Make a waiting `read` or `sleep` return."""
+        self._sleep_over.set()
         self._woken.set()
 
     @property
     def written_bytes(self) -> int:
-        """How much of what was sent has left for the kernel: it moves while the peer reads."""
+        """How many bytes the kernel has taken from the write buffer. This grows as long as the peer reads."""
         return self.sent_bytes - self.transport.get_write_buffer_size()
 
-    async def rest(self, seconds: float) -> bool:
-        """Wait so long, unless the socket goes away or `wake` is called; return whether the peer may still send."""
-        self._rested.clear()
+    async def sleep(self, seconds: float) -> bool:
+        """Wait until the time is over, the socket is gone, or `wake` is called.
+
+        Returns:
+            Whether the peer may still send.
+        """
+        self._sleep_over.clear()
         if not self._lost.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._rested.wait()
+                    await self._sleep_over.wait()
         return not self._ended
 
     def write(self, chunks: list[bytes]) -> None:
-        """Send; into the void if the socket is gone."""
+        """Send chunks; if the socket is gone, drop them."""
         if not self.transport.is_closing():
-            # `writelines` would save a copy, but that of asyncio in Python 3.12 and 3.13 never calls `pause_writing`.
+            # `writelines` would save a copy, but in Python 3.12 and 3.13 asyncio's never calls `pause_writing`.
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             self.sent_bytes += len(data)
             self.transport.write(data)
@@ -158,18 +166,18 @@ class Pipe(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     async def finish(self) -> None:
-        """Close once everything is sent and the peer has closed, too; whoever awaits sets the time limit."""
+        """Close when everything is sent and the peer has closed its side. The caller sets the time limit."""
         if self.transport.is_closing():
             return
         try:
             self.transport.write_eof()
-        except OSError:  # the peer has reset the connection, and asyncio's loop has not looked yet; uvloop never raises
+        except OSError:  # the peer has reset the connection, and asyncio has not noticed; uvloop never raises
             self.abort()
         while await self.read() != b"":
             pass
 
     def abort(self) -> None:
-        """Close at once, whatever is unsent."""
+        """Close at once; unsent data is dropped."""
         self.transport.abort()
 
     async def closed(self) -> None:
@@ -178,7 +186,7 @@ class Pipe(asyncio.BufferedProtocol):
 
 
 def _bound_unsent(tcp: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # what stands in for a kernel in a sandbox may not know it
+    with contextlib.suppress(OSError):  # a sandbox's substitute for a kernel may not have this option
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Our side of every session: the capability that we speak, and the randomness that a handshake takes."""
+"""Our side of every session: the capability that we support, and the randomness of a handshake."""
 
 import secrets
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from mailserver.rlpx.session_config import Refuse, SessionConfig
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES, MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT
 
 WAKU = Capability("waku", 1)
-"""The capability that we speak. `waku/0` is deprecated: a peer with nothing else is useless."""
+"""The only capability that we support. `waku/0` is deprecated: a peer that has nothing else is useless."""
 
 
 def session_config(
@@ -22,10 +22,10 @@ def session_config(
     refuse: Refuse | None = None,
     is_named: Callable[[NodeId], bool] | None = None,
 ) -> SessionConfig:
-    """Describe our side of a session that speaks Waku v1.
+    """Describe our side of a session for Waku v1.
 
     Args:
-        is_named: whether the operator has named a peer, so that its packets may be long; None: nobody's may.
+        is_named: whether the operator has named a peer, so that its packets may be long; None: no peer's may.
     """
     return SessionConfig(
         key=key,
@@ -34,13 +34,13 @@ def session_config(
         max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
         listen_port=listen_port,
         refuse=refuse,
-        may_be_long=is_named,
+        may_send_long=is_named,
         max_long_message_bytes=MAX_LONG_PACKET_BYTES,
     )
 
 
 def random_key() -> PrivateKey:
-    """A new private key."""
+    """Make a new private key."""
     return PrivateKey(secrets.token_bytes(PRIVATE_KEY_BYTES))
 
 

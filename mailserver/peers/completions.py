@@ -1,10 +1,9 @@
-"""How the history requests ended that this node has sent to other mailservers for its users (8/WAKU-MAIL "P2P Request
+"""The outcome of history requests that this node has sent to other mailservers for its users (8/WAKU-MAIL "P2P Request
 Complete").
 
-A request is known by its id and by the connection that it went out on: nobody else's completion counts, nor one of a
-request that was not made here. Each that was sent ends once, and whoever follows is told: by the mailserver's
-completion, or with a failure of ours where none comes: the connection is gone, the mailserver is silent, or it is not
-trusted any more.
+A request is identified by its id and by the connection on which it was sent, so only the mailserver that was asked can
+complete it. Each request ends exactly once, and all subscribers are told. It ends with the mailserver's completion, or
+with a failure made here if none comes: the connection has ended, the mailserver is silent, or is no longer trusted.
 """
 
 import asyncio
@@ -16,26 +15,26 @@ from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import RequestId
 
 MAX_PENDING = 1000
-"""Most requests that wait for their end, of all users together: more than mailservers answer in ANSWER_TIMEOUT_S."""
+"""Most requests under way, of all users together: more than mailservers answer in ANSWER_TIMEOUT_S."""
 
 MAX_QUEUED = 256
-"""Ends that wait for one follower to read them. Beyond, the oldest goes."""
+"""Most outcomes that wait for one subscriber. Beyond this number, the oldest is dropped."""
 
 MAX_FAILURE_CHARS = 512
-"""How much is kept of what a mailserver says about a failure; ours say less than 100 characters."""
+"""How much is kept of a mailserver's failure message. Our own mailserver's messages are shorter than 100 characters."""
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long a mailserver may be silent before a request counts as unanswered; deployed clients wait 10 to 30 s."""
+"""How long a mailserver may be silent before a request has failed. Deployed clients wait 10 to 30 s."""
 
 MAX_TIMEOUT_S = 600.0
-"""The longest time that a user may give instead."""
+"""The longest such time that a user may choose."""
 
 MAX_ANSWER_S = 3600.0
-"""After so long a request ends however much the mailserver sends."""
+"""A request ends after this time even if the mailserver still sends."""
 
 
 class TooManyRequests(MailserverError):
-    """MAX_PENDING requests wait for their end."""
+    """MAX_PENDING requests are under way."""
 
     def __str__(self) -> str:
         return f"{MAX_PENDING} history requests are under way, as many as there may be"
@@ -43,7 +42,7 @@ class TooManyRequests(MailserverError):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked, compared by identity; `told` is set once they know the request's id."""
+    """The user that asked. `who` is compared by identity. `told` is set once the user knows the id of the request."""
 
     who: object = None
     told: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +50,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request has ended so."""
+    """A request has ended, with this outcome."""
 
     outcome: Completion | Failure
     asker: Asker
@@ -66,55 +65,55 @@ class _Pending:
     timer: asyncio.TimerHandle | None = None
 
 
-class Follower:
-    """One who is told how requests end."""
+class Subscription:
+    """The outcomes that one subscriber has not read yet."""
 
     def __init__(self) -> None:
         self._queue: deque[Ended] = deque(maxlen=MAX_QUEUED)
         self._arrived = asyncio.Event()
 
     async def next(self) -> Ended:
-        """Wait for the next one."""
+        """Wait for the next outcome."""
         while not self._queue:
             self._arrived.clear()
             await self._arrived.wait()
         return self._queue.popleft()
 
     def put(self, ended: Ended) -> None:
-        """Queue one more."""
+        """Add an outcome."""
         self._queue.append(ended)
         self._arrived.set()
 
 
 class Completions:
-    """All requests that are under way, by the number of the connection that they went out on."""
+    """All requests under way, by the number of the connection on which they were sent."""
 
     def __init__(self) -> None:
         self._pending: dict[int, dict[RequestId, _Pending]] = {}
-        self._heard_at: dict[int, float] = {}  # when each of these last sent something of an answer
+        self._heard_at: dict[int, float] = {}  # when each connection last sent a part of an answer
         self._count = 0
-        self._followers: set[Follower] = set()
+        self._subscriptions: set[Subscription] = set()
 
     def __len__(self) -> int:
         return self._count
 
-    def follow(self) -> Follower:
-        """Follow what ends from now on, until `unfollow`."""
-        follower = Follower()
-        self._followers.add(follower)
-        return follower
+    def subscribe(self) -> Subscription:
+        """Receive all outcomes from now on, until `unsubscribe`."""
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        return subscription
 
-    def unfollow(self, follower: Follower) -> None:
-        """This one is told nothing more."""
-        self._followers.discard(follower)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription."""
+        self._subscriptions.discard(subscription)
 
     def expect(self, connection: int, request_id: RequestId, asker: Asker, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """A request is about to be sent; `forget` it if that fails.
+        """Expect the end of a request that is about to be sent. If sending fails, call `forget`.
 
         Args:
-            timeout_s: how long the mailserver may be silent, at most MAX_TIMEOUT_S.
+            timeout_s: how long the mailserver may be silent; more than MAX_TIMEOUT_S counts as that.
         Raises:
-            TooManyRequests: there is no room.
+            TooManyRequests: MAX_PENDING requests are under way.
         """
         if self._count >= MAX_PENDING:
             raise TooManyRequests
@@ -126,19 +125,19 @@ class Completions:
         self._arm(connection, pending, now + pending.timeout_s)
 
     def forget(self, connection: int, request_id: RequestId) -> None:
-        """A request was not sent: nobody is told."""
+        """Forget a request that was not sent. Subscribers are not told."""
         self._take(connection, request_id)
 
     def on_messages(self, connection: int) -> None:
-        """Something of an answer has come."""
+        """Note that a part of an answer has come on this connection."""
         if connection in self._pending:
             self._heard_at[connection] = asyncio.get_running_loop().time()
 
     def on_completion(self, connection: int, payload: bytes) -> None:
-        """A completion has come. Where nothing was asked for, it is not even looked at.
+        """Take a completion. It is not even decoded if no request was sent on this connection.
 
         Raises:
-            DecodeError: it is none.
+            DecodeError: it is not a completion.
         """
         if connection not in self._pending:
             return
@@ -150,7 +149,7 @@ class Completions:
             self._tell(Ended(outcome, pending.asker))
 
     def end_all(self, connection: int, why: str) -> None:
-        """Nothing more will come from this connection."""
+        """Fail all requests of this connection; `why` says what has happened."""
         for request_id in list(self._pending.get(connection, ())):
             self._fail(connection, request_id, why)
 
@@ -175,7 +174,7 @@ class Completions:
             self._tell(Ended(Failure(request_id, why), pending.asker))
 
     def _take(self, connection: int, request_id: RequestId) -> _Pending | None:
-        """Wait for this one no longer."""
+        """Remove a request; None if it is not under way."""
         of_connection = self._pending.get(connection, {})
         pending = of_connection.pop(request_id, None)
         if pending is None:
@@ -189,5 +188,5 @@ class Completions:
         return pending
 
     def _tell(self, ended: Ended) -> None:
-        for follower in self._followers:
-            follower.put(ended)
+        for subscription in self._subscriptions:
+            subscription.put(ended)

@@ -1,5 +1,4 @@
-"""Who is connected: one connection per peer, no more peers than there is room for, shared between subnets, and what all
-of them are told."""
+"""Which peers are connected. Each has one connection. Their number is limited, and subnets share the places fairly."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -7,14 +6,14 @@ from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
-from mailserver.limits.admission import crowded_out
+from mailserver.limits.admission import index_to_evict
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.rlpx.session_config import Undecided
 from mailserver.waku.packets import PeerSettings, StatusOptions
 
 
 class PeerNotConnected(MailserverError):
-    """There is no connection to the peer."""
+    """The peer is not connected."""
 
 
 class PeerNotTrusted(MailserverError):
@@ -36,7 +35,7 @@ class PeerInfo:
 
 
 class Peers:
-    """The peers that are being served. Static and trusted ones always find room; subnets share what there is."""
+    """The peers that are being served. Static and trusted peers are always admitted; subnets share the places."""
 
     def __init__(self, max_peers: int, *, trusted: Iterable[NodeId] = (), static: Iterable[NodeId] = ()) -> None:
         self.max_peers = max_peers
@@ -50,32 +49,32 @@ class Peers:
         return iter(tuple(self._peers))
 
     def connected(self) -> list[ServedPeer]:
-        """Those whose handshake is over."""
+        """The peers whose handshake is over."""
         return [peer for peer in self._peers if peer.connection.is_open]
 
     def next_number(self) -> int:
-        """A number for a connection; none is used twice."""
+        """Return a number for a new connection. No number is used twice."""
         return next(self._numbers)
 
     def add(self, peer: ServedPeer) -> None:
-        """A connection begins to be served; its peer counts once the handshake is over."""
+        """Add a connection that is now served. It counts as a peer once its handshake is over."""
         self._peers.add(peer)
-        if self._announced is not None:  # our settings may have changed while the peer was dialled
+        if self._announced is not None:  # our settings may have changed while we dialled the peer
             peer.connection.announce(self._announced)
 
     def discard(self, peer: ServedPeer) -> None:
-        """It has ended."""
+        """Remove a connection, which has ended."""
         self._peers.discard(peer)
 
     def find(self, node_id: NodeId) -> ServedPeer | None:
-        """The connected peer of this id."""
+        """The connected peer with this node id, or None."""
         for peer in self._peers:
             if peer.connection.node_id == node_id and peer.connection.is_open:
                 return peer
         return None
 
     def get(self, node_id: NodeId) -> ServedPeer:
-        """The connected peer of this id.
+        """The connected peer with this node id.
 
         Raises:
             PeerNotConnected: there is none.
@@ -86,34 +85,34 @@ class Peers:
         return peer
 
     def disconnect(self, node_id: NodeId, cause: str) -> bool:
-        """End every connection to this peer, also before its handshake is over; return whether there was one."""
+        """End all connections to this peer, including those in their handshake; return whether there were any."""
         ended = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
         for connection in ended:
             connection.disconnect(DisconnectReason.REQUESTED, cause)
         return bool(ended)
 
     def refuse(self, node_id: NodeId) -> DisconnectReason | Undecided | None:
-        """Why one more connection to this peer is not wanted; None if it is. It has shown that it is the peer.
+        """Decide whether to refuse a new connection to this peer: return the reason, None to accept, or UNDECIDED.
 
-        A phone whose network has changed comes back before we know of the loss: so the connection that is there
-        is probed, and gone within seconds if nobody is at its other end. It is undecided until then: a deployed client
-        that is refused comes back after half a minute.
+        When a phone changes its network, it reconnects before we notice that the old connection is dead. So the old one
+        is probed. If the peer does not answer, it ends within seconds; until then, the new one is undecided. A deployed
+        client that is refused would come back only after half a minute.
         """
         present = self.find(node_id)
         if present is not None:
             return DisconnectReason.ALREADY_CONNECTED if present.connection.probe() else Undecided.UNDECIDED
-        if self.is_named(node_id) or len(self.connected()) < self.max_peers or self._makes_room(node_id):
+        if self.is_named(node_id) or len(self.connected()) < self.max_peers or self._can_evict_for(node_id):
             return None
         return DisconnectReason.TOO_MANY_PEERS
 
     def is_named(self, node_id: NodeId | None) -> bool:
-        """Whether the operator has named this peer: it is static or trusted."""
+        """Whether this peer is static or trusted: the operator has named it."""
         return node_id in self.static or node_id in self.trusted
 
-    def _makes_room(self, node_id: NodeId) -> bool:
-        """Whether there is a place for a newcomer where a subnet has more than its share of them.
+    def _can_evict_for(self, node_id: NodeId) -> bool:
+        """Whether the new peer may take the place of another, whose subnet has more than its share of the places.
 
-        One of that is disconnected only when the newcomer has proved that it is the peer.
+        The other peer is disconnected only if the new one has proved that it owns its node id.
         """
         newcomers = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
         present = sorted(
@@ -121,21 +120,21 @@ class Peers:
             key=lambda connection: connection.opened_at or 0.0,
         )
         for newcomer in newcomers:
-            index = crowded_out(newcomer.host, [connection.host for connection in present])
+            index = index_to_evict(newcomer.host, [connection.host for connection in present])
             if index is not None:
-                if newcomer.has_proved_itself:
+                if newcomer.is_authenticated:
                     present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")
                 return True
         return False
 
     def announce(self, status: StatusOptions) -> None:
-        """Tell every peer, now and as it comes, what has changed of what we announce."""
+        """Announce a new Status to all peers, connected now or later. Each is sent only what has changed."""
         self._announced = status
         for peer in self._peers:
             peer.connection.announce(status)
 
     def infos(self) -> list[PeerInfo]:
-        """Describe who is connected."""
+        """Describe the connected peers."""
         infos = []
         for peer in self.connected():
             connection = peer.connection

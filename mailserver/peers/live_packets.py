@@ -1,7 +1,7 @@
-"""The live envelopes that one peer sends: they wait for their turn and for memory, are stored, and confirmed.
+"""The live envelopes that one peer sends. They wait for a turn and for memory, are decoded, stored, and confirmed.
 
-Packets that came together are judged, stored and confirmed together; each has confirmations of its own. What a peer may
-have waiting for the disk is bounded here. At a bound, reading from this peer pauses; other peers notice nothing.
+Packets that came together are judged and stored together; each has its own confirmation. How much one peer may have
+waiting for the disk is bounded here. At a bound, reading from this peer pauses; other peers are not affected.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, StoreError
 from mailserver.limits.admission import groups_of
-from mailserver.limits.intake_bounds import RESERVED_BYTES, TURN_BYTES, IntakeBounds, Load
+from mailserver.limits.intake_bounds import QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
+from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.packet_rates import Meter
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import TurnShare
 from mailserver.live.intake import Clock, Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
@@ -37,22 +37,23 @@ log = logging.getLogger(__name__)
 MAX_UNCONFIRMED_PACKETS = 1024
 MAX_UNCONFIRMED_ENVELOPES = 4000
 MAX_UNCONFIRMED_BYTES = 4 * 1024 * 1024
-"""Packets, envelopes and their bytes of one peer that may wait for the disk: some transactions' worth. Beyond one of
-these, the peer is not read from. The batch that passes it is still taken."""
+"""How many packets, envelopes, and bytes of envelopes of one peer may wait for the disk: enough for some transactions.
+At any of these bounds, we stop reading from the peer. The batch that reaches the bound is still taken."""
 
 PARTS_TOGETHER = 4
-"""Parts of a long packet that are stored together: as much as one transaction of the others holds, or half of that."""
+"""How many parts of a long packet are stored together: at most 1,024 envelopes, half of what a transaction may hold."""
 
 CONFIRMED_BYTES = 200
-"""What the two frames that confirm a packet take on the wire, about."""
+"""About how long the two frames are that confirm a packet, on the wire."""
 
 LAST_CONFIRMATIONS_S = 1.0
-"""How long a peer that is to be disconnected for a fault is still told of what it sent before: a few transactions."""
+"""Before a peer is disconnected for a fault, this is how long we wait to confirm what it sent before: a few
+transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveServices:
-    """What live envelopes are taken in with. `trusted`: the peers of which it is counted what comes too late."""
+    """What is needed to take live envelopes in. `trusted`: peers whose expired envelopes are counted."""
 
     intake: Intake
     bounds: IntakeBounds
@@ -64,41 +65,41 @@ class LiveServices:
 class LivePackets:
     """The live envelopes of one connection.
 
-    `late`: how many envelopes a trusted peer has sent that had expired. `refused_bytes`: how long a packet was that
-    holds too many even for a named peer, 0 if there was none.
+    `late_envelopes`: how many expired envelopes the peer has sent, if it is trusted. `refused_bytes`: the length of a
+    long packet that was refused because it holds too many envelopes; 0 if there was none.
     """
 
     def __init__(self, connection: Connection, services: LiveServices, number: int, send_rate: SendRate) -> None:
-        """Have taken nothing yet.
+        """Start with nothing taken.
 
         Args:
-            number: of the connection; none has been used before.
-            send_rate: confirmations count there.
+            number: the number of the connection.
+            send_rate: counts the confirmations that are sent.
         """
         self._connection = connection
         self._services = services
         self._number = number
         self._send_rate = send_rate
-        self._decoding = TurnShare(services.bounds.turns, TURN_BYTES)
-        self._packets = self._envelopes = self._bytes = 0  # that are not confirmed
+        self._decoding = WorkBudget(services.bounds.decoding, QUANTUM_BYTES)
+        self._packets = self._envelopes = self._bytes = 0  # taken, and not confirmed yet
         self._confirmed = asyncio.Event()
         self._memory_bytes = 0
         self._is_stopping = False
-        self.late = 0
+        self.late_envelopes = 0
         self.refused_bytes = 0
 
-    async def next_batch(self, inbound: Inbound, free: tuple[float, float]) -> PacketBatch:
-        """Take packets that came together, once it is their turn to be decoded, and there is memory for them.
+    async def next_batch(self, inbound: Inbound, headroom: tuple[float, float]) -> PacketBatch:
+        """Take packets that came together, once it is this peer's turn to decode, and there is memory for them.
 
-        Whoever takes the batch gives its memory back with `give_back`, less that of what goes to `take_in`.
+        The caller gives the batch's memory back: with `release`, except for packets that it hands to `start_storing`.
 
         Args:
-            free: as of `PacketBatch`.
+            headroom: see `PacketBatch`.
         """
         memory = self._services.bounds.envelopes
-        # While memory is short, a peer that has nothing waiting need not wait with as much as it may always have.
+        # While memory is short, the batch is small enough that a peer with nothing waiting gets memory for it at once.
         max_memory = RESERVED_BYTES if memory.is_short else MAX_UNCONFIRMED_BYTES
-        batch = PacketBatch(inbound, max_memory=max_memory, free=free)
+        batch = PacketBatch(inbound, max_memory=max_memory, headroom=headroom)
         if self._is_stopping:
             batch.memory = 0
             return batch
@@ -108,35 +109,37 @@ class LivePackets:
             while self._is_full:
                 self._confirmed.clear()
                 await self._confirmed.wait()
-            await memory.enter(batch.memory, holds=self._memory_bytes > 0)
+            await memory.acquire(batch.memory, is_first=not self._memory_bytes)
             self._memory_bytes += batch.memory
         return batch
 
     @property
     def _is_full(self) -> bool:
-        """Whether so much waits for the disk that nothing more is taken."""
+        """Whether as much waits for the disk as may."""
         return (
             self._packets >= MAX_UNCONFIRMED_PACKETS
             or self._envelopes >= MAX_UNCONFIRMED_ENVELOPES
             or self._bytes >= MAX_UNCONFIRMED_BYTES
         )
 
-    def give_back(self, memory: int) -> None:
-        """So much of what was taken holds nothing any more."""
+    def release(self, memory: int) -> None:
+        """Give back memory, in bytes, of packets that are done with."""
         if memory:
             self._memory_bytes -= memory
-            self._services.bounds.envelopes.leave(memory)
+            self._services.bounds.envelopes.release(memory)
 
-    def take_in(self, packets: list[MessagesReceived], memory: int, meter: Meter, tasks: asyncio.TaskGroup) -> None:
-        """Have packets stored and confirmed.
+    def start_storing(
+        self, packets: list[MessagesReceived], memory: int, meter: Meter, tasks: asyncio.TaskGroup
+    ) -> None:
+        """Start to store and confirm packets, in a task.
 
         Args:
-            memory: that they hold; it is given back afterwards.
-            meter: knows whether the limits of topics hold for the peer.
-            tasks: what is begun is one of these.
+            memory: how many bytes they hold; the task releases them.
+            meter: says whether the peer is exempt from the limits of topics.
+            tasks: the group of the task.
         """
         if self._is_stopping:
-            self.give_back(memory)
+            self.release(memory)
             return
         envelopes = sum(len(packet.envelopes) for packet in packets)
         size = sum(len(envelope.raw) for packet in packets for envelope in packet.envelopes)
@@ -160,21 +163,21 @@ class LivePackets:
         try:
             responses = await self._store(packets, meter)
             # One transaction may hold thousands of packets.
-            await self._services.bounds.confirming.wait_while_crowded(CONFIRMED_BYTES * len(packets), self)
+            await self._services.bounds.confirming.yield_if_busy(CONFIRMED_BYTES * len(packets), self)
             self._confirm(responses, received_at)
         except StoreError:
-            pass  # the writer has logged it; without a confirmation the sender sends again
+            pass  # the writer has logged it; the sender sends again, as it gets no confirmation
         except ConnectionLost:
-            pass  # the sender is gone; its envelopes are stored
+            pass  # the sender has gone; its envelopes are stored
         finally:
             self._packets -= len(packets)
             self._envelopes -= envelopes
             self._bytes -= size
-            self.give_back(memory)
+            self.release(memory)
             self._confirmed.set()
 
-    async def take_long(self, reader: EnvelopeReader, meter: Meter) -> None:
-        """Take in a long packet of a named peer, a part at a time, and confirm it once all of it is on disk."""
+    async def store_long(self, reader: EnvelopeReader, meter: Meter) -> None:
+        """Store a long packet of a named peer, part by part, and confirm it when all of it is on disk."""
         errors: list[EnvelopeError] = []
         received_at = asyncio.get_running_loop().time()
         try:
@@ -183,7 +186,7 @@ class LivePackets:
                 if not envelopes:
                     self._confirm([MessageResponse(reader.payload_hash(), tuple(errors))], received_at)
                     return
-                response = await self._take_part(envelopes, meter)
+                response = await self._store_part(envelopes, meter)
                 errors += response.errors[: MAX_ENVELOPES_PER_PACKET - len(errors)]
         except TooManyEnvelopes as error:
             self.refused_bytes = reader.size
@@ -191,10 +194,10 @@ class LivePackets:
         except DecodeError as error:
             self._connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"MESSAGES: {error}")
         except (StoreError, ConnectionLost):
-            pass  # as of any packet: it is not confirmed, or nobody is there to hear it
+            pass  # as for any packet: it is not confirmed, or the sender has gone
 
     async def _read_some(self, reader: EnvelopeReader) -> list[Envelope]:
-        """Decode what is to be stored together of a long packet, a part at a time; none at the end."""
+        """Decode the next parts of a long packet, which are stored together; return [] at the end."""
         envelopes: list[Envelope] = []
         for _ in range(PARTS_TOGETHER):
             await self._decoding.take(PART_BYTES)
@@ -204,50 +207,50 @@ class LivePackets:
             envelopes += part
         return envelopes
 
-    async def _take_part(self, envelopes: list[Envelope], meter: Meter) -> MessageResponse:
+    async def _store_part(self, envelopes: list[Envelope], meter: Meter) -> MessageResponse:
         self._count_late(envelopes)
-        memory = Load.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes)).memory
-        await self._services.bounds.envelopes.enter(memory, holds=self._memory_bytes > 0)
+        memory = PacketCost.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes)).memory
+        await self._services.bounds.envelopes.acquire(memory, is_first=not self._memory_bytes)
         self._memory_bytes += memory
         try:
-            # The whole packet is confirmed, not its parts.
+            # The parts have no hash of their own: only the whole packet is confirmed.
             (response,) = await self._store([MessagesReceived(envelopes, b"")], meter)
             return response
         finally:
-            self.give_back(memory)
+            self.release(memory)
 
-    async def confirmed(self) -> None:
-        """Wait until nothing waits to be confirmed."""
+    async def wait_confirmed(self) -> None:
+        """Wait until all packets that were taken are confirmed."""
         while self._packets:
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    async def confirmed_soon(self) -> None:
-        """The same, for LAST_CONFIRMATIONS_S at most."""
+    async def wait_confirmed_briefly(self) -> None:
+        """Wait for the same, but at most LAST_CONFIRMATIONS_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_CONFIRMATIONS_S):
-                await self.confirmed()
+                await self.wait_confirmed()
 
     async def stop(self) -> None:
-        """Take nothing more, and wait until all that was taken is confirmed."""
+        """Take no more packets, and wait until all that were taken are confirmed."""
         self._is_stopping = True
-        await self.confirmed()
+        await self.wait_confirmed()
 
     def _count_late(self, envelopes: Sequence[Envelope]) -> None:
         if self._connection.node_id in self._services.trusted:
-            now = self._services.clock()  # they are judged a moment later
-            self.late += sum(envelope.expiry <= now for envelope in envelopes)
+            now = self._services.clock()  # they are judged only a moment later
+            self.late_envelopes += sum(envelope.expiry <= now for envelope in envelopes)
 
     async def _store(self, packets: Sequence[MessagesReceived], meter: Meter) -> list[MessageResponse]:
         return await self._services.intake.take(
             packets,
             peer=self._number,
             subnet=groups_of(self._connection.host).subnet,
-            is_limited=not meter.is_allowed,
+            is_limited=not meter.is_exempt,
         )
 
     def _confirm(self, responses: Sequence[MessageResponse], received_at: float) -> None:
-        """Tell the peer, at once, that packets are on disk: as many confirmations go out as it sends packets.
+        """Tell the peer that packets are on disk. This waits for no rate limit: it sends no more than the peer sent.
 
         Raises:
             ConnectionLost: the connection has ended.

@@ -1,7 +1,7 @@
-"""The running node as those see it who drive it: its settings, its peers, and what it sends of its own.
+"""The running node, as JSON-RPC and the daemon control it: its settings, its peers, and what it sends itself.
 
-A setting that changes here takes effect at once, and is announced to every peer by a Status Update. Peers learn of it
-late: what keeps to the former one is tolerated for a grace period (6/WAKU1 "Status Update").
+A setting that is changed here takes effect at once, and is announced to all peers by a Status Update. Peers learn of it
+late, so envelopes that met the former setting are accepted for a grace period (6/WAKU1 "Status Update").
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """What can be asked of the node, and told to it, while it runs."""
+    """The controls of a running node."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Node:
         packet_rate_limits: RateLimits,
         byte_rate_limits: RateLimits,
     ) -> None:
-        """Put together what runs. `listening` says where, once that is known."""
+        """Put the parts together. `listening` adds the address, once it is known."""
         self.key = key
         self.client_id = client_id
         self.completions = completions
@@ -60,10 +60,10 @@ class Node:
         self._packet_rate_limits = packet_rate_limits
         self._byte_rate_limits = byte_rate_limits
         self._static_peers: StaticPeers
-        self._has_said_ourselves = False
+        self._has_logged_own_enode = False
 
     def listening(self, address: tuple[str, int], enode: Enode, static_peers: StaticPeers) -> None:
-        """Take where the node listens, and what keeps it connected."""
+        """Note where the node listens, and what dials its static peers."""
         self.listen_address = address
         self.enode = enode
         self._static_peers = static_peers
@@ -72,11 +72,12 @@ class Node:
 
     @property
     def requirements(self) -> Requirements:
-        """What an envelope must be."""
+        """What an envelope must have to be accepted."""
         return self._acceptance.requirements
 
     def status(self) -> StatusOptions:
-        """What is announced to a peer: topics if we keep only those, else a full bloom filter; and every number."""
+        """The Status that we announce: the topics that we accept, or a full bloom filter if we accept all; and all
+        numbers."""
         requirements = self.requirements
         topics = requirements.interest.topics
         return StatusOptions(
@@ -90,25 +91,25 @@ class Node:
         )
 
     def set_min_pow(self, min_pow: float) -> None:
-        """Ask for another proof of work."""
+        """Require this proof of work."""
         self._change(replace(self.requirements, min_pow=min_pow))
 
     def set_interest(self, interest: Interest) -> None:
-        """Take other topics, or all."""
+        """Accept these topics, or all."""
         self._change(replace(self.requirements, interest=interest))
 
     def set_max_envelope_bytes(self, limit: int) -> None:
-        """Refuse longer envelopes. It is not announced: there is no option for it.
+        """Refuse longer envelopes. This is not announced: Status has no option for it.
 
         Raises:
-            ValueError: it is not from 1 to MAX_ENVELOPE_BYTES.
+            ValueError: the limit is not from 1 to MAX_ENVELOPE_BYTES.
         """
         if not 1 <= limit <= MAX_ENVELOPE_BYTES:
             raise ValueError(f"{limit} is not from 1 to {MAX_ENVELOPE_BYTES}")
         self._change(replace(self.requirements, max_envelope_bytes=limit))
 
     def set_rate_limits(self, packets: RateLimits, sizes: RateLimits) -> None:
-        """Announce other rate limits; whoever measures puts them in force."""
+        """Announce these rate limits. The `RateLimiter` has to be changed, too, to put them in force."""
         self._packet_rate_limits, self._byte_rate_limits = packets, sizes
         self._peers.announce(self.status())
 
@@ -119,39 +120,39 @@ class Node:
     # Envelopes.
 
     def live_usage(self) -> tuple[int, int]:
-        """How many envelopes float here, and their bytes."""
+        """How many live envelopes the relay's pool holds, and their bytes."""
         return self._relay.usage
 
     async def post(self, envelope: Envelope) -> None:
-        """Store an envelope that was made here, and relay it.
+        """Store and relay an envelope that was made here.
 
         Raises:
-            EnvelopeRefused: no node would take it.
-            StoreError: it is not on disk; it is relayed all the same.
+            EnvelopeRefused: it is not acceptable; `verdict` says why.
+            StoreError: it could not be stored; it is relayed all the same.
         """
         await self._intake.take_own(envelope)
 
     async def send_direct(self, node_id: NodeId, envelope: Envelope) -> None:
-        """Send an envelope to one peer outside gossip, as a P2P Message: it takes that only if it trusts us.
+        """Send an envelope to one peer only, as a P2P Message. The peer takes it only if it trusts us.
 
         Raises:
-            PeerNotConnected: there is no such peer.
-            ConnectionLost: it is going away.
+            PeerNotConnected: the peer is not connected.
+            ConnectionLost: the connection has ended meanwhile.
         """
         await send_in_turn(self._peers.get(node_id).sender(), PacketCode.P2P_MESSAGE, encode_envelopes([envelope.raw]))
 
     async def request_history(
         self, node_id: NodeId, envelope: Envelope, *, asker: Asker, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> None:
-        """Send a history request to a trusted peer; what it answers comes by the feed, and its end by `completions`.
+        """Send a history request to a trusted peer. Its answer comes by the feed, the outcome by `completions`.
 
         Args:
-            asker, timeout_s: as of `Completions.expect`.
+            asker, timeout_s: see `Completions.expect`.
         Raises:
-            PeerNotConnected: there is no such peer.
-            PeerNotTrusted: we would not take its answer.
-            TooManyRequests: as many are under way as may be.
-            ConnectionLost: it is going away.
+            PeerNotConnected: the peer is not connected.
+            PeerNotTrusted: we would not take the answer of this peer.
+            TooManyRequests: as many requests are under way as may be.
+            ConnectionLost: the connection has ended meanwhile.
         """
         peer = self._peers.get(node_id)
         if node_id not in self._peers.trusted:
@@ -160,44 +161,44 @@ class Node:
         self.completions.expect(peer.number, request_id, asker, timeout_s)
         try:
             await send_in_turn(peer.sender(), PacketCode.P2P_REQUEST, envelope.raw)
-        except BaseException:  # whoever asked is told by the error, or has gone
+        except BaseException:  # the caller learns of the failure by this error, or was cancelled
             self.completions.forget(peer.number, request_id)
             raise
 
     # Peers.
 
     def peers(self) -> list[PeerInfo]:
-        """Who is connected."""
+        """Describe the connected peers."""
         return self._peers.infos()
 
-    def say_ourselves(self) -> None:
-        """Say, once, that somebody has named us among our own peers."""
-        if not self._has_said_ourselves:
-            self._has_said_ourselves = True
+    def log_own_enode(self) -> None:
+        """Log, once, that our own enode is named as one of our peers."""
+        if not self._has_logged_own_enode:
+            self._has_logged_own_enode = True
             log.info("own enode is named among the peers, it is left out")
 
-    def _are_ourselves(self, node_id: NodeId) -> bool:
+    def _is_own(self, node_id: NodeId) -> bool:
         if node_id != self.key.public_key:
             return False
-        self.say_ourselves()
+        self.log_own_enode()
         return True
 
     def mark_trusted(self, node_id: NodeId) -> None:
-        """Take history from this peer, from now on; from ourselves there is none to take."""
-        if not self._are_ourselves(node_id):
+        """Trust this peer from now on: take history from it. Our own id is ignored."""
+        if not self._is_own(node_id):
             self._peers.trusted.add(node_id)
 
     def mark_untrusted(self, node_id: NodeId) -> bool:
-        """Take history from this peer no longer; return whether we did. What it was asked for ends so."""
+        """Stop trusting this peer; return whether it was trusted. Requests that were sent to it fail."""
         was_trusted = node_id in self._peers.trusted
         self._peers.trusted.discard(node_id)
         for peer in self._peers:
             if peer.connection.node_id == node_id:
-                self.completions.end_all(peer.number, "the mailserver is not trusted any more")
+                self.completions.end_all(peer.number, "the mailserver is no longer trusted")
         return was_trusted
 
     def follow_trusted(self, before: Iterable[NodeId], now: Iterable[NodeId]) -> None:
-        """The settings name these trusted peers now, and those before. Whom they do not speak of stays as it is."""
+        """Apply a change of the trusted peers in the settings. Peers that are in neither list stay as they are."""
         before, now = set(before), set(now)
         for node_id in before - now:
             self.mark_untrusted(node_id)
@@ -205,19 +206,19 @@ class Node:
             self.mark_trusted(node_id)
 
     def add_peer(self, enode: Enode) -> None:
-        """Stay connected to this peer until it is removed or the process ends; nothing is to be done for ourselves."""
-        if not self._are_ourselves(enode.node_id):
+        """Make this a static peer: stay connected to it until it is removed. Our own enode is ignored."""
+        if not self._is_own(enode.node_id):
             self._peers.static.add(enode.node_id)
             self._static_peers.add(enode)
 
     def remove_peer(self, node_id: NodeId) -> bool:
-        """Stay connected to this peer no longer, and disconnect; return whether there was a connection."""
+        """Stop staying connected to this peer, and disconnect it; return whether it was connected."""
         self._peers.static.discard(node_id)
         self._static_peers.remove(node_id)
         return self._peers.disconnect(node_id, "removed by the operator")
 
     def follow_static(self, before: Iterable[Enode], now: Iterable[Enode]) -> None:
-        """As `follow_trusted`, of the peers to stay connected to. A connection that is there goes on."""
+        """Apply a change of the static peers in the settings. Open connections stay."""
         before, now = set(before), set(now)
         for node_id in {enode.node_id for enode in before} - {enode.node_id for enode in now}:
             self._peers.static.discard(node_id)

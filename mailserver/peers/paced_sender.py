@@ -1,35 +1,35 @@
-"""A way out to one peer: what goes there goes in turn, no faster than the peer has said, and while it reads.
+"""Sends packets to one peer: by turns with other peers, within the peer's rate limits, and only while the peer reads.
 
-How long a packet will be is not always known when its turn comes: what an answer is made of is read only then, so that
-who does not read has us keep none of it. So a turn is for about so many bytes, and what it was more or less counts
-with the next.
+A sender waits for its turn first, and makes the packet afterwards. So a peer that does not read makes us keep no part
+of an answer in memory. But then the length of the packet is not known when it waits: it gives an estimate, which is
+corrected when the packet is sent.
 """
 
+from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import TurnShare
 from mailserver.net.connection import Connection
 from mailserver.waku.packets import PacketCode
 
 
 class PacedSender:
-    """Used by one task, packet by packet: first its turn, then the packet."""
+    """Used by one task. For each packet, it calls `wait_turn` and then `send`."""
 
     __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
-    def __init__(self, connection: Connection, send_rate: SendRate, sealing: TurnShare) -> None:
-        """Lead to a connection.
+    def __init__(self, connection: Connection, send_rate: SendRate, sealing: WorkBudget) -> None:
+        """Send on a connection.
 
         Args:
-            send_rate: follows what the peer announces.
-            sealing: the connection's share of what is sealed for all.
+            send_rate: the rate limits that the peer has announced.
+            sealing: how much the connection may have sealed before it waits for a turn.
         """
         self._connection = connection
         self._send_rate = send_rate
         self._sealing = sealing
         self._counted = 0
 
-    async def turn(self, size: int) -> None:
-        """Wait until a packet of about so many bytes may be sent.
+    async def wait_turn(self, size: int) -> None:
+        """Wait until a packet of about `size` bytes may be sent.
 
         Raises:
             ConnectionLost: the connection has ended.
@@ -37,11 +37,11 @@ class PacedSender:
         await self._connection.drain()
         await self._send_rate.take(size)
         await self._sealing.take(size)
-        await self._connection.drain()  # what else goes there may have come between
+        await self._connection.drain()  # other packets may have filled the buffer meanwhile
         self._counted = size
 
     def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet whose turn it is.
+        """Send a packet, after `wait_turn`.
 
         Raises:
             ConnectionLost: the connection has ended.

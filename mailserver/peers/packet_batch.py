@@ -1,38 +1,38 @@
-"""Packets of one peer that are limited, decoded and acted on together, and what they cost."""
+"""A batch of packets of one peer, which are limited, decoded and handled together, and what they cost."""
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
-from mailserver.limits.intake_bounds import TURN_BYTES, Load
+from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
 from mailserver.net.inbound import Inbound, LongMessage
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.peer import Event
 
-NO_LOAD = Load(0, 0)
+NO_COST = PacketCost(0, 0)
 
 
 class PacketBatch:
     """Some packets of one read, in their order.
 
-    `work` and `memory` are those of all packets together, as of `Load`. `sizes` has an entry for each message: what it
-    counts by the rate limits, in bytes. `loads` and `events` have one for each packet; `events` ends early where a
-    packet breaks a rule, and `fault` then says which: reason and cause. It is not the exception, which would keep the
-    packet in memory, up to 16 MiB of it, for as long as the peer is still told of what it sent before.
+    `work` and `memory` are the sums over all packets; see `PacketCost`. `sizes` has an entry for each message: as how
+    many bytes it counts for the rate limits. `costs` and `events` have an entry for each packet. If a packet breaks a
+    rule, `events` ends before it, and `fault` has the reason and the cause. `fault` is not the exception: its traceback
+    would keep the packet, of up to 16 MiB, in memory until the packets before it are confirmed.
     """
 
-    __slots__ = ("_packets", "events", "fault", "loads", "memory", "sizes", "work")
+    __slots__ = ("_packets", "costs", "events", "fault", "memory", "sizes", "work")
 
-    def __init__(self, inbound: Inbound, *, max_memory: float, free: tuple[float, float]) -> None:
-        """Take one message or more out of what has come.
+    def __init__(self, inbound: Inbound, *, max_memory: float, headroom: tuple[float, float]) -> None:
+        """Take at least one message from what has come.
 
-        No more than is one turn's work, so that a batch holds up nobody for longer than one packet may. A message that
-        passes a rate limit is the last: those behind it wait until the peer has paused for it.
+        A batch is at most QUANTUM_BYTES of work, so that it delays others no longer than one packet may. A message that
+        passes a rate limit ends the batch: the messages behind it wait until the peer's pause is over.
 
         Args:
-            max_memory: bytes that the packets may take while they wait for the disk; the first may take more.
-            free: how many messages, and bytes of them, may come before a rate limit is passed (`Meter.free`).
+            max_memory: how many bytes the packets may take while they wait for the disk. The first may take more.
+            headroom: how many messages, and how many bytes, may come before a rate limit is passed (`Meter.headroom`).
         """
-        free_messages, free_bytes = free
+        free_messages, free_bytes = headroom
         self._packets: list[MessageReceived | LongMessage] = []
-        self.loads: list[Load] = []
+        self.costs: list[PacketCost] = []
         self.sizes: list[int] = []
         self.events: list[Event] = []
         self.fault: tuple[DisconnectReason, str] | None = None
@@ -40,33 +40,33 @@ class PacketBatch:
         taken = 0
         while (message := inbound.peek()) is not None:
             is_over_limit = len(self.sizes) > free_messages or taken > free_bytes
-            if self.sizes and (is_over_limit or self.work >= TURN_BYTES):
+            if self.sizes and (is_over_limit or self.work >= QUANTUM_BYTES):
                 return
             if isinstance(message, BaseMessageReceived):
                 self.sizes.append(message.size)
-            elif isinstance(message, LongMessage):  # it goes alone, and is counted as it is read, part by part
+            elif isinstance(message, LongMessage):  # it is alone in its batch; its cost is counted part by part
                 if not self._packets:
-                    self._add(message, NO_LOAD)
+                    self._add(message, NO_COST)
                     inbound.take()
                 return
             else:
-                load = Load.of(message.code, message.payload)
-                is_too_much = self.work + load.work > TURN_BYTES or self.memory + load.memory > max_memory
+                cost = PacketCost.of(message.code, message.payload)
+                is_too_much = self.work + cost.work > QUANTUM_BYTES or self.memory + cost.memory > max_memory
                 if is_too_much and self._packets:
                     return
-                self._add(message, load)
+                self._add(message, cost)
             inbound.take()
             taken += self.sizes[-1]
 
-    def _add(self, message: MessageReceived | LongMessage, load: Load) -> None:
+    def _add(self, message: MessageReceived | LongMessage, cost: PacketCost) -> None:
         self._packets.append(message)
-        self.loads.append(load)
-        self.work += load.work
-        self.memory += load.memory
-        self.sizes.append(max(len(message.payload), load.work))
+        self.costs.append(cost)
+        self.work += cost.work
+        self.memory += cost.memory
+        self.sizes.append(max(len(message.payload), cost.work))
 
     def decode(self, inbound: Inbound) -> list[Event]:
-        """Decode the packets, in order, up to one that breaks a rule."""
+        """Decode the packets in order, up to the first that breaks a rule."""
         try:
             for packet in self._packets:
                 self.events.append(inbound.decode(packet))

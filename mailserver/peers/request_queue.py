@@ -1,4 +1,4 @@
-"""The history requests of one peer: they wait here, are answered one after the other, or are refused."""
+"""The history requests of one peer. They wait here and are answered one after the other, or they are refused."""
 
 import asyncio
 import contextlib
@@ -6,28 +6,28 @@ from collections import deque
 
 from mailserver.errors import ConnectionLost, Rejection, RequestRejected
 from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
-from mailserver.limits.intake_bounds import SharedMemory
+from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.request_quotas import Requester
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.peers.paced_sender import PacedSender
 
 MAX_WAITING_REQUESTS = 16
-"""Requests of one peer that may wait while one is answered; deployed clients send 3 at once."""
+"""How many requests of one peer may wait while another is answered. Deployed clients send 3 at once."""
 
 CONCURRENCY_RETRY_S = 1
-"""When a client may come back that has too many requests under way: one takes some milliseconds."""
+"""After this time, a client that had too many requests under way may send one again. One takes some milliseconds."""
 
 
 class RequestQueue:
     """The requests of one connection."""
 
-    def __init__(self, delivery: Delivery, memory: SharedMemory, send_rate: SendRate) -> None:
-        """Have no requests yet.
+    def __init__(self, delivery: Delivery, memory: MemoryBudget, send_rate: SendRate) -> None:
+        """Start empty.
 
         Args:
-            memory: that the waiting requests of all peers share.
-            send_rate: follows what the peer announces.
+            memory: the budget for waiting requests of all peers.
+            send_rate: the rate limits that the peer has announced.
         """
         self._delivery = delivery
         self._memory = memory
@@ -39,11 +39,11 @@ class RequestQueue:
         self._requester: Requester | None = None
 
     def __len__(self) -> int:
-        """How many wait for their turn."""
+        """How many requests wait."""
         return len(self._waiting)
 
     async def add(self, payload: bytes, requester: Requester, sender: PacedSender) -> None:
-        """Take a request, or refuse it: then wait until the peer has been told."""
+        """Queue a request, or refuse it, and then wait until the refusal was sent."""
         self._requester = requester
         refused = None
         if len(payload) > MAX_REQUEST_BYTES:
@@ -55,18 +55,18 @@ class RequestQueue:
             self._waiting_bytes += len(payload)
             self._arrived.set()
             if not self._is_answering:
-                await asyncio.sleep(0)  # it is taken at once, and takes no room from those that came with it
+                await asyncio.sleep(0)  # its answer begins now, so it does not count as waiting when the next one comes
         else:
             with contextlib.suppress(ConnectionLost):
                 await self._delivery.refuse(payload, refused, sender, requester.node_id)
 
     def _has_room_for(self, request: bytes, requester: Requester) -> bool:
-        """Whether one more request may wait; then it is counted."""
-        if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.enter():
+        """Whether one more request may wait. If so, it is counted."""
+        if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.begin():
             return False
-        if self._memory.enter_at_once(len(request), holds=bool(self._waiting)):
+        if self._memory.try_acquire(len(request), is_first=not self._waiting):
             return True
-        requester.leave()
+        requester.end()
         return False
 
     async def answer_all(self, sender: PacedSender) -> None:
@@ -79,7 +79,7 @@ class RequestQueue:
             assert self._requester is not None, "a request has come"
             payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
-            self._memory.leave(len(payload))
+            self._memory.release(len(payload))
             self._is_answering = True
             try:
                 await self._delivery.answer(
@@ -92,13 +92,13 @@ class RequestQueue:
                 return
             finally:
                 self._is_answering = False
-                self._requester.leave()
+                self._requester.end()
 
     def end(self) -> None:
-        """The connection has ended: nobody waits for an answer any more."""
+        """Drop all waiting requests, as the connection has ended."""
         for _ in self._waiting:
             assert self._requester is not None, "a request has come"
-            self._requester.leave()
-        self._memory.leave(self._waiting_bytes)
+            self._requester.end()
+        self._memory.release(self._waiting_bytes)
         self._waiting.clear()
         self._waiting_bytes = 0

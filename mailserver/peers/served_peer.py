@@ -1,9 +1,9 @@
-"""One connected peer and what it uses: its packets are stored and confirmed, its requests answered in turn, and
-what others send is relayed to it.
+"""One connected peer: its envelopes are stored and confirmed, its requests are answered, and the envelopes of others
+are relayed to it.
 
-Everything that a peer can make us hold is bounded: packets that wait for the disk (`peers.live_packets`), requests that
-wait for their turn (`peers.request_queue`). At a bound, reading from this peer pauses, or the request is refused; other
-peers notice nothing.
+Everything that a peer can make us keep is bounded: packets that wait for the disk (`peers.live_packets`), and requests
+that wait (`peers.request_queue`). At a bound, reading from this peer pauses, or the request is refused. Other peers are
+not affected.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.history.delivery import Delivery
 from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.packet_rates import Meter, RateLimiter
 from mailserver.limits.request_quotas import Requester, RequestLimiter
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Turns, TurnShare
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import PeerRelay, Relay
@@ -46,17 +46,17 @@ from mailserver.waku.peer import (
 
 log = logging.getLogger(__name__)
 
-SEALED_BYTES = 32 * 1024
-"""A peer that is sent no more in a second waits for no turn: to seal it takes a third of a millisecond. Hundreds that
-want all there is, and let their sockets fill, would keep others waiting for seconds."""
+FREE_SEALING_BYTES = 32 * 1024
+"""A peer that is sent no more than this in a second never waits for a turn: sealing it takes a third of a millisecond.
+Without turns, hundreds of peers that want everything would delay the others by seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What every peer is served with.
+    """What all peers are served with.
 
-    `completions`: how requests of ours end. `sealing`: turns at what is sent. `trusted`: the peers whose P2P Messages
-    are taken.
+    `completions`: the outcomes of our own requests. `sealing`: turns at sealing packets. `trusted`: the peers whose P2P
+    Messages are taken.
     """
 
     intake: Intake
@@ -64,7 +64,7 @@ class Services:
     delivery: Delivery
     feed: Feed
     bounds: IntakeBounds
-    sealing: Turns
+    sealing: LoopScheduler
     relay: Relay
     rates: RateLimiter
     requests: RequestLimiter
@@ -80,7 +80,7 @@ class ServedPeer:
         """Take over a connection; `run` does the rest.
 
         Args:
-            number: of the connection; none has been used before.
+            number: the number of the connection, which no other had.
         """
         self.connection = connection
         self._services = services
@@ -88,7 +88,7 @@ class ServedPeer:
         self._meter: Meter | None = None
         self._requester: Requester | None = None
         self._send_rate = SendRate()
-        self._sealing = TurnShare(services.sealing, SEALED_BYTES)
+        self._sealing = WorkBudget(services.sealing, FREE_SEALING_BYTES)
         live = LiveServices(services.intake, services.bounds, services.trusted, services.clock, services.metrics)
         self._live = LivePackets(connection, live, number, self._send_rate)
         self._requests = RequestQueue(services.delivery, services.bounds.requests, self._send_rate)
@@ -103,9 +103,9 @@ class ServedPeer:
                 await self.connection.pump(self._receive)
             finally:
                 for task in tasks:
-                    task.cancel()  # what is being stored goes on; its confirmation finds nobody
+                    task.cancel()  # what is being stored is stored all the same, but not confirmed
                 self._requests.end()
-                self._services.completions.end_all(self.number, "the mailserver has gone")
+                self._services.completions.end_all(self.number, "the mailserver has disconnected")
         closed = self.connection.closed
         if closed is not None:
             self._services.metrics.disconnects[closed.reason or DisconnectReason.TCP_ERROR].inc()
@@ -118,72 +118,72 @@ class ServedPeer:
 
     @property
     def requests_waiting(self) -> int:
-        """How many of its history requests wait for their turn."""
+        """How many of its history requests wait."""
         return len(self._requests)
 
     @property
-    def late(self) -> int:
-        """How many envelopes it has sent that had expired, if it is a trusted peer."""
-        return self._live.late
+    def late_envelopes(self) -> int:
+        """How many expired envelopes it has sent, if it is a trusted peer."""
+        return self._live.late_envelopes
 
     @property
     def refused_bytes(self) -> int:
-        """How long a packet was that was too long even for a named peer, 0 if there was none."""
+        """The length of a packet that was too long even for a named peer; 0 if there was none."""
         return self._live.refused_bytes or self.connection.refused_bytes
 
     def sender(self) -> PacedSender:
-        """A way out for one task: no faster than the peer has said that it takes packets."""
+        """Make a sender for one task."""
         return PacedSender(self.connection, self._send_rate, self._sealing)
 
     async def stop(self) -> None:
-        """Confirm what was received, then disconnect: we are quitting."""
+        """Confirm what was received, then disconnect with the reason that we are quitting."""
         await self._live.stop()
         self.connection.disconnect(DisconnectReason.CLIENT_QUITTING, "we are quitting")
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the connection at once."""
-        self.connection.abort("not gone in time")
+        self.connection.abort("did not disconnect in time")
 
     async def _receive(self, inbound: Inbound) -> float:
-        """Limit, decode and act on some of what has come; return for how many seconds to read nothing.
+        """Take a batch of what has come: limit it, decode it, and act on it. Return for how many seconds not to read.
 
         Raises:
-            RemoteProtocolError: a packet breaks a rule, or the peer goes on over its limits.
+            RemoteProtocolError: a packet breaks a rule, or the peer does not keep to our limits.
         """
         loop, meter = asyncio.get_running_loop(), self._known_meter
-        batch = await self._live.next_batch(inbound, meter.free(loop.time()))
+        batch = await self._live.next_batch(inbound, meter.headroom(loop.time()))
         try:
             await self._act_on(batch.decode(inbound), batch)
         finally:
-            self._live.give_back(batch.memory)
+            self._live.release(batch.memory)
         if batch.fault is not None:
-            await self._live.confirmed_soon()
+            await self._live.wait_confirmed_briefly()
             raise RemoteProtocolError(*batch.fault)
         return meter.on_packets(batch.sizes, loop.time())
 
     async def _act_on(self, events: Sequence[Event], batch: PacketBatch) -> None:
-        """Act on what packets say, in their order; packets of envelopes that come together go on together."""
+        """Act on the packets of a batch, in order. Adjacent packets of live envelopes are stored together."""
         packets: list[MessagesReceived] = []
         memory = 0
-        for event, load in zip(events, batch.loads, strict=False):  # they end early where one breaks a rule
+        for event, cost in zip(events, batch.costs, strict=False):  # `events` ends early if one breaks a rule
             if isinstance(event, MessagesReceived):
                 packets.append(event)
-                memory += load.memory
-                batch.memory -= load.memory
+                memory += cost.memory
+                batch.memory -= cost.memory
                 continue
-            if packets:  # before anything that may have to wait
-                self._live.take_in(packets, memory, self._known_meter, self._tasks)
+            if packets:  # now, as the next event may have to wait
+                self._live.start_storing(packets, memory, self._known_meter, self._tasks)
                 packets, memory = [], 0
             await self._on_event(event)
             if self.connection.closed is not None:
                 return
         if packets:
-            self._live.take_in(packets, memory, self._known_meter, self._tasks)
+            self._live.start_storing(packets, memory, self._known_meter, self._tasks)
 
     async def _on_event(self, event: Event) -> None:
         match event:
             case LongMessagesReceived(reader=reader):
-                await self._live.take_long(reader, self._known_meter)
+                await self._live.store_long(reader, self._known_meter)
             case P2PRequestReceived(payload=payload):
                 await self._requests.add(payload, self._known_requester, self.sender())
             case P2PMessagesReceived(envelopes=envelopes):
@@ -197,10 +197,10 @@ class ServedPeer:
             case SettingsChanged(settings=settings):
                 self._send_rate.follow(settings)
             case _:
-                pass  # nobody waits for confirmations here
+                pass  # nothing here waits for confirmations by the peer
 
     def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
-        """Hand what a trusted mailserver sends to the filters: it is history, neither judged nor stored nor relayed."""
+        """Publish history that a trusted mailserver sends, for filters. It is not judged, stored or relayed."""
         if self.connection.node_id not in self._services.trusted:
             return
         self._services.completions.on_messages(self.number)
@@ -208,14 +208,14 @@ class ServedPeer:
             self._services.feed.publish(LiveEnvelope(envelope, envelope.hash(), is_p2p=True))
 
     def _on_completion(self, payload: bytes) -> None:
-        """Say how a request ended that this node has sent; what else it may be about, nobody asked."""
+        """Take the completion of a request that this node has sent. Any other completion is ignored."""
         try:
             self._services.completions.on_completion(self.number, payload)
         except DecodeError as error:
             self.connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, f"completion: {error}")
 
     async def _relay(self) -> None:
-        """Send live envelopes, once the peer has said what it wants."""
+        """Relay live envelopes to the peer, once its Status has said what it wants."""
         with contextlib.suppress(ConnectionLost):
             await self.connection.ready()
             services = self._services
@@ -225,11 +225,11 @@ class ServedPeer:
                 self.number,
                 self._send_rate,
                 services.clock,
-                self.sender().turn,
-                is_limited=not self._known_meter.is_allowed,
+                self.sender().wait_turn,
+                is_limited=not self._known_meter.is_exempt,
             ).run()
 
-    # The limits are kept by peer: they are looked up when the first packet has come, and with it who it is.
+    # Limits are kept per peer. They are looked up at the first packet: before it, we do not know who the peer is.
 
     @property
     def _known_meter(self) -> Meter:
@@ -246,5 +246,5 @@ class ServedPeer:
     @property
     def _who(self) -> tuple[str, NodeId]:
         node_id = self.connection.node_id
-        assert node_id is not None, "a packet comes after the handshake"
+        assert node_id is not None, "packets come after the handshake"
         return self.connection.host, node_id

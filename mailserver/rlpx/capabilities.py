@@ -1,6 +1,6 @@
-"""Which capabilities two nodes share, and where the message ids of each begin.
+"""Which capabilities two nodes share, and at which message id each begins. Pure functions.
 
-Pure functions. Spec: rlpx.md "Message ID-based Multiplexing".
+Spec: rlpx.md "Message ID-based Multiplexing".
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ class Capability(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedCapability:
-    """A capability that both sides speak; its message ids are `offset` to `offset + length - 1`."""
+    """A capability that both sides support. Its message ids are `offset` to `offset + length - 1`."""
 
     capability: Capability
     offset: int
@@ -28,14 +28,14 @@ class SharedCapability:
 
 
 def share(ours: Mapping[Capability, int], theirs: Iterable[Capability]) -> tuple[SharedCapability, ...]:
-    """Choose the highest common version of each name and lay the message ids out, ordered by name.
+    """Choose the highest common version of each name, and give out message ids in the order of the names.
 
     Args:
-        ours: what we speak, with the number of message ids that each takes.
+        ours: what we support; the values are how many message ids each takes.
         theirs: what the peer offers.
     """
     common = set(ours) & set(theirs)
-    highest = dict(sorted(common))  # of several versions of a name, the last and highest stays
+    highest = dict(sorted(common))  # of several versions of a name, the last one stays: the highest
     shared = []
     offset = RESERVED_MESSAGE_IDS
     for name, version in sorted(highest.items()):
@@ -46,7 +46,7 @@ def share(ours: Mapping[Capability, int], theirs: Iterable[Capability]) -> tuple
 
 
 def locate(shared: Iterable[SharedCapability], message_id: int) -> tuple[Capability, int] | None:
-    """Return whose message id this is and the packet code within it, or None if it is nobody's."""
+    """Return the capability that a message id belongs to, and the packet code within it; None if it belongs to none."""
     for entry in shared:
         if entry.offset <= message_id < entry.offset + entry.length:
             return entry.capability, message_id - entry.offset

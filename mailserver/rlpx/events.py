@@ -1,4 +1,4 @@
-"""What a session tells its caller: the events of `rlpx.session`."""
+"""The events of `rlpx.session`: what a session tells its caller."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ from mailserver.rlpx.capabilities import Capability, SharedCapability
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Both Hellos are in; messages may flow."""
+    """Both Hellos are in. From now on, messages may be sent."""
 
     node_id: NodeId
     client_id: str
@@ -18,7 +18,7 @@ class Opened:
 
 
 class MessageReceived(NamedTuple):
-    """A message of a shared capability; `payload` is inflated. A tuple, as it is made for each packet."""
+    """A message of a shared capability; `payload` is inflated. It is a tuple, as one is made for each packet."""
 
     capability: Capability
     code: int
@@ -29,7 +29,7 @@ class MessageReceived(NamedTuple):
 class LongMessageReceived:
     """A message of a shared capability that inflates to more than `max_message_bytes`.
 
-    `data` is as it came, and compressed or not: to inflate it takes a while, which is for the caller to choose.
+    `data` is as it came. Inflating it takes a while, so the caller decides where that happens.
     """
 
     capability: Capability
@@ -40,21 +40,21 @@ class LongMessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class MessageTooLong:
-    """A peer that may send long messages has sent one that is too long even so, of `size` bytes inflated. It goes."""
+    """A peer that may send long messages has sent one above even that limit, of `size` bytes. The session ends."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class BaseMessageReceived:
-    """A message of the base protocol ("p2p"), which the session has acted on. `size`: of its payload, in bytes."""
+    """A message of the base protocol ("p2p"), which the session has acted on. `size`: the bytes of its payload."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session ended. `reason` is what was sent, or received if `by_peer`; None if nothing was said."""
+    """The session ended. `reason` was sent in Disconnect, or received if `by_peer`; None if there was no Disconnect."""
 
     reason: DisconnectReason | None
     by_peer: bool

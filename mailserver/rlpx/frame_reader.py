@@ -1,4 +1,4 @@
-"""Takes frames out of the bytes that have come: a short one once it is whole, a long one part by part as it comes.
+"""Reads frames from the bytes that have come: a short frame when it is complete, a long one part by part.
 
 Spec: rlpx.md "Framing".
 """
@@ -8,46 +8,46 @@ from mailserver.rlpx.framing import (
     BLOCK_BYTES,
     HEADER_BYTES,
     MAC_BYTES,
-    ComingFrame,
     FrameDecoder,
+    PartialFrame,
     padded,
     split_message,
 )
 
 PART_BYTES = 32 * 1024
-"""A frame that is longer is decrypted as it comes: all at once, the longest would take a tenth of a second."""
+"""A longer frame is decrypted as it comes. The longest would take a tenth of a second if it were decrypted at once."""
 
 
 class FrameReader:
-    """One direction of a session, from the first frame on.
+    """Reads the frames of one session, from the first on.
 
-    `frame` is the one whose header has been read and that has not come to its end: another object for each.
+    `frame`: the frame whose header has been read, and that is not complete; each frame is another object.
     `is_compressed`: whether the messages in the frames are compressed.
     """
 
     __slots__ = ("_body", "_decoder", "_received", "frame", "is_compressed")
 
     def __init__(self, decoder: FrameDecoder, received: bytearray) -> None:
-        """Read from `received`, to which whoever made it appends; what has been read is taken out of it."""
+        """Read from `received`. Its owner appends to it; this object removes what it has read."""
         self._decoder = decoder
         self._received = received
-        self._body = bytearray()  # of `frame`, as far as it has been decrypted
-        self.frame: ComingFrame | None = None
+        self._body = bytearray()  # the part of the body of `frame` that has been decrypted
+        self.frame: PartialFrame | None = None
         self.is_compressed = False
 
     def read(self, max_body_bytes: int) -> bytes | memoryview | None:
         """Return the body of the next frame; None if more bytes are needed.
 
         Args:
-            max_body_bytes: longest body that is begun.
+            max_body_bytes: a longer body is refused on its header.
         Raises:
-            DecodeError: a MAC differs, or the body is empty or longer than that.
+            DecodeError: a MAC differs, or the body is empty or too long.
         """
         frame = self.frame
         if frame is None:
             if len(self._received) < HEADER_BYTES:
                 return None
-            frame = ComingFrame(self._decoder.decode_header(self.take(HEADER_BYTES), max_body_bytes=max_body_bytes))
+            frame = PartialFrame(self._decoder.decode_header(self.take(HEADER_BYTES), max_body_bytes=max_body_bytes))
         if frame.wire_bytes > PART_BYTES:
             self.frame = frame
             if not self._read_more(frame):
@@ -62,18 +62,18 @@ class FrameReader:
         return self._decoder.decode_body(self.take(frame.wire_bytes), frame.body_bytes)
 
     def take(self, size: int) -> bytes:
-        """Take so many bytes, which have come, as they are."""
+        """Remove `size` bytes from what has come, and return them. There must be as many."""
         taken = bytes(self._received[:size])
         del self._received[:size]
         return taken
 
     def clear(self) -> None:
-        """Forget what has come: nothing more is read."""
+        """Drop a frame that is not complete: nothing more is read."""
         self.frame = None
         self._body = bytearray()
 
-    def _read_more(self, frame: ComingFrame) -> bool:
-        """Decrypt what has come of a long frame; return whether that is all."""
+    def _read_more(self, frame: PartialFrame) -> bool:
+        """Decrypt what has come of a long frame; return whether the frame is complete."""
         size = padded(frame.body_bytes)
         self._body += self._decoder.decode_part(
             self.take(min(len(self._received) // BLOCK_BYTES * BLOCK_BYTES, size - len(self._body)))

@@ -1,7 +1,7 @@
 """RLPx frames: header, padding, and the two running MACs (rlpx.md "Framing", "MAC").
 
-A frame is header(16) || header-mac(16) || body, padded to 16 || frame-mac(16), each direction with its own
-cipher stream and MAC state. A decoder whose MAC once differed is out of step for good: drop the connection.
+A frame is header(16) || header-mac(16) || body, padded to 16 || frame-mac(16). Each direction has its own cipher stream
+and MAC state. When a MAC has differed once, the decoder cannot recover: drop the connection.
 """
 
 import hmac
@@ -12,14 +12,14 @@ from mailserver.codec.keccak import running_keccak
 from mailserver.errors import DecodeError
 
 HEADER_BYTES = 32
-"""Header and its MAC."""
+"""The header and its MAC."""
 
 MAC_BYTES = 16
 MAX_FRAME_BODY_BYTES = 0xFF_FFFF
-"""What the three bytes of frame-size can say."""
+"""The most that the three bytes of frame-size can hold."""
 
 BLOCK_BYTES = 16
-"""The body of a frame comes in whole blocks."""
+"""The body of a frame is padded to whole blocks."""
 
 _Buffer = TypeVar("_Buffer", bytes, memoryview, bytes | memoryview)
 _HEADER_DATA = b"\xc2\x80\x80"  # header-data = [capability-id 0, context-id 0]; both are unused
@@ -32,12 +32,12 @@ def padded(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-class ComingFrame:
-    """A frame whose header has been read, and whose body has not all come.
+class PartialFrame:
+    """A frame whose header has been read, and whose body is not complete.
 
-    `body_bytes` is its frame-size, `wire_bytes` what comes after the header: the padded body and its MAC.
-    `message_bytes` is how long its first bytes say that the message is once inflated, None before they have come. They
-    are not authenticated before all of the frame is there.
+    `body_bytes`: its frame-size. `wire_bytes`: the length of what follows the header: the padded body and its MAC.
+    `message_bytes`: the inflated length that the first bytes of the message announce; None before they have come. It is
+    not authenticated until the frame is complete.
     """
 
     __slots__ = ("body_bytes", "message_bytes", "wire_bytes")
@@ -49,8 +49,11 @@ class ComingFrame:
 
 
 class _Mac:
-    """One direction's running MAC. `_digest` is that of the state between two frames: each digest costs as much as
-    a block that is absorbed, so none is taken twice."""
+    """One direction's running MAC.
+
+    `_digest` is the digest of the state between two frames. A digest costs as much as absorbing a block, so none is
+    computed twice.
+    """
 
     __slots__ = ("_digest", "_encrypt", "_keccak")
 
@@ -73,7 +76,7 @@ class _Mac:
         return mac
 
     def _absorb(self, digest: bytes, value: bytes) -> bytes:
-        """Absorb aes(mac-secret, digest) ^ value; return the first half of the digest afterwards, which is the MAC."""
+        """Absorb aes(mac-secret, digest) ^ value; return the MAC: the first half of the digest after that."""
         seed = int.from_bytes(self._encrypt(digest), "big") ^ int.from_bytes(value, "big")
         self._keccak.update(seed.to_bytes(MAC_BYTES, "big"))
         return self._keccak.digest()[:MAC_BYTES]
@@ -91,7 +94,7 @@ class FrameEncoder:
     def encode(self, body: bytes) -> bytes:
         """Return the whole frame for `body` (message id and data; at most MAX_FRAME_BODY_BYTES)."""
         size = len(body)
-        # Header and body follow each other in one stream of the cipher.
+        # Header and body are encrypted by one cipher stream, in this order.
         sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _HEADER_REST, body, _PADDINGS[-size % BLOCK_BYTES])))
         header, ciphertext = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
         mac = self._mac
@@ -114,7 +117,7 @@ class FrameDecoder:
 
         Args:
             data: HEADER_BYTES bytes: header-ciphertext, then header-mac.
-            max_body_bytes: what we are ready to hold.
+            max_body_bytes: the longest body that we accept.
         Raises:
             DecodeError: the MAC differs, or frame-size is 0 or above `max_body_bytes`.
         Spec: rlpx.md "Framing", "MAC". The MAC is checked before anything is decrypted.
@@ -139,12 +142,12 @@ class FrameDecoder:
         return body[:size]
 
     def decode_part(self, data: bytes) -> bytes:
-        """Decrypt the next part of a frame body: whole blocks. Believe nothing of it before `check_body`."""
+        """Decrypt the next part of a frame body: whole blocks. It is not authenticated before `check_body`."""
         self._mac.add_part(data)
         return self._decrypt(data)
 
     def check_body(self, mac: bytes) -> None:
-        """Authenticate a frame body when all its parts have been decrypted.
+        """Authenticate a frame body after all its parts have been decrypted.
 
         Args:
             mac: MAC_BYTES bytes: frame-mac.
@@ -156,14 +159,14 @@ class FrameDecoder:
 
 
 def encode_message_id(message_id: int) -> bytes:
-    """Encode the message id, below 256, that a frame body begins with: an RLP integer (rlpx.md "Framing")."""
+    """Encode the message id that begins a frame body: an RLP integer below 256 (rlpx.md "Framing")."""
     if message_id == 0:
         return b"\x80"
     return bytes([message_id]) if message_id < 0x80 else bytes([0x81, message_id])
 
 
 def split_message(body: _Buffer) -> tuple[int, _Buffer]:
-    """Split a frame body of a byte or more into message id and data (rlpx.md "Framing").
+    """Split a frame body into message id and data (rlpx.md "Framing"). The body has at least one byte.
 
     Raises:
         DecodeError: the message id is not an RLP integer below 256.

@@ -1,10 +1,10 @@
-"""The RLPx key exchange, either side: auth and ack in the form of EIP-8, and the secrets that follow.
+"""The RLPx key exchange, either side: auth and ack in the format of EIP-8, and the secrets derived from them.
 
     initiator                                         recipient
     Initiator(...).auth  ------- auth packet ------>  Recipient(...).receive_auth(auth) -> ack, Secrets
     .receive_ack(ack) -> Secrets  <--- ack packet ---
 
-The caller cuts packets from the stream with `packet_length` and brings all randomness in an `Entropy`.
+The caller cuts packets from the stream with `packet_length`, and passes all randomness in an `Entropy`.
 Spec: rlpx.md "Initial Handshake", EIP-8 "RLPx Handshake".
 """
 
@@ -20,22 +20,23 @@ SIZE_PREFIX_BYTES = 2
 NONCE_BYTES = 32
 
 MAX_HANDSHAKE_PACKET_BYTES = 4096
-"""Longest auth or ack that we read. EIP-8 packets are 300 to 600 bytes; the rest is room for what later
-versions add. It bounds what a stranger can make us hold."""
+"""The longest auth or ack that we read: it bounds how much memory a stranger can take. EIP-8 packets have 300 to 600
+bytes; later versions may add to that."""
 
 MIN_PADDING_BYTES, MAX_PADDING_BYTES = 100, 300
-"""How much random padding EIP-8 recommends; 100 at least tells the form from the one before it."""
+"""How much random padding EIP-8 recommends. At least 100 bytes make a packet longer than any from before EIP-8."""
 
 PLAIN_AUTH_BYTES = SIGNATURE_BYTES + 32 + PUBLIC_KEY_BYTES + NONCE_BYTES + 1 + ecies.OVERHEAD_BYTES
-"""The fixed length of an auth packet before EIP-8: signature, hash, public key, nonce and a flag, sealed: 307."""
+"""The fixed length of an auth packet from before EIP-8, 307 bytes: signature, hash, public key, nonce and a flag,
+sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entropy:
     """All randomness of one side of one handshake.
 
-    `nonce` 32 bytes, `iv` 16 bytes, `padding` MIN_PADDING_BYTES to MAX_PADDING_BYTES. `seal_key` is the
-    ephemeral key of ECIES, `ephemeral_key` the one of the exchange; they are two keys.
+    `nonce`: 32 bytes. `iv`: 16 bytes. `padding`: MIN_PADDING_BYTES to MAX_PADDING_BYTES bytes. `seal_key`: the
+    ephemeral key of ECIES. `ephemeral_key`: that of the key exchange; it must be another key.
     """
 
     ephemeral_key: PrivateKey
@@ -47,9 +48,9 @@ class Entropy:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What both sides know after the exchange, seen from one side.
+    """What both sides know after the key exchange, from the view of one side.
 
-    `aes` and `mac` are 32 bytes; `egress_seed` and `ingress_seed` are what the two running MACs absorb first.
+    `aes` and `mac` have 32 bytes. `egress_seed` and `ingress_seed` are what the two running MACs absorb first.
     """
 
     remote_id: NodeId
@@ -65,7 +66,7 @@ def packet_length(start: bytes) -> int:
     Args:
         start: at least SIZE_PREFIX_BYTES bytes.
     Raises:
-        DecodeError: shorter than an empty sealed box, or above MAX_HANDSHAKE_PACKET_BYTES.
+        DecodeError: the packet is shorter than an empty sealed box, or longer than MAX_HANDSHAKE_PACKET_BYTES.
     """
     length = SIZE_PREFIX_BYTES + int.from_bytes(start[:SIZE_PREFIX_BYTES], "big")
     if not SIZE_PREFIX_BYTES + ecies.OVERHEAD_BYTES < length <= MAX_HANDSHAKE_PACKET_BYTES:
@@ -74,10 +75,10 @@ def packet_length(start: bytes) -> int:
 
 
 def is_plain_auth(key: PrivateKey, start: bytes) -> bool:
-    """Tell whether these bytes begin with an auth packet of the form before EIP-8.
+    """Tell whether these bytes begin with an auth packet in the format from before EIP-8.
 
-    It has no size prefix, so the first two bytes of its sealed box read as a size of 1,024 to 1,279 and we
-    would wait for bytes that never come. Nobody sends it today: it is recognised to be refused at once.
+    Such a packet has no size prefix. The first two bytes of its sealed box look like a size of 1,024 to 1,279, so we
+    would wait for bytes that never come. Nobody sends it today. We recognise it to refuse it at once.
 
     Args:
         start: at least PLAIN_AUTH_BYTES bytes.
@@ -96,7 +97,7 @@ class Initiator:
         """Build the auth packet.
 
         Raises:
-            DecodeError: `remote_id` is no point of the curve.
+            DecodeError: `remote_id` is not a point on the curve.
         """
         self._key = key
         self._remote_id = remote_id
@@ -108,12 +109,12 @@ class Initiator:
         self.auth = _seal_packet(remote_id, body, entropy)
 
     def receive_ack(self, ack: bytes) -> Secrets:
-        """Open the recipient's answer.
+        """Open the recipient's ack; return the secrets.
 
         Args:
             ack: the whole packet, size prefix included.
         Raises:
-            DecodeError: it does not open with our key, or a field is not what it should be.
+            DecodeError: the packet does not open with our key, or a field is malformed.
         """
         fields = _open_packet(self._key, ack, 2)
         remote_ephemeral_id = rlp.as_bytes(fields[0], PUBLIC_KEY_BYTES)
@@ -142,7 +143,7 @@ class Recipient:
         Args:
             auth: the whole packet, size prefix included.
         Raises:
-            DecodeError: it does not open with our key, or a field is not what it should be.
+            DecodeError: the packet does not open with our key, or a field is malformed.
         """
         remote_id, remote_ephemeral_id, remote_nonce = open_auth(self._key, auth)
         body = rlp.encode([self._entropy.ephemeral_key.public_key, self._entropy.nonce, rlp.encode_uint(RLPX_VERSION)])
@@ -152,10 +153,10 @@ class Recipient:
     def secrets(
         self, auth: bytes, ack: bytes, remote_id: NodeId, remote_ephemeral_id: bytes, remote_nonce: bytes
     ) -> Secrets:
-        """Derive the secrets from both packets as they went over the wire.
+        """Derive the secrets from both packets, as they were on the wire.
 
         Raises:
-            DecodeError: `remote_ephemeral_id` is no point of the curve.
+            DecodeError: `remote_ephemeral_id` is not a point on the curve.
         """
         entropy = self._entropy
         aes, mac = _derive(entropy.ephemeral_key.agree(remote_ephemeral_id), entropy.nonce, remote_nonce)
@@ -172,7 +173,7 @@ def open_auth(key: PrivateKey, auth: bytes) -> tuple[NodeId, NodeId, bytes]:
     """Open an auth packet; return the initiator's node id, ephemeral public key and nonce.
 
     Raises:
-        DecodeError: it does not open with our key, a field is not what it should be, or the signature fits no key.
+        DecodeError: the packet does not open with our key, a field is malformed, or the signature fits no key.
     """
     fields = _open_packet(key, auth, 3)
     signature = rlp.as_bytes(fields[0], SIGNATURE_BYTES)
@@ -190,7 +191,7 @@ def _seal_packet(public_key: bytes, body: bytes, entropy: Entropy) -> bytes:
 def _open_packet(key: PrivateKey, packet: bytes, min_fields: int) -> list[rlp.Item]:
     size = packet[:SIZE_PREFIX_BYTES]
     body = ecies.open_sealed(key, packet[SIZE_PREFIX_BYTES:], authdata=size)
-    # EIP-8: ignore the version, further list elements, and what follows the list.
+    # EIP-8: ignore the version, additional list elements, and what follows the list.
     fields = rlp.as_list(rlp.decode_first(body))
     if len(fields) < min_fields:
         raise DecodeError("handshake packet has too few elements", got=len(fields), limit=min_fields)

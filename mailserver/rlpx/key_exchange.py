@@ -1,6 +1,6 @@
-"""One side's part in the key exchange, as its bytes come: cuts auth or ack from the stream, and answers it.
+"""One side's part in the key exchange: cuts auth or ack from the stream of bytes, and answers it.
 
-Spec: rlpx.md "Initial Handshake"; the packets are `rlpx.handshake`.
+Spec: rlpx.md "Initial Handshake". `rlpx.handshake` encodes and decodes the packets.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ _PLAIN_AUTH_PREFIX = 0x04
 
 
 class KeyExchange:
-    """From the first byte until both sides have the keys."""
+    """The key exchange of one session: from the first byte until both sides have the keys."""
 
     __slots__ = ("_entropy", "_initiator", "_key", "_may_be_plain", "_out", "_received")
 
     def __init__(
         self, key: PrivateKey, remote_id: NodeId | None, entropy: Callable[[], Entropy], received: bytearray
     ) -> None:
-        """Begin as initiator if `remote_id` is given, else as recipient.
+        """Start as initiator if `remote_id` is given, else as recipient.
 
         Args:
             entropy: called once, when randomness is needed.
-            received: what has come and comes; what has been read is taken out of it.
+            received: the bytes that have come. Its owner appends to it; this object removes what it has read.
         Raises:
-            DecodeError: `remote_id` is no point of the curve.
+            DecodeError: `remote_id` is not a point on the curve.
         """
         self._key = key
         self._entropy = entropy
@@ -46,28 +46,28 @@ class KeyExchange:
 
     @property
     def is_initiator(self) -> bool:
-        """Whether we began."""
+        """Whether we dialled."""
         return self._initiator is not None
 
     def data_to_send(self) -> list[bytes]:
-        """Return what is to be sent since the last call."""
+        """Return the packets to send that were made since the last call."""
         out, self._out = self._out, []
         return out
 
     def advance(self) -> Secrets | None:
-        """Return the secrets once the peer's packet is whole; None before.
+        """Return the secrets when the peer's packet is complete; None before that.
 
         Raises:
-            DecodeError: it is not what it should be.
+            DecodeError: the packet is malformed, or not for us.
         """
         received = self._received
         if len(received) < SIZE_PREFIX_BYTES:
             return None
         start = bytes(received[:PLAIN_AUTH_BYTES])
         if self._may_be_plain and len(start) == PLAIN_AUTH_BYTES:
-            self._may_be_plain = False  # looked at once: it costs a key agreement
+            self._may_be_plain = False  # tried only once, as it costs a key agreement
             if start[0] == _PLAIN_AUTH_PREFIX and is_plain_auth(self._key, start):
-                raise DecodeError("auth has the form from before EIP-8")
+                raise DecodeError("auth is in the format from before EIP-8")
         length = packet_length(start)
         if len(received) < length:
             return None

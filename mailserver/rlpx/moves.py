@@ -1,4 +1,4 @@
-"""The moves of an RLPx session: what may happen in which state, and what state it leads to.
+"""The moves of an RLPx session: what may happen in which state, and to which state it leads.
 
     HANDSHAKE --auth, ack--> HELLO --both Hellos--> OPEN
         \\___________________________\\________________\\--> CLOSED
@@ -13,9 +13,9 @@ from mailserver.rlpx.p2p import MessageId
 
 
 class SessionState(Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
-    __hash__ = object.__hash__  # that of Enum is written in Python: members are looked up for each frame
+    __hash__ = object.__hash__  # Enum's own is slow, in Python, and members are looked up for each frame
 
     HANDSHAKE = auto()
     HELLO = auto()
@@ -24,7 +24,7 @@ class SessionState(Enum):
 
 
 class Move(Enum):
-    """What may happen."""
+    """What may happen to a session."""
 
     __hash__ = object.__hash__
 
@@ -35,7 +35,7 @@ class Move(Enum):
     DISCONNECT = auto()
     PING = auto()
     PONG = auto()
-    """The peer has said this."""
+    """The peer has sent this message."""
 
     RESERVED = auto()
     """The peer has sent a message of the base protocol that has no meaning yet."""
@@ -47,7 +47,7 @@ class Move(Enum):
     """We send a message of a capability."""
 
     END = auto()
-    """We end the session, or the transport is gone."""
+    """We end the session, or the transport is broken."""
 
 
 MOVES: dict[SessionState, dict[Move, SessionState]] = {
@@ -71,7 +71,7 @@ MOVES: dict[SessionState, dict[Move, SessionState]] = {
     },
     SessionState.CLOSED: {},
 }
-"""The lawful moves of each state. What the peer does beside them is a breach of the protocol; what we do is a bug."""
+"""The lawful moves of each state. Any other move of the peer breaches the protocol; any other of ours is a bug."""
 
 _BASE_MOVES: dict[int, Move] = {
     MessageId.HELLO: Move.HELLO,
@@ -82,7 +82,7 @@ _BASE_MOVES: dict[int, Move] = {
 
 
 def move_of(message_id: int) -> Move:
-    """What the peer does that sends a message with this id."""
+    """Return the move that a peer makes when it sends a message with this id."""
     if message_id >= RESERVED_MESSAGE_IDS:
         return Move.MESSAGE
     return _BASE_MOVES.get(message_id, Move.RESERVED)

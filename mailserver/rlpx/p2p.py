@@ -9,10 +9,10 @@ from mailserver.errors import DecodeError, DisconnectReason
 from mailserver.rlpx.capabilities import Capability
 
 P2P_VERSION = 5
-"""The version that we announce; from 5 on, both sides' messages are compressed (EIP-706)."""
+"""The version that we announce. If both sides have 5 or more, messages are compressed (EIP-706)."""
 
 MAX_P2P_MESSAGE_BYTES = 2048
-"""Longest payload of a message of this capability. Hello is the longest; go-ethereum has the same bound."""
+"""The longest payload of a message of this capability. go-ethereum has the same limit. Hello is the longest message."""
 
 MAX_CAPABILITIES = 64
 MAX_CLIENT_ID_BYTES = 256
@@ -22,7 +22,7 @@ EMPTY_PAYLOAD = b"\xc0"
 
 
 class MessageId(IntEnum):
-    """Message ids of this capability. The others up to 0x0f are reserved, and ignored."""
+    """The message ids of this capability. All others up to 0x0f are reserved; we ignore them."""
 
     HELLO = 0x00
     DISCONNECT = 0x01
@@ -32,10 +32,7 @@ class MessageId(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of each side.
-
-    `listen_port` is a legacy field; 0 where nothing listens.
-    """
+    """The first message of each side. `listen_port` is a legacy field: 0 if the node does not listen."""
 
     version: int
     client_id: str
@@ -57,10 +54,10 @@ class Hello:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Hello":
-        """Decode a Hello of any version; further list elements are ignored (EIP-8).
+        """Decode a Hello of any version; additional list elements are ignored (EIP-8).
 
         Raises:
-            DecodeError: not a list of at least five elements of the right kinds.
+            DecodeError: the payload is not a list of at least five elements of the right kinds.
         """
         fields = rlp.decode_list(payload)
         if len(fields) < 5:
@@ -90,9 +87,9 @@ def encode_disconnect(reason: DisconnectReason) -> bytes:
 
 
 def decode_disconnect(payload: bytes) -> DisconnectReason | None:
-    """Decode `[reason]`, or the bare integer that deployed clients send; None for a reason without a name.
+    """Decode `[reason]`, or the bare integer that deployed clients send; return None for an unknown reason.
 
-    Never raises: the connection ends whatever stands here.
+    Never raises: the connection ends, whatever the payload is.
     """
     try:
         item = rlp.decode(payload)

@@ -1,8 +1,8 @@
 """One RLPx session, either side, without I/O: bytes and times in, bytes and events out.
 
-It carries the handshake, frames, Hello, compression, pings and Disconnect, and hands on the messages of the
-capabilities that both sides share, knowing nothing about them. The peer's faults never raise: they end the
-session with the right Disconnect and a `Closed` event. `rlpx.moves` says what may happen in which state.
+A session does the handshake, frames, Hello, compression, pings and Disconnect. It passes on the messages of the
+capabilities that both sides share, and knows nothing about them. A peer's fault never raises: it ends the session with
+the right Disconnect and a `Closed` event. `rlpx.moves` says what may happen in which state.
 
 Spec: rlpx.md; EIP-706 for compression.
 """
@@ -29,34 +29,37 @@ from mailserver.rlpx.events import (
 from mailserver.rlpx.frame_reader import PART_BYTES, FrameReader
 from mailserver.rlpx.framing import (
     MAX_FRAME_BODY_BYTES,
-    ComingFrame,
     FrameDecoder,
     FrameEncoder,
+    PartialFrame,
     encode_message_id,
     split_message,
 )
 from mailserver.rlpx.handshake import Entropy
 from mailserver.rlpx.key_exchange import KeyExchange
-from mailserver.rlpx.liveness import Due, Liveness
+from mailserver.rlpx.liveness import Action, Liveness
 from mailserver.rlpx.moves import MOVES, Move, SessionState, move_of
 from mailserver.rlpx.session_config import SessionConfig, Undecided
 from mailserver.rlpx.shared_payload import SharedPayload
 
 HANDSHAKE_TIMEOUT_S = 5.0
-"""From the start until both Hellos are in; deployed clients wait as long."""
+"""How long the handshake may take, from the start until both Hellos are in. Deployed clients use the same limit."""
 
 MAX_SNAPPY_BYTES = 16 * 1024 * 1024
-"""No message may announce more (rlpx.md "p2p"); ours is lower, see SessionConfig.max_message_bytes."""
+"""No message may be longer when inflated (rlpx.md "p2p"). Our own limit is lower: SessionConfig.max_message_bytes."""
 
 _MESSAGE_ID_BYTES = 2  # up to 0xff, in RLP
 _SNAPPY_VERSION = 5
 
 
 class Session:
-    """One RLPx session, either side, without I/O. Times are monotonic seconds."""
+    """One RLPx session, either side, without I/O. Times are monotonic seconds.
+
+    `opened_frames`: how many frames have been opened so far.
+    """
 
     frame_decoder: ClassVar[type[FrameDecoder]] = FrameDecoder
-    """Opens what comes; whoever trusts its peer may have less checked."""
+    """What opens frames. A subclass that trusts its peer may use a decoder that checks less."""
 
     def __init__(
         self,
@@ -66,26 +69,26 @@ class Session:
         *,
         remote_id: NodeId | None = None,
     ) -> None:
-        """Start as initiator if `remote_id` is given, else as recipient. `opened_frames` counts what has come.
+        """Start as initiator if `remote_id` is given, else as recipient.
 
         Args:
-            entropy: called once, when the handshake needs it: a stranger who sends nothing costs no keys.
+            entropy: called once, when the handshake needs it. So no keys are made for a stranger who sends nothing.
         Raises:
-            DecodeError: `remote_id` is no point of the curve.
+            DecodeError: `remote_id` is not a point on the curve.
         """
         self._config = config
         self._state = SessionState.HANDSHAKE
         self._received = bytearray()
         self._events: list[Event] = []
         self._deadline = now + HANDSHAKE_TIMEOUT_S
-        self._liveness: Liveness | None = None  # once it is open
+        self._liveness: Liveness | None = None  # set when the session opens
         self._is_reading = True
-        self._has_proved_itself = False
-        self._is_held = False
+        self._is_authenticated = False
+        self._is_undecided = False
         self._has_more = False
         self.opened_frames = 0
         self._encoder: FrameEncoder
-        self._reader: FrameReader | None = None  # once there are keys
+        self._reader: FrameReader | None = None  # set when there are keys
         self._max_message_bytes = min(config.max_message_bytes, MAX_SNAPPY_BYTES)
         self._max_long_bytes = self._max_message_bytes  # of this peer
         self._max_body_bytes = _MESSAGE_ID_BYTES + p2p.MAX_P2P_MESSAGE_BYTES
@@ -102,49 +105,49 @@ class Session:
 
     @property
     def remote_id(self) -> NodeId | None:
-        """Who the peer is; None before a recipient has read auth."""
+        """The peer's node id; None before a recipient has read auth."""
         return self._remote_id
 
     @property
-    def has_proved_itself(self) -> bool:
-        """Whether the peer has the key of its node id: an auth packet that was recorded opens no Hello."""
-        return self._has_proved_itself
+    def is_authenticated(self) -> bool:
+        """Whether the peer has proved by its Hello that it holds the key of its node id. Auth alone may be a replay."""
+        return self._is_authenticated
 
     @property
-    def frame(self) -> ComingFrame | None:
-        """The frame that is coming, if its header has been read; another object for each."""
+    def frame(self) -> PartialFrame | None:
+        """The frame whose header has been read, and that is not complete. Each frame is another object."""
         return None if self._reader is None else self._reader.frame
 
     @property
-    def is_held(self) -> bool:
-        """Whether it is undecided if the peer is wanted: nothing that it sends is looked at. See `reconsider`."""
-        return self._is_held and self._state is not SessionState.CLOSED
+    def is_undecided(self) -> bool:
+        """Whether it is undecided if we want the peer. Until `reconsider` decides, nothing that it sends is read."""
+        return self._is_undecided and self._state is not SessionState.CLOSED
 
     @property
     def has_more(self) -> bool:
-        """Whether frames may be left of what was received; `receive_data` of nothing goes on with them."""
+        """Whether complete frames may be left of what was received. Call `receive_data` with b"" to go on with them."""
         return self._has_more and self._state is not SessionState.CLOSED
 
     def receive_data(self, data: bytes, now: float, *, max_frames: float = math.inf) -> None:
         """Take bytes from the peer. Never raises for the peer's faults.
 
         Args:
-            max_frames: open no more than so many; then `has_more`.
+            max_frames: how many frames to open at most. If there may be more, `has_more` is set.
         """
         if self._state is SessionState.CLOSED:
             return
         self._received += data
         if data and self._liveness is not None:
-            self._liveness.heard(now)
+            self._liveness.on_data(now)
         self._advance_all(now, max_frames)
 
     def reconsider(self, now: float, *, max_frames: float = math.inf) -> None:
-        """Ask again whether the peer is wanted, if that was undecided; `max_frames` as of `receive_data`."""
-        if self.is_held:
+        """Ask again whether we want the peer, if that was undecided; `max_frames` as in `receive_data`."""
+        if self.is_undecided:
             assert self._remote_id is not None
-            self._is_held = False
+            self._is_undecided = False
             try:
-                self._greet_if_wanted(self._remote_id)
+                self._send_hello_if_wanted(self._remote_id)
             except RemoteProtocolError as error:
                 self.disconnect(error.reason, str(error))
             self._advance_all(now, max_frames)
@@ -163,41 +166,40 @@ class Session:
             self.disconnect(DisconnectReason.PROTOCOL_BREACH, str(error))
 
     def receive_eof(self) -> None:
-        """The peer closed its side, or the transport broke."""
+        """The peer has closed its side, or the transport is broken."""
         if Move.END in MOVES[self._state]:
             cause = f"connection closed in state {self._state.name}"
-            if (
-                self._key_exchange is not None and self._key_exchange.is_initiator
-            ):  # it cannot say so: there are no keys to say it with
+            if self._key_exchange is not None and self._key_exchange.is_initiator:
+                # The peer has no keys yet to say why in a Disconnect.
                 cause = (
-                    "connection closed without an answer: another node id is there than the enode says, most likely, "
-                    "or this address is not let in"
+                    "connection closed without an answer: the node there most likely has another node id than the "
+                    "enode says, or does not accept our address"
                 )
             self._close(None, by_peer=True, cause=cause)
 
     def next_timer(self) -> float | None:
-        """When to call `handle_timer`; None once closed. It moves forward as bytes arrive."""
+        """When to call `handle_timer`; None once closed. Bytes that arrive may put it off."""
         if self._state is SessionState.CLOSED:
             return None
         return self._deadline if self._liveness is None else self._liveness.next_timer()
 
     def handle_timer(self, now: float) -> None:
-        """Send the ping that is due, or give up on a peer that is silent for too long."""
+        """Send the ping that is due, or end the session of a peer that was silent for too long."""
         if self._state is SessionState.CLOSED:
             return
         if self._liveness is None:
             if now >= self._deadline:
-                reason = DisconnectReason.ALREADY_CONNECTED if self._is_held else DisconnectReason.REQUESTED
+                reason = DisconnectReason.ALREADY_CONNECTED if self._is_undecided else DisconnectReason.REQUESTED
                 self.disconnect(reason, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
             return
-        due = self._liveness.due(now)
-        if due is Due.GIVE_UP:
-            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._liveness.patience_s:g} s")
-        elif due is Due.PING:
+        action = self._liveness.handle_timer(now)
+        if action is Action.GIVE_UP:
+            self.disconnect(DisconnectReason.PING_TIMEOUT, f"peer was silent for {self._liveness.timeout_s:g} s")
+        elif action is Action.PING:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
 
     def pause_reading(self) -> None:
-        """The caller stops reading to slow the peer down: its silence no longer counts against it."""
+        """The caller stops reading: the peer's silence no longer counts against it."""
         self._is_reading = False
         if self._liveness is not None:
             self._liveness.pause_reading()
@@ -209,16 +211,16 @@ class Session:
             self._liveness.resume_reading(now)
 
     def probe(self, now: float) -> bool:
-        """Whether the peer has opened the session, or answered a probe, within the last SEEN_S.
+        """Return whether the peer has opened the session or answered a probe within the last SEEN_RECENTLY_S.
 
-        Otherwise it is pinged, once, and given up unless it says anything within PROBE_TIMEOUT_S; nothing before it is
-        open. While the caller does not read, that time does not begin.
+        If not, and the session is open, the peer is pinged once, and given up unless it sends anything within
+        PROBE_TIMEOUT_S. While the caller does not read, that time does not begin.
         """
         if self._state is not SessionState.OPEN or self._liveness is None:
             return False
-        if self._liveness.is_seen(now):
+        if self._liveness.was_seen_recently(now):
             return True
-        if self._liveness.probe(now) is Due.PING:
+        if self._liveness.probe(now) is Action.PING:
             self._send_frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD)
         return False
 
@@ -237,26 +239,26 @@ class Session:
         raise LocalProtocolError(f"{capability} has no code {code} here")
 
     def disconnect(self, reason: DisconnectReason, cause: str) -> None:
-        """End the session and say why. A second call does nothing."""
+        """End the session and tell the peer why. A second call does nothing."""
         if Move.END not in MOVES[self._state]:
             return
-        if self._state is not SessionState.HANDSHAKE:  # before, there is no key to say it with
+        if self._state is not SessionState.HANDSHAKE:  # before that, there are no keys to send it with
             self._send_frame(p2p.MessageId.DISCONNECT, p2p.encode_disconnect(reason))
         self._close(reason, by_peer=False, cause=cause)
 
     def events(self) -> list[Event]:
-        """Return what has happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     def data_to_send(self) -> list[bytes]:
-        """Return what is to be sent since the last call, in order."""
+        """Return the bytes to send that were queued since the last call, in order."""
         out, self._out = self._out, []
         return out
 
     def _advance(self, now: float) -> bool:
-        """Take the next whole packet or frame from what has come; False if more bytes are needed, or none."""
-        if self._state is SessionState.CLOSED or self._is_held:
+        """Act on the next complete packet or frame; return False if there is none, or nothing may be read."""
+        if self._state is SessionState.CLOSED or self._is_undecided:
             return False
         if self._reader is None:
             return self._advance_handshake()
@@ -268,17 +270,17 @@ class Session:
         return True
 
     def _set_limits(self) -> None:
-        """Note how long a message and a frame body of this peer may be now."""
+        """Set how long a message and a frame body of this peer may be now."""
         config = self._config
         assert self._remote_id is not None
         longest = self._max_message_bytes
-        if config.may_be_long is not None and config.may_be_long(self._remote_id):
+        if config.may_send_long is not None and config.may_send_long(self._remote_id):
             longest = min(config.max_long_message_bytes, MAX_SNAPPY_BYTES)
         self._max_long_bytes = longest
         self._max_body_bytes = min(_MESSAGE_ID_BYTES + snappy.max_compressed_bytes(longest), MAX_FRAME_BODY_BYTES)
 
     def _advance_handshake(self) -> bool:
-        assert self._key_exchange is not None, "there are no frames before it is over"
+        assert self._key_exchange is not None, "without a frame reader, the key exchange is going on"
         secrets = self._key_exchange.advance()
         if secrets is None:
             return False
@@ -289,30 +291,23 @@ class Session:
         decoder = self.frame_decoder(secrets.aes, secrets.mac, secrets.ingress_seed)
         self._reader = FrameReader(decoder, self._received)
         self._state = MOVES[self._state][Move.KEYS_AGREED]
-        self._greet_if_wanted(secrets.remote_id)
+        self._send_hello_if_wanted(secrets.remote_id)
         return True
 
-    def _greet_if_wanted(self, remote_id: NodeId) -> None:
+    def _send_hello_if_wanted(self, remote_id: NodeId) -> None:
         config = self._config
         if self._refusal_of(remote_id) is Undecided.UNDECIDED:
-            self._is_held = True
+            self._is_undecided = True
             return
         if remote_id == config.key.public_key:
             raise RemoteProtocolError(DisconnectReason.SELF_CONNECTION, "connected to ourselves")
-        hello = p2p.Hello(
-            p2p.P2P_VERSION,
-            config.client_id,
-            tuple(sorted(config.capabilities)),
-            config.listen_port,
-            config.key.public_key,
-        )
-        self._send_frame(p2p.MessageId.HELLO, hello.encode())
+        self._send_frame(p2p.MessageId.HELLO, config.hello().encode())
 
     def _refusal_of(self, remote_id: NodeId) -> Undecided | None:
         """Raise RemoteProtocolError if the peer is not wanted."""
         refused = None if self._config.refuse is None else self._config.refuse(remote_id)
         if isinstance(refused, DisconnectReason):
-            raise RemoteProtocolError(refused, "not wanted here")
+            raise RemoteProtocolError(refused, "we refused the peer")
         return refused
 
     def _on_frame(self, body: bytes | memoryview, now: float) -> None:
@@ -334,10 +329,12 @@ class Session:
             self._events.append(BaseMessageReceived(len(payload)))
 
     def _on_message(self, message_id: int, data: bytes | memoryview, *, is_one_part: bool) -> None:
-        """A message of a capability. One part of a frame holds no long message, whatever that announces."""
+        """Take a message of a capability. One that came in one part is never long, whatever length it announces."""
         located = locate(self._shared, message_id)
         if located is None:
-            raise RemoteProtocolError(DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} is nobody's")
+            raise RemoteProtocolError(
+                DisconnectReason.PROTOCOL_BREACH, f"message id {message_id} belongs to no capability"
+            )
         usual = self._max_message_bytes
         most = usual if is_one_part else self._max_long_bytes
         if most > usual:
@@ -351,12 +348,14 @@ class Session:
         self._events.append(MessageReceived(*located, self._inflate(data, most)))
 
     def _on_hello(self, hello: p2p.Hello, now: float) -> None:
-        self._compressed = hello.version >= _SNAPPY_VERSION  # from here on, also what we say to refuse it
+        self._compressed = (
+            hello.version >= _SNAPPY_VERSION
+        )  # from here on; a Disconnect that refuses this Hello is compressed, too
         if hello.node_id != self._remote_id:
             raise RemoteProtocolError(DisconnectReason.UNEXPECTED_IDENTITY, "Hello names another node id")
-        self._has_proved_itself = True
-        if self._refusal_of(hello.node_id) is Undecided.UNDECIDED:  # there was none when we said ours
-            raise RemoteProtocolError(DisconnectReason.ALREADY_CONNECTED, "not wanted here")
+        self._is_authenticated = True
+        if self._refusal_of(hello.node_id) is Undecided.UNDECIDED:  # another connection has appeared since our Hello
+            raise RemoteProtocolError(DisconnectReason.ALREADY_CONNECTED, "we refused the peer")
         self._shared = share(self._config.capabilities, hello.capabilities)
         if not self._shared:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
@@ -368,7 +367,7 @@ class Session:
         self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
 
     def _on_disconnect(self, data: bytes) -> None:
-        """The peer says goodbye: compressed, unless it said so before it had heard our Hello."""
+        """The peer has sent Disconnect. It is compressed, unless the peer sent it before our Hello arrived."""
         if self._state is SessionState.OPEN:
             with contextlib.suppress(DecodeError):
                 data = self._inflate(data, p2p.MAX_P2P_MESSAGE_BYTES)

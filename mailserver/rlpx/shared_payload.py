@@ -1,10 +1,10 @@
-"""A payload for many sessions, of which some compress and some do not."""
+"""A payload that is sent on many sessions, of which some compress and some do not."""
 
 from mailserver.codec import snappy
 
 
 class SharedPayload:
-    """A payload that goes out on several sessions: compressed once, whoever is the first to need it so."""
+    """A payload that is compressed only once, when the first session needs it compressed."""
 
     __slots__ = ("_compressed", "raw")
 

@@ -5,14 +5,12 @@ Row ids, statements and files stay inside. `tests/store/` tests every engine for
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
-from mailserver.handoff.archived import Archived, Mark
-from mailserver.handoff.last_run import Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.archived import Mark
+from mailserver.store.handoff import Handoff
 from mailserver.store.retention import Surplus, Usage
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -21,7 +19,7 @@ Place = tuple[int, EnvelopeHash]
 """A place in the order of answers, which is newest first: (created, hash)."""
 
 GoesOn = Callable[[int], bool]
-"""Tells whether a search may go on after so much work, in units of about 0.3 us."""
+"""Tells whether a search may go on after this much work, in units of about 0.3 us."""
 
 
 def always(_: int) -> bool:
@@ -52,8 +50,8 @@ class Query:
     below: Place | None = None
 
 
-def _nobody(_: int) -> None:
-    """Charge nobody: the mailserver reads for itself."""
+def _no_charge(_: int) -> None:
+    """Charge no peer: the mailserver reads for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Payer:
 
     group: Hashable = None
     member: Hashable = None
-    charge: Callable[[int], None] = _nobody
+    charge: Callable[[int], None] = _no_charge
 
 
 OURSELVES = Payer()
@@ -141,55 +139,11 @@ class HistorySource(Protocol):
         """Find the first `limit` matches, newest first.
 
         Args:
-            payer: who asks. If many read at once, the payer for whom less work was done is served first.
-            goes_on: whether to go on after so much work. If not, a page ends early; a store ends only pages by bloom
+            payer: for whom to read. If many read at once, the payer for whom less work was done is served first.
+            goes_on: whether to go on after this much work. If not, a page ends early; a store ends only pages by bloom
                 filter early.
         Raises:
             StoreError: the source cannot be read.
-        """
-
-
-class Handoff(Protocol):
-    """What daemon and nightly job tell each other about one store (`mailserver.handoff`).
-
-    The engine keeps the records and the locks. The job writes them; the daemon reads them here.
-    """
-
-    async def archived(self) -> Archived | None:
-        """What is in the archive, as the compaction says; None if it has never said.
-
-        Raises:
-            ArchivedError: the record cannot be read.
-        """
-
-    async def is_being_compacted(self) -> bool:
-        """Whether a run of the compaction is reading the store.
-
-        Raises:
-            OSError: the lock cannot be read.
-        """
-
-    def pruning_turn(self) -> AbstractAsyncContextManager[bool]:
-        """Keep any run of the compaction from starting while a batch is deleted; yield False if one is under way.
-
-        Raises:
-            OSError: the lock cannot be read.
-        """
-
-    async def last_run(self) -> tuple[CompactionState, Compaction | None]:
-        """The state of the last run of the compaction, and its record; None if there has been none.
-
-        Raises:
-            CompactionRecordError: the record cannot be read.
-            OSError: the lock cannot be read.
-        """
-
-    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
-        """The state of the last merge, or verification, of the archive, and its record.
-
-        Raises:
-            UpkeepRecordError: the record cannot be read.
-            OSError: the lock cannot be read.
         """
 
 
@@ -204,7 +158,7 @@ class TimeRecord(Protocol):
         """
 
     async def write(self, moment: int) -> None:
-        """Keep this moment in place of the one before.
+        """Store this moment in place of the one before.
 
         Raises:
             StoreError: it cannot be written; what was there is still there.
@@ -246,9 +200,10 @@ class StoredHistory(HistorySource, Protocol):
 
     @property
     def removed_until(self) -> int:
-        """Of what was created later, in Unix seconds, all that was ever stored is here. To ask costs nothing.
+        """The store still has everything it ever stored that was created later than this, in Unix seconds. It costs
+        nothing to ask.
 
-        Whoever asks once a page was found learns of all that was removed before that.
+        If this is read after a page was found, it covers all that was removed before the search.
         """
 
 
@@ -261,13 +216,13 @@ class Store(StoredHistory, Protocol):
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
-            source: who sent them. Sources take turns, so that none waits for all that the others have queued.
+            source: the sender. Sources take turns, so that none waits for all that the others have queued.
         Raises:
             StoreError: some or all of them are not stored.
         """
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
-        """Which of these envelopes are not in the store: in their order, each as often as it is given.
+        """Return those of these envelopes that are not in the store, in their order, each as often as it is given.
 
         Raises:
             StoreError: the store cannot be read.
@@ -295,7 +250,7 @@ class Store(StoredHistory, Protocol):
         """Whether the store was removed or replaced under us: nothing is stored or deleted until a restart."""
 
     def tell(self, on_change: Callable[[], None]) -> None:
-        """Call this whenever a write or a read has changed `problem` or `damage`."""
+        """Set a function to call whenever a write or a read has changed `problem` or `damage`."""
 
     async def touch(self) -> None:
         """Commit a change without content, which shows that the disk takes it.

@@ -1,4 +1,4 @@
-"""Which received envelopes are taken: time, size, proof of work, topic (6/WAKU1, as the deployed node does it)."""
+"""Which received envelopes are accepted: time, size, proof of work, topic (6/WAKU1, as in the deployed node)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import MAX_PACKET_BYTES, EnvelopeErrorCode
 
 MAX_AHEAD_S = 10
-"""How far an envelope's creation may lie in our future: clocks differ."""
+"""How many seconds in our future an envelope may be created: clocks differ."""
 
 MAX_EXPIRED_S = 20
-"""An envelope that expired at most so long ago is late. If it is longer, the clock of its sender is wrong."""
+"""An envelope that expired at most this long ago is just late. If it is longer, the clock of its sender is wrong."""
 
 GRACE_PERIOD_S = 10.0
-"""How long the former requirements still do after a change: peers learn of it late."""
+"""How long envelopes that meet the former requirements are accepted after a change: peers learn of it late."""
 
 MAX_FORMER = 16
-"""Most former requirements that still do at a time. If they change more often, the first ones lose their grace."""
+"""Most former requirements that are accepted at a time. If they change more often, the grace period is shorter."""
 
 MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - 4
 """The longest envelope that fits alone into a packet, whose list header takes 4 bytes. A longer one could not be
@@ -26,7 +26,7 @@ delivered: deployed clients disconnect above MAX_PACKET_BYTES."""
 
 
 class Verdict(Enum):
-    """What becomes of a received envelope. `code`: what its sender is told, None for nothing."""
+    """Whether a received envelope is accepted, or why not. `code`: what its sender is told, None for nothing."""
 
     ACCEPTED = "accepted"
     EXPIRED = "expired"
@@ -57,10 +57,10 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What an envelope must have.
+    """What an envelope must have to be accepted.
 
-    At least `min_pow`, and a topic of our interest: both are announced to peers. At most `max_envelope_bytes`, up to
-    MAX_ENVELOPE_BYTES: Status has no option for that.
+    It needs a proof of work of at least `min_pow`, and a topic of `interest`; both are announced to peers. It has at
+    most `max_envelope_bytes`, which is up to MAX_ENVELOPE_BYTES, and is not announced: Status has no option for it.
     """
 
     min_pow: float
@@ -85,7 +85,7 @@ class Acceptance:
         return self._current
 
     def change(self, requirements: Requirements, now: float) -> None:
-        """Put other requirements in force."""
+        """Put new requirements in force."""
         if requirements != self._current:
             self._former.append((self._current, now))
         self._current = requirements

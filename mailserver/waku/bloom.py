@@ -61,8 +61,8 @@ def matches(bloom: bytes, topic: bytes) -> bool:
 
 
 class Matcher:
-    """Tells which of many topics a filter matches. It works on whole columns of bytes: thousands of topics take no
-    longer than a hundred with `matches`."""
+    """Tells which of many topics a filter matches. It works on whole columns of bytes, so thousands of topics take no
+    longer than a hundred calls of `matches`."""
 
     __slots__ = ("_high", "_low")
 
@@ -71,18 +71,17 @@ class Matcher:
         self._low, self._high = (bytes(255 * (bits >> half + byte & 1) for byte in range(256)) for half in (0, 256))
 
     def marks(self, topics: bytes) -> bytes:
-        """A byte for each topic, other than 0 if the filter matches it; see `mask_of`.
+        """Return a byte for each topic, which is not 0 if the filter matches it; see `mask_of`.
 
         Args:
-            topics: 4 bytes each, one after the other.
+            topics: joined, 4 bytes each.
         """
         count = len(topics) // TOPIC_BYTES
         fourth = topics[3::TOPIC_BYTES]
         second_half = _as_columns(b"\x20" * count)
-        has, place = (
-            [],
-            [],
-        )  # for each of the three bits: whether the filter has it, and in which of the 64 bytes it lies
+        # For each of the three bits: whether the filter has it, and in which of its 64 bytes the bit is.
+        has: list[int] = []
+        place: list[int] = []
         for at, halves in enumerate(_HALVES):
             column, half = topics[at::TOPIC_BYTES], _as_columns(fourth.translate(halves))
             low, high = _as_columns(column.translate(self._low)), _as_columns(column.translate(self._high))

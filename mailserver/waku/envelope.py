@@ -1,7 +1,7 @@
 """Envelopes: decoding that keeps the received bytes, hash, proof of work (6/WAKU1 "Envelope").
 
-An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and served untouched, so an Envelope has its
-bytes, the numbers read from them, and where the parts stand.
+An envelope is `[expiry, ttl, topic, data, nonce]`. Its bytes are stored and served unchanged. So an Envelope has the
+bytes, the numbers that were read from them, and the offsets of its parts.
 """
 
 import struct
@@ -12,7 +12,7 @@ from mailserver.codec.keccak import keccak256, running_keccak
 from mailserver.errors import DecodeError
 
 Topic = NewType("Topic", bytes)
-"""4 bytes that say roughly what an envelope is about."""
+"""4 bytes that tell roughly what an envelope is about."""
 
 EnvelopeHash = NewType("EnvelopeHash", bytes)
 """Keccak-256 of an envelope's RLP as received: 32 bytes."""
@@ -32,8 +32,8 @@ PART_ENVELOPES = 256
 PART_BYTES = 256 * 1024
 """How much of a long packet is read at once. With envelopes of 1 kB it takes 3.1 ms. One envelope may be longer."""
 
-LEAST_SEALED_BYTES = 256
-"""Sealed data is padded to at least so many bytes (7/WAKU-DATA). What is shorter is no message."""
+MIN_SEALED_BYTES = 256
+"""Sealed data is padded to at least this many bytes (7/WAKU-DATA). Shorter data is not a message."""
 
 
 class TooManyEnvelopes(DecodeError):
@@ -155,13 +155,13 @@ def decode_envelopes(payload: bytes) -> list[Envelope]:
 
 
 class EnvelopeReader:
-    """Reads the payload of a long Messages packet part by part, so that others have their turn in between."""
+    """Reads the payload of a long Messages packet part by part, so that other tasks can run in between."""
 
     def __init__(self, payload: bytearray) -> None:
-        """Begin.
+        """Read the header.
 
         Raises:
-            DecodeError: it is not one list.
+            DecodeError: the payload is not one list.
         """
         is_list, at, self._end = rlp.header(payload, 0, len(payload))
         if not is_list or self._end != len(payload):
@@ -172,7 +172,7 @@ class EnvelopeReader:
         self._keccak = running_keccak(bytes(payload[:at]))
 
     def read(self) -> list[Envelope]:
-        """Decode some more envelopes; none at the end.
+        """Decode the next envelopes; return [] at the end.
 
         Raises:
             DecodeError: one does not decode, or there are more than MAX_ENVELOPES_PER_LONG_PACKET.
@@ -201,9 +201,9 @@ class EnvelopeReader:
 
 
 def count_envelopes(payload: bytes) -> int:
-    """How many envelopes `decode_envelopes` would have to decode at most. This is 5 times as fast.
+    """Return the most envelopes that `decode_envelopes` could have to decode. It takes a fifth of the time.
 
-    It never raises: counting stops at an item that is cut off, or longer than the packet.
+    It never raises: it stops counting at an item that is cut off, or longer than the packet.
     """
     count = 0
     try:
@@ -220,12 +220,12 @@ def count_envelopes(payload: bytes) -> int:
 
 
 def encode_envelopes(raws: list[bytes]) -> bytes:
-    """Encode the payload of Messages or P2P Message from the bytes of envelopes, which stay untouched."""
+    """Encode the payload of Messages or P2P Message from the bytes of envelopes, which stay unchanged."""
     return encode_body(b"".join(raws))
 
 
 def encode_body(body: bytes) -> bytes:
-    """Encode the same payload from envelopes that are joined already."""
+    """Encode the payload of Messages or P2P Message from envelopes that are already joined."""
     return rlp.list_prefix(len(body)) + body
 
 
@@ -242,7 +242,7 @@ _USUAL_HEADS = 0xF9, 0x84, 0x84, 0xB9
 def _scan(data: bytes, at: int, end: int) -> tuple[Envelope, int]:
     """Read the envelope at `at`; return it, and where it ends. This runs for every envelope that is received.
 
-    An envelope of the usual form is read at a stroke, in half the time. `_read` judges all others.
+    An envelope of the usual form is read in one step, in half the time. All others are left to `_read`.
     """
     if end - at <= _USUAL.size:
         return _read(data, at, end)

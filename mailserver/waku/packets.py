@@ -15,17 +15,17 @@ MAX_TOPIC_INTEREST = 10_000
 """Most topics in a topic interest (6/WAKU1 "Topic Interest Field")."""
 
 MAX_UNPACKED_TOPICS = 256
-"""More topics of one peer are packed: 10,000 as they are take 900 kB, and of 500 peers more than there is."""
+"""If a peer has more topics, they are kept packed. Unpacked, 10,000 topics of each of 500 peers would take 450 MB."""
 
 MAX_PACKET_BYTES = 1024 * 1024
-"""No packet that we send carries more: deployed clients disconnect above it."""
+"""The longest payload that we send: deployed clients disconnect if it is longer."""
 
 MAX_RECEIVED_PACKET_BYTES = 1536 * 1024
-"""No packet that we take carries more: the 1.5 MB of 6/WAKU1 "Maximum Packet Size"."""
+"""The longest payload that we accept: the 1.5 MB of 6/WAKU1 "Maximum Packet Size"."""
 
 MAX_LONG_PACKET_BYTES = 16 * 1024 * 1024
-"""What a packet of a peer that the operator has named may have instead: all that RLPx lets a message inflate to. A Go
-node sends its whole pool in one packet to whoever connects."""
+"""The same for a packet of a named peer: as much as RLPx allows a message to inflate to. A Go node sends its whole pool
+in one packet to each peer that connects."""
 
 DEFAULT_POW_REQUIREMENT = 0.001
 """What a Status without a PoW requirement means."""
@@ -116,10 +116,10 @@ class StatusOptions:
         return rlp.encode([[rlp.encode_uint(key), value] for key, value in pairs])
 
     def since(self, previous: "StatusOptions") -> "StatusOptions":
-        """What of this is new: a Status Update leaves out what has not changed (6/WAKU1 "Status Update").
+        """Return what has changed since `previous`: a Status Update has nothing else (6/WAKU1 "Status Update").
 
-        Both say what a node announces of itself: every number, and either a bloom filter or topics. Topics in place of
-        a bloom filter, or the reverse, are new: the one discards the other. Nothing else can be taken back.
+        Both must be complete: all numbers, and either a bloom filter or topics. If one has topics and the other a bloom
+        filter, that is a change: each discards the other at the peer.
         """
         pairs = ((name, getattr(self, name), getattr(previous, name)) for name in self.__slots__)
         return StatusOptions(**{name: value for name, value, before in pairs if value != before})
@@ -211,13 +211,13 @@ class EnvelopeError(NamedTuple):
 MESSAGE_RESPONSE_VERSION = 1
 
 _NO_ERRORS_HEAD, _NO_ERRORS_TAIL = b"\xe4\x01\xe2\xa0", b"\xc0"
-"""What stands around the hash where all envelopes were taken: lists of 36 and 34 bytes, and an empty one."""
+"""The bytes around the hash if no envelope was refused: headers of lists of 36 and 34 bytes, and an empty list."""
 
 
 class MessageResponse(NamedTuple):
     """Which envelopes of a Messages packet were refused; none if `errors` is empty.
 
-    `batch_hash` is Keccak-256 of that packet's payload. A tuple, which costs less to make: each packet has one.
+    `batch_hash` is Keccak-256 of that packet's payload. It is a tuple, which is made faster: each packet has one.
     """
 
     batch_hash: bytes
@@ -225,17 +225,17 @@ class MessageResponse(NamedTuple):
 
     def encode(self) -> bytes:
         """Encode `[1, [batch-hash, [[envelope-hash, code, description], ...]]]`."""
-        if not self.errors and len(self.batch_hash) == HASH_BYTES:  # as nearly always: at a tenth of the cost
+        if not self.errors and len(self.batch_hash) == HASH_BYTES:  # nearly always; this takes a tenth of the time
             return b"".join((_NO_ERRORS_HEAD, self.batch_hash, _NO_ERRORS_TAIL))
         errors = [[error.hash, rlp.encode_uint(error.code), error.description.encode()] for error in self.errors]
         return rlp.encode([rlp.encode_uint(MESSAGE_RESPONSE_VERSION), [self.batch_hash, errors]])
 
     @classmethod
     def decode(cls, payload: bytes) -> "MessageResponse | None":
-        """Decode a response; None if its version is another than 1, whose form is unknown.
+        """Decode a response; None if its version is not 1, as the form of others is unknown.
 
         Raises:
-            DecodeError: the form is another.
+            DecodeError: the payload has another form.
         """
         fields = rlp.decode_list(payload)
         if len(fields) < 2:
@@ -258,7 +258,7 @@ def decode_batch_acknowledged(payload: bytes) -> bytes:
     """Decode the batch hash, from the bare string or the list `[version, hash]`.
 
     Raises:
-        DecodeError: the form is another.
+        DecodeError: the payload has another form.
     """
     item = rlp.decode(payload)
     if isinstance(item, list):

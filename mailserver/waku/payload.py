@@ -30,8 +30,8 @@ _FLAGS_BYTES = 1
 class Opened:
     """An opened payload.
 
-    `signer`: the public key that signed it, None if it is not signed. `padding`: what stands between payload and
-    signature, any number of random bytes, or what the sender has put there.
+    `signer`: the public key that signed it, None if it is not signed. `padding`: the bytes between payload and
+    signature: random ones, or what the sender has put there.
     """
 
     payload: bytes
@@ -57,7 +57,7 @@ def seal_symmetric(
 
     Args:
         nonce: 12 random bytes, never twice with one key.
-        padding: at least MAX_PADDING_BYTES random bytes, of which as many are used as are needed.
+        padding: at least MAX_PADDING_BYTES random bytes; as many of them are used as are needed.
         exact_padding: `padding` is used as it is, whatever its length, and the plaintext fills no blocks
             (9/WAKU-RPC `waku_post`).
     """
@@ -79,7 +79,7 @@ def seal_asymmetric(
     Args:
         ephemeral_key: a new one each time.
         iv: 16 random bytes.
-        padding, exact_padding: as of `seal_symmetric`.
+        padding, exact_padding: see `seal_symmetric`.
     Raises:
         DecodeError: `public_key` is no point of the curve.
     """
@@ -91,7 +91,7 @@ def open_symmetric(data: bytes, key: bytes) -> Opened:
     """Open with a 32-byte key.
 
     Raises:
-        DecodeError: another key, damaged, or the plaintext has another form.
+        DecodeError: it was sealed with another key, is damaged, or the plaintext has another form.
     """
     if len(data) < aes.GCM_NONCE_BYTES:
         raise DecodeError("sealed data is shorter than its nonce", got=len(data), limit=aes.GCM_NONCE_BYTES)
@@ -102,7 +102,7 @@ def open_asymmetric(data: bytes, key: PrivateKey) -> Opened:
     """Open with a private key.
 
     Raises:
-        DecodeError: another key, damaged, or the plaintext has another form.
+        DecodeError: it was sealed with another key, is damaged, or the plaintext has another form.
     """
     return _parse(ecies.open_sealed(key, data))
 
@@ -111,7 +111,7 @@ def _compose(payload: bytes, padding: bytes, signing_key: PrivateKey | None, *, 
     size = payload_size(len(payload))
     flags = len(size) | (_SIGNED if signing_key is not None else 0)
     if not exact_padding:
-        # The whole plaintext, signature counted, is a multiple of PADDING_BLOCK_BYTES.
+        # The whole plaintext, with the signature, is a multiple of PADDING_BLOCK_BYTES.
         unpadded = _FLAGS_BYTES + len(size) + len(payload) + (SIGNATURE_BYTES if signing_key is not None else 0)
         needed = -unpadded % PADDING_BLOCK_BYTES
         if len(padding) < needed:

@@ -23,14 +23,14 @@ from mailserver.waku.packets import (
 )
 
 STATUS_TIMEOUT_S = 5.0
-"""From when both Hellos are in until Status is: as long as the handshake may take. Who says nothing but Pong would
-otherwise keep a place for as long as it likes; deployed nodes send Status at once."""
+"""How long Status may take after both Hellos: as long as the handshake may. Without this, a peer that sends only Pong
+could keep its place for ever. Deployed nodes send Status at once."""
 
 
 class PeerState(Enum):
     """Where a peer stands."""
 
-    __hash__ = object.__hash__  # that of Enum is written in Python: members are looked up for each packet
+    __hash__ = object.__hash__  # Enum's own is written in Python and slow; members are looked up for each packet
 
     AWAIT_STATUS = auto()
     READY = auto()
@@ -39,7 +39,7 @@ class PeerState(Enum):
 _READY = frozenset({PeerState.READY})
 
 LAWFUL: dict[PacketCode | None, frozenset[PeerState]] = {
-    # 6/WAKU1 "Status": "MUST NOT be sent again": a second one is let pass, and ignored
+    # 6/WAKU1 "Status": "MUST NOT be sent again". A second one is ignored.
     PacketCode.STATUS: frozenset(PeerState),
     PacketCode.MESSAGES: _READY,
     PacketCode.BATCH_ACKNOWLEDGED: _READY,
@@ -48,7 +48,7 @@ LAWFUL: dict[PacketCode | None, frozenset[PeerState]] = {
     PacketCode.P2P_REQUEST_COMPLETE: _READY,
     PacketCode.P2P_REQUEST: _READY,
     PacketCode.P2P_MESSAGE: _READY,
-    None: _READY,  # a code that we do not know: ignored, but not before Status
+    None: _READY,  # an unknown code: it is ignored, except before Status
 }
 """In which states a packet may arrive."""
 
@@ -57,7 +57,7 @@ _KNOWN_CODES = {int(code): code for code in PacketCode}
 
 @dataclass(frozen=True, slots=True)
 class StatusReceived:
-    """The peer's Status is in; from now on it may send anything."""
+    """The peer's Status has come. From now on it may send any packet."""
 
     settings: PeerSettings
 
@@ -72,7 +72,7 @@ class SettingsChanged:
 class MessagesReceived(NamedTuple):
     """Live envelopes; `batch_hash` is what a confirmation names: Keccak-256 of the packet's payload.
 
-    A tuple, which costs less to make: there may be thousands a second.
+    It is a tuple, which is made faster: there may be thousands a second.
     """
 
     envelopes: list[Envelope]
@@ -81,14 +81,14 @@ class MessagesReceived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LongMessagesReceived:
-    """A Messages packet that is too long to be decoded in one go: whoever takes it reads it part by part."""
+    """A Messages packet that is too long to be decoded in one step: the caller reads it part by part."""
 
     reader: EnvelopeReader
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAcknowledged:
-    """The peer has taken the packet with this hash."""
+    """The peer has received the packet with this hash."""
 
     batch_hash: bytes
 
@@ -102,7 +102,7 @@ class MessageResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class P2PRequestReceived:
-    """A history request; `payload` is still encoded: it is mail's business (8/WAKU-MAIL)."""
+    """A history request; `payload` is still encoded, and decoded in `mail` (8/WAKU-MAIL)."""
 
     payload: bytes
 
@@ -123,7 +123,7 @@ class P2PRequestCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PacketIgnored:
-    """A packet that nobody needs to act on: unknown code, second Status, unknown version of a response."""
+    """A packet that needs no action: an unknown code, a second Status, or an unknown version of a response."""
 
     code: int
 
@@ -149,13 +149,14 @@ class WakuPeer:
         """Start before the peer's Status.
 
         Args:
-            light_node: whether we announce ourselves as a light node: two of them have nothing to say to each other.
+            light_node: whether we announce that we are a light node: two light nodes have nothing to relay to each
+            other.
         """
         self._light_node = light_node
         self._state = PeerState.AWAIT_STATUS
         self._settings = PeerSettings()
         self._deadline: float | None = None
-        self._left_s: float | None = None  # of its time, while nothing is read
+        self._left_s: float | None = None  # time left for Status while reading is paused
         self._decoders: dict[PacketCode, Callable[[bytes], Event]] = {
             PacketCode.STATUS: self._on_status,
             PacketCode.MESSAGES: _on_messages,
@@ -178,11 +179,11 @@ class WakuPeer:
         return self._settings
 
     def opened(self, now: float) -> None:
-        """The session is open: Status is due."""
+        """Start the time for Status, as the session is open."""
         self._deadline = now + STATUS_TIMEOUT_S
 
     def next_timer(self) -> float | None:
-        """When to call `handle_timer`; None while nothing is due."""
+        """When to call `handle_timer`; None if nothing is due."""
         return self._deadline
 
     def handle_timer(self, now: float) -> None:
@@ -196,20 +197,20 @@ class WakuPeer:
             raise RemoteProtocolError(DisconnectReason.PING_TIMEOUT, f"no Status within {STATUS_TIMEOUT_S:g} s")
 
     def pause_reading(self, now: float) -> None:
-        """The caller reads nothing for a reason of its own: until it reads again, the time for Status stands still."""
+        """Stop the time for Status: the caller pauses reading, and not because of the peer."""
         if self._deadline is not None:
             self._left_s, self._deadline = self._deadline - now, None
 
     def resume_reading(self, now: float) -> None:
-        """The caller reads again."""
+        """Let the time for Status go on: the caller reads again."""
         if self._left_s is not None:
             self._deadline, self._left_s = now + self._left_s, None
 
     def receive_packet(self, code: int, payload: bytes) -> Event:
-        """Take one packet; return what it means.
+        """Decode one packet; return it as an event.
 
         Raises:
-            RemoteProtocolError: a packet before Status, two light nodes, or a payload that does not decode.
+            RemoteProtocolError: it came before Status, both sides are light nodes, or the payload does not decode.
         """
         known = _KNOWN_CODES.get(code)
         if self._state not in LAWFUL[known]:
@@ -222,10 +223,10 @@ class WakuPeer:
             raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"{known.name}: {error}") from error
 
     def receive_long_packet(self, code: int, payload: bytearray) -> Event:
-        """Take a packet of more than MAX_RECEIVED_PACKET_BYTES, of a peer that may send such: only Messages may be.
+        """Take a packet of more than MAX_RECEIVED_PACKET_BYTES from a named peer. Only Messages may be so long.
 
         Raises:
-            RemoteProtocolError: a packet before Status, of another code, or the payload is not one list.
+            RemoteProtocolError: it came before Status, has another code, or its payload is not one list.
         """
         if code != PacketCode.MESSAGES or self._state not in LAWFUL[PacketCode.MESSAGES]:
             raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} is too long")

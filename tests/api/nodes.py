@@ -17,7 +17,7 @@ from mailserver.api.params import Json
 from mailserver.api.waku import Dialect
 from mailserver.codec.keys import Enode
 from mailserver.history.delivery import DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED, Admission, AdmissionLimits
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Admission, AdmissionLimits
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers, dial
 from mailserver.net.listener import Listener
@@ -110,7 +110,7 @@ async def running_node(
             CLIENT_ID,
             status=node.status,
             refuse=peers.refuse,
-            admission=Admission(AdmissionLimits(), NOBODY_ALLOWED),
+            admission=Admission(AdmissionLimits(), EMPTY_ALLOWLIST),
             serve=serve,
         )
         port = await listener.start("127.0.0.1", 0)
@@ -128,7 +128,7 @@ async def running_node(
             listener.stop()
             static_peers.stop()
             for peer in list(peers):
-                peer.cut()
+                peer.abort()
             for task in tasks:
                 task.cancel()
             async with asyncio.timeout(DEADLINE_S):

@@ -256,7 +256,7 @@ async def test_mailserver_that_goes_away_ends_what_it_was_asked(running: Running
 
     await mailserver.close()
 
-    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has gone")
+    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has disconnected")
 
 
 async def test_mailserver_that_is_not_trusted_any_more_ends_what_it_was_asked(
@@ -268,7 +268,7 @@ async def test_mailserver_that_is_not_trusted_any_more_ends_what_it_was_asked(
 
     assert await running.call("admin_removeTrustedPeer", ENODE) is True
 
-    error = "the mailserver is not trusted any more"
+    error = "the mailserver is no longer trusted"
     assert await subscriber.ended(request_id) == told(request_id, error=error)
     with pytest.raises(CallFailed) as failed:
         await ask(running)
@@ -294,7 +294,7 @@ async def test_completion_that_does_not_decode_ends_the_connection(
 
     mailserver.say(PacketCode.P2P_REQUEST_COMPLETE, b"\x80")
 
-    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has gone")
+    assert await subscriber.ended(request_id) == told(request_id, error="the mailserver has disconnected")
     assert await mailserver.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
 
 

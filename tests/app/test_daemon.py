@@ -268,7 +268,7 @@ async def test_addresses_and_peers_that_are_allowed_are_not_limited(tmp_path: Pa
 async def test_second_connection_of_a_peer_is_refused_or_takes_the_place_of_the_first_if_nobody_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     async with running(tmp_path) as daemon:
         alive, dead = await daemon.join("alive"), await daemon.join("dead")
         monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 1.0)

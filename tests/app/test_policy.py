@@ -8,7 +8,7 @@ import pytest
 from mailserver.app import policy
 from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
-from mailserver.limits.admission import AdmissionLimits, Allowed
+from mailserver.limits.admission import AdmissionLimits, Allowlist
 from mailserver.limits.packet_rates import RateLimitSettings
 from mailserver.limits.request_quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS, RequestLimits
 from mailserver.waku.packets import RateLimits
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def allowed_by(kind: str, config: Config) -> Allowed:
+def allowed_by(kind: str, config: Config) -> Allowlist:
     return {
         "admission": policy.admission(config)[1],
         "rates": policy.rate_limits(config).allowed,

@@ -1,6 +1,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import (
     DayRecord,
     FileRecord,
+    IndexRecord,
     PeriodRecord,
     decode_record,
     decode_records,
@@ -31,6 +33,7 @@ FULL = PeriodRecord(
     (FileRecord("topic=0x9acb0442/part-0.parquet", 12_345, 3),),
     (("2024-10-04", "run-0"), ("2024-10-05", "")),
     snapshot=True,
+    index=IndexRecord(1000, "0f" * 32),
 )
 EMPTY = PeriodRecord("2024-10-05", "", {}, ())
 SETTINGS = encode_settings(Layout(PartitionBy.TOPIC_PREFIX, 2))
@@ -52,6 +55,21 @@ def test_record_comes_back(record: PeriodRecord) -> None:
     assert decode_record(encode_record(record), "here") == record
 
 
+def test_record_of_earlier_versions_has_no_index() -> None:
+    text = json.loads(encode_record(FULL))
+    del text["index"]
+
+    assert decode_record(json.dumps(text), "here") == replace(FULL, index=None)
+
+
+@pytest.mark.parametrize("index", [[1], [1, "00"], [1, "xy" * 32], [1, 2], [-1, "00" * 32], "ab", 7])
+def test_index_that_is_none_is_damage(index: object) -> None:
+    text = json.loads(encode_record(FULL)) | {"index": index}
+
+    with pytest.raises(ArchiveError, match="damaged"):
+        decode_record(json.dumps(text), "here")
+
+
 def test_journal_comes_back() -> None:
     assert decode_records(encode_records([FULL, EMPTY]), "here") == [FULL, EMPTY]
     assert decode_records(encode_records([]), "here") == []
@@ -63,7 +81,7 @@ def test_settings_come_back(layout: Layout) -> None:
 
 
 def test_record_is_ascii_and_of_one_order() -> None:
-    other = PeriodRecord(FULL.period, FULL.run, dict(sorted(FULL.days.items())), FULL.files, FULL.replaces, True)
+    other = replace(FULL, days=dict(sorted(FULL.days.items())))
 
     assert encode_record(other) == encode_record(FULL)
     assert encode_record(FULL).isascii()

@@ -682,6 +682,27 @@ def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> Non
     assert "rows/s" in done.stdout
 
 
+@pytest.mark.integration
+@pytest.mark.spark
+def test_quick_run_asks_an_archive_cold_and_warm(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = run_bench("archive", "--quick", "--topics", "10", "--json", str(file), timeout_s=300)
+
+    assert done.returncode == 0, done.stderr
+    (archive,) = results_in(file)["archives"]
+    assert archive["envelopes"] == 2000
+    assert archive["file_bytes"] > 2000 * ENVELOPE_BYTES
+    for rows in (archive["warm"], archive["cold"]):
+        assert [len(row["runs"]) for row in rows] == [1, 1, 1, 1]
+        assert all(run["found"] > 0 for row in rows for run in row["runs"])
+    hundred_topics = archive["warm"][2]["runs"][0]
+    assert hundred_topics["found"] == 2000  # all there are
+    assert len(archive["alone_s"]) == len(archive["beside_s"]) == 5
+    assert archive["peak_bytes"] > archive["without_bytes"] > 0
+    assert "cold: completion ms" in done.stdout
+
+
 NOBODY = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
 NOBODY += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
 

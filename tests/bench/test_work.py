@@ -24,7 +24,7 @@ from bench.wire import connect
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
 from mailserver.history.delivery import Delivery, DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.packet_rates import RateLimiter, RateLimitSettings
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.live.feed import Feed
@@ -235,7 +235,7 @@ async def test_envelope_costs_as_much_to_serve_however_many_there_are(
     tmp_path: Path, work: Work, question: Question, days: int
 ) -> None:
     interest = question.interest(TOPICS, random.Random(SEED))
-    requester = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED).requester(
+    requester = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST).requester(
         "192.0.2.1", private_key("client").public_key
     )
     async with open_store(tmp_path / "store") as store:

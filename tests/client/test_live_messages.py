@@ -1,6 +1,8 @@
 """mailserver.client.live_messages: what waits, what is dropped, and the subscription of a client to a node."""
 
 import asyncio
+import contextlib
+import weakref
 
 import pytest
 
@@ -14,6 +16,7 @@ from mailserver.waku.packets import PacketCode, encode_batch_acknowledged
 from mailserver.waku.peer import Event, MessagesReceived, SettingsChanged
 from tests.client.nodes import node
 from tests.mailservers import NEWS, SPORT, make_envelope, make_envelopes
+from tests.memory import no_search_for_cycles
 from tests.waiting import until
 
 NEWS_ONLY = Interest(topics=frozenset({NEWS}))
@@ -91,6 +94,19 @@ async def test_end_is_told_when_everything_is_read_and_again_at_each_attempt() -
     for _ in range(2):
         with pytest.raises(ConnectionLost, match="enough"):
             await next_of(live)
+
+
+async def test_reader_that_was_told_of_the_end_is_freed_at_once() -> None:
+    live = LiveMessages(NEWS_ONLY)
+    freed = weakref.ref(live)
+    live.end(ConnectionLost(DisconnectReason.CLIENT_QUITTING, "enough"))
+
+    with no_search_for_cycles():
+        with contextlib.suppress(ConnectionLost):
+            await next_of(live)
+        del live
+
+        assert freed() is None
 
 
 # Subscribing

@@ -1,8 +1,10 @@
 """mailserver.client.mail_client against a mailserver: posts, requests, and proof of work."""
 
 import asyncio
+import contextlib
 import logging
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -10,10 +12,10 @@ import pytest
 from mailserver.client import mail_client as client_module
 from mailserver.client.mail_client import RequestFailed, RequestPowTooLow
 from mailserver.codec.keccak import keccak256
-from mailserver.errors import Rejection
+from mailserver.errors import ConnectionLost, DisconnectReason, Rejection
 from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
-from mailserver.limits.send_rate import BURST_S, SHARE
+from mailserver.limits.send_rate import BURST_S, USED_SHARE
 from mailserver.mail.answer import AnswerCheck, Fault
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import (
@@ -44,7 +46,9 @@ from mailserver.waku.payload import open_symmetric
 from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived
 from tests.client.nodes import ASK, KEY, Behave, Taken, completing, done, mailserver, node
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, STATUS, Clock, fill, in_order, make_envelope, make_envelopes
+from tests.memory import no_search_for_cycles
 from tests.pairs import digest, private_key
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -85,6 +89,26 @@ async def test_same_packet_posted_twice_at_once_is_confirmed_to_both(store: Sqli
         first, second = await asyncio.gather(*(client.post([make_envelope(1)]) for _ in range(2)))
 
     assert first == second
+
+
+async def test_packet_whose_confirmation_never_came_is_freed_at_once() -> None:
+    class Packet(list[Envelope]):
+        """Envelopes; unlike of a list, it can be said when they are freed."""
+
+    async def leave(connection: Connection, event: Event) -> None:
+        if isinstance(event, MessagesReceived):
+            connection.disconnect(DisconnectReason.CLIENT_QUITTING, "enough")
+
+    packet = Packet(make_envelopes(3))
+    freed = weakref.ref(packet)
+
+    with no_search_for_cycles():
+        async with node(leave) as client:
+            with contextlib.suppress(ConnectionLost):
+                await client.post(packet)
+            del packet
+
+            await until(lambda: freed() is None)
 
 
 @pytest.mark.parametrize("form", CompletionFormat)
@@ -317,5 +341,5 @@ async def test_requests_and_posts_keep_to_the_limits_of_the_node() -> None:
             await client.post([make_envelope(number)])
 
     assert len(times) == 32
-    allowed = rate * BURST_S * SHARE
-    assert times[-1] - times[0] >= (len(times) - 1 - allowed) / (rate * SHARE) - 0.05
+    allowed = rate * BURST_S * USED_SHARE
+    assert times[-1] - times[0] >= (len(times) - 1 - allowed) / (rate * USED_SHARE) - 0.05

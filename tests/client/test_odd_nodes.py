@@ -158,7 +158,7 @@ async def test_what_is_asked_after_the_end_is_told_so() -> None:
 
 
 async def test_node_that_reads_nothing_does_not_hold_a_post_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mailserver.net.connection.WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mailserver.net.link.WRITE_TIMEOUT_S", 0.2)
     gate = asyncio.Event()
 
     async def behave(connection: Connection, event: Event) -> None:

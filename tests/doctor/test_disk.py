@@ -11,7 +11,6 @@ from mailserver.doctor.disk import (
     MIN_FREE_BYTES,
     MIN_FREE_DAYS,
     Growth,
-    check_archive,
     check_data_dir,
     check_file_system,
     check_secrets,
@@ -21,10 +20,7 @@ from mailserver.doctor.disk import (
     read_growth,
 )
 from mailserver.doctor.findings import Finding, Verdict
-from mailserver.handoff.archived import Archived
-from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
-from tests.archive.archives import make_archive
 from tests.mailservers import NOW, make_envelope, stored
 from tests.store.samples import change, contents_of, make_store, names_in
 
@@ -185,41 +181,6 @@ def test_missing_token_file_is_a_problem_and_no_key_is_made(tmp_path: Path) -> N
 
     assert finding.verdict is Verdict.PROBLEM
     assert names_in(tmp_path) == set()
-
-
-def findings_of(folder: Path, archive: str, *, hours: float = 1.0) -> list[Finding]:
-    return check_archive(Config(data_dir=folder, archive=archive), 1_795_200_000 + hours * 3600)
-
-
-def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
-    archive = tmp_path / "archive"
-    assert findings_of(tmp_path, "") == []
-    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.WARNING
-
-    write_archived(tmp_path / STORE_FILE, Archived("id", str(archive), 1_795_200_000, {DAY_NUMBER: 7}))
-    (finding,) = findings_of(tmp_path, str(archive))
-    assert finding.verdict is Verdict.PROBLEM
-    assert "is not there: is its disk mounted?" in finding.text
-    file = make_archive(archive, "id", DAY_NUMBER, seq=7)
-    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.OK
-    file.unlink()
-    (finding,) = findings_of(tmp_path, str(archive))
-    assert finding.verdict is Verdict.PROBLEM
-    assert f"{file} is missing" in finding.text
-
-    archived_file(tmp_path / STORE_FILE).write_text("{")
-    assert findings_of(tmp_path, str(archive))[0].verdict is Verdict.PROBLEM
-
-
-def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
-    write_archived(tmp_path / STORE_FILE, Archived("id", "s3a://bucket/archive", 1_795_200_000, {}))
-
-    (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=47)
-    assert finding.verdict is Verdict.OK
-    assert finding.text.endswith("checked it 47 hours ago")
-    (finding,) = findings_of(tmp_path, "s3a://bucket/archive", hours=49)
-    assert finding.verdict is Verdict.PROBLEM
-    assert finding.text.endswith("49 hours ago: nothing is pruned")
 
 
 def test_envelopes_from_the_future_are_told_of(tmp_path: Path) -> None:

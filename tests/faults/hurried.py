@@ -14,7 +14,7 @@ from mailserver.net import dialer
 from mailserver.rlpx import liveness
 
 TIMES: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
-    (liveness, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_S")),
+    (liveness, ("PING_INTERVAL_S", "IDLE_TIMEOUT_S", "SEEN_RECENTLY_S")),
     (client, ("ANSWER_TIMEOUT_S",)),
     (dialer, ("DIAL_TIMEOUT_S", "FIRST_BACKOFF_S", "MAX_BACKOFF_S", "STABLE_S")),
     (retry, ("MIN_BACKOFF_S", "MAX_BACKOFF_S")),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.errors import MailserverError
-from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, SEEN_S
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, SEEN_RECENTLY_S
 from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.faults.fleet import START_WITHIN_S, Fleet, NotReached, Pages, fleet, reach
 from tests.faults.report import Figure, Report, Row
@@ -161,7 +161,7 @@ async def phone_moves(nodes: Fleet, arguments: argparse.Namespace) -> Figures:
     for is_answered, speaks in ((False, False), (True, False), (True, True)):
         async with nodes.insistent(node, name="phone") as client, asyncio.TaskGroup() as group:
             await pages.next(client)
-            await until_passed(time.monotonic() + SEEN_S * nodes.factor)
+            await until_passed(time.monotonic() + SEEN_RECENTLY_S * nodes.factor)
             tasks = []
             if is_answered:
                 nodes.wires.everywhere(Line(delay_s=0.1))

@@ -10,7 +10,7 @@ class Client:
         self.sent: list[tuple[PacketCode, bytes]] = []
         self.turns: list[int] = []
 
-    async def turn(self, size: int) -> None:
+    async def wait_turn(self, size: int) -> None:
         self.turns.append(size)
 
     def send(self, code: PacketCode, payload: bytes) -> None:

@@ -26,7 +26,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The time that limits go by."""
     time = Time()
-    admit, take, give = Requester.admit, Requester.take, Requester.give
+    admit, take, remember = Requester.admit, Requester.take, Requester.remember_cursor
 
     def check(now: float) -> None:
         assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
@@ -39,10 +39,10 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         check(now)
         take(requester, envelopes, time.now)
 
-    def give_then(requester: Requester, cursor: Cursor, now: float) -> None:
+    def remember_then(requester: Requester, cursor: Cursor, now: float) -> None:
         check(now)
-        give(requester, cursor, time.now)
+        remember(requester, cursor, time.now)
 
-    for name, then in (("admit", admit_then), ("take", take_then), ("give", give_then)):
+    for name, then in (("admit", admit_then), ("take", take_then), ("remember_cursor", remember_then)):
         monkeypatch.setattr(Requester, name, then)
     return time

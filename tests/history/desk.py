@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from mailserver.codec import rlp
 from mailserver.errors import Rejection
 from mailserver.history.delivery import Delivery, DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.limits.request_quotas import Requester, RequestLimiter, RequestLimits
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure, decode_completion
 from mailserver.mail.packing import TARGET_PACKET_BYTES
@@ -28,7 +28,7 @@ def requester_of(
     *,
     name: str = "client",
     limiter: RequestLimiter | None = None,
-    allowed: Allowed = NOBODY_ALLOWED,
+    allowed: Allowlist = EMPTY_ALLOWLIST,
 ) -> Requester:
     """One who has these limits."""
     limiter = limiter or RequestLimiter(limits, NO_REQUEST_LIMITS, allowed)

@@ -26,7 +26,7 @@ from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of
-from mailserver.waku.envelope import LEAST_SEALED_BYTES, MAX_U32, Envelope, EnvelopeHash, mine
+from mailserver.waku.envelope import MAX_U32, MIN_SEALED_BYTES, Envelope, EnvelopeHash, mine
 from mailserver.waku.packets import MAX_PACKET_BYTES, PacketCode
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_asymmetric
 from tests.history.answered import Client
@@ -309,7 +309,7 @@ async def test_no_packet_is_longer_than_deployed_clients_take(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize(
-    "data_bytes", [[300] * 600, [1000] * 600, [100_000, *[200] * 599], [*[LEAST_SEALED_BYTES] * 500, *[5000] * 100]]
+    "data_bytes", [[300] * 600, [1000] * 600, [100_000, *[200] * 599], [*[MIN_SEALED_BYTES] * 500, *[5000] * 100]]
 )
 async def test_packets_are_as_full_as_they_may_be_however_long_envelopes_are(desk: Desk, data_bytes: list[int]) -> None:
     envelopes = [make_envelope(number, data_bytes=size) for number, size in enumerate(data_bytes)]
@@ -356,8 +356,8 @@ async def test_next_packet_is_read_only_when_the_one_before_has_gone(
     read_some = RowReader.read
 
     class Slow(Client):
-        async def turn(self, size: int) -> None:
-            await super().turn(size)
+        async def wait_turn(self, size: int) -> None:
+            await super().wait_turn(size)
             if self.sent:
                 await gate.wait()
 
@@ -427,7 +427,7 @@ async def test_other_requests_are_answered_while_one_client_does_not_read(desk: 
     await fill(desk.store, make_envelopes(50, data_bytes=60_000))
 
     class Never(Client):
-        async def turn(self, size: int) -> None:
+        async def wait_turn(self, size: int) -> None:
             await asyncio.Event().wait()
 
     request = sealed_request(deployed_fields()).raw

@@ -11,10 +11,10 @@ import pytest
 
 from mailserver.errors import ConnectionLost
 from mailserver.history import requests as requests_module
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.limits.request_quotas import (
     ENVELOPE_BURST_MINUTES,
-    LEAST_PAGE_COST,
+    MIN_PAGE_COST,
     REQUEST_BURST_MINUTES,
     RequestLimiter,
     RequestLimits,
@@ -98,7 +98,7 @@ async def test_following_ones_own_cursors_is_no_new_request(desk: Desk) -> None:
 async def test_cursor_that_one_was_not_given_is_a_new_request(desk: Desk) -> None:
     envelopes = make_envelopes(5)
     await fill(desk.store, envelopes)
-    limiter = RequestLimiter(SIX_A_MINUTE, NO_REQUEST_LIMITS, NOBODY_ALLOWED)
+    limiter = RequestLimiter(SIX_A_MINUTE, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST)
     mine_, others = (requester_of(SIX_A_MINUTE, name=name, limiter=limiter) for name in ("one", "another"))
     outcome = await desk.answer(sealed_request(deployed_fields(limit=2)).raw, others)
     assert isinstance(outcome, Completion)
@@ -177,7 +177,7 @@ async def test_client_over_its_envelopes_is_told_when_to_come_back_also_with_its
 async def test_pages_with_little_in_them_cost_something_too(desk: Desk) -> None:
     requester = requester_of(ONE_A_SECOND)
 
-    for _ in range(ENVELOPE_BURST // LEAST_PAGE_COST):
+    for _ in range(ENVELOPE_BURST // MIN_PAGE_COST):
         assert isinstance(await desk.answer(sealed_request(deployed_fields()).raw, requester), Completion)
     request = sealed_request(deployed_fields())
 
@@ -194,8 +194,8 @@ async def test_client_that_is_gone_before_the_end_pays_for_what_it_has_had(desk:
     deliver_first.charge_envelopes(ENVELOPE_BURST - had, asyncio.get_running_loop().time())
 
     class GoneThen(Client):
-        async def turn(self, size: int) -> None:
-            await super().turn(size)
+        async def wait_turn(self, size: int) -> None:
+            await super().wait_turn(size)
             if sum(len(decode_envelopes(payload)) for _, payload in self.sent) >= had:
                 raise ConnectionLost(None, "gone")
 
@@ -209,7 +209,7 @@ async def test_client_that_is_gone_before_the_end_pays_for_what_it_has_had(desk:
 @pytest.mark.usefixtures("time")
 async def test_allowed_client_is_never_sent_away(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(50))
-    allowed = Allowed(node_ids=frozenset({private_key("client").public_key}))
+    allowed = Allowlist(node_ids=frozenset({private_key("client").public_key}))
     requester = requester_of(replace(SIX_A_MINUTE, envelopes_per_minute=1), allowed=allowed)
 
     for _ in range(2 * BURST):

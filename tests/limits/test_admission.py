@@ -12,20 +12,20 @@ from mailserver.limits import admission as admission_module
 from mailserver.limits.admission import (
     ADDRESS_BURST_S,
     BURST_S,
+    EMPTY_ALLOWLIST,
     FAILURE_WINDOW_S,
     FORGIVEN_FAILURES,
     KNOWN_AFTER_S,
     MAX_ADDRESSES,
-    NOBODY_ALLOWED,
-    REFUSED_S,
-    SUBNET_RATE,
+    REFUSAL_S,
+    SUBNET_FACTOR,
     UNKNOWN_GROUPS,
     Admission,
     AdmissionLimits,
-    Allowed,
+    Allowlist,
     Refusal,
-    crowded_out,
     groups_of,
+    index_to_evict,
 )
 
 NO_LIMITS = AdmissionLimits(max_per_address=0, max_per_subnet=0, per_second=0, per_second_per_address=0, max_failures=0)
@@ -51,7 +51,7 @@ def fail(admission: Admission, address: str, now: float, times: int = 1) -> None
     """So many handshakes fail at once; each must be admitted."""
     for _ in range(times):
         assert admission.admit(address, now) is None
-        admission.failed(address, now)
+        admission.handshake_failed(address, now)
         admission.release(address)
 
 
@@ -80,7 +80,7 @@ def test_addresses_of_one_customer_are_one_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "is_allowed"),
+    ("address", "is_exempt"),
     [
         ("10.1.2.3", True),
         ("::ffff:10.1.2.3", True),
@@ -90,16 +90,16 @@ def test_addresses_of_one_customer_are_one_address() -> None:
         ("?", False),
     ],
 )
-def test_addresses_of_a_network_are_allowed(address: str, *, is_allowed: bool) -> None:
-    allowed = Allowed(networks=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")))
+def test_addresses_of_a_network_are_allowed(address: str, *, is_exempt: bool) -> None:
+    allowed = Allowlist(networks=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")))
 
-    assert allowed.has_address(address) is is_allowed
-    assert not NOBODY_ALLOWED.has_address(address)
+    assert allowed.has_address(address) is is_exempt
+    assert not EMPTY_ALLOWLIST.has_address(address)
 
 
 def test_named_peers_are_allowed() -> None:
-    assert Allowed(node_ids=frozenset({SOMEONE})).has_peer(SOMEONE)
-    assert not NOBODY_ALLOWED.has_peer(SOMEONE)
+    assert Allowlist(node_ids=frozenset({SOMEONE})).has_peer(SOMEONE)
+    assert not EMPTY_ALLOWLIST.has_peer(SOMEONE)
 
 
 def test_connections_of_an_address_are_limited_until_one_ends() -> None:
@@ -122,7 +122,7 @@ def test_connections_of_a_subnet_are_limited_until_one_ends() -> None:
     assert admission.admit(NEIGHBOUR, 0.0) is None
 
 
-def test_connections_per_second_of_everybody_are_limited() -> None:
+def test_connections_per_second_of_all_addresses_are_limited() -> None:
     admission = Admission(limits(per_second=2))
     burst = int(2 * BURST_S)
     addresses = [f"10.{number}.0.1" for number in range(burst + 3)]
@@ -148,7 +148,7 @@ def test_connections_per_second_of_an_address_are_limited_and_take_nothing_from_
 
 def test_connections_per_second_of_a_subnet_are_limited_and_take_nothing_from_others() -> None:
     admission = Admission(limits(per_second=8, per_second_per_address=1))
-    burst = int(SUBNET_RATE * ADDRESS_BURST_S)
+    burst = int(SUBNET_FACTOR * ADDRESS_BURST_S)
     assert [admission.admit(f"192.0.2.{host}", 0.0) for host in range(burst)] == [None] * burst
 
     refusals = {admission.admit(f"192.0.2.{host}", 0.0) for host in range(burst, 256)}
@@ -169,14 +169,14 @@ def test_one_line_with_ipv6_does_not_lock_out_the_others() -> None:
         for number in range(10):
             address = f"2001:db8:1:{(tick * 10 + number) % 65536:x}::1"
             if admission.admit(address, now) is None:
-                admission.failed(address, now)
+                admission.handshake_failed(address, now)
                 admission.release(address)
         phone = f"10.{tick % 200}.{tick // 200}.1"
         assert admission.admit(phone, now) is None
         admission.release(phone)
 
 
-def test_whom_everybody_keeps_out_pays_nothing_for_it() -> None:
+def test_connection_refused_for_the_shared_limit_uses_up_nothing_else() -> None:
     admission = Admission(limits(per_second=1, per_second_per_address=1))
     for number in range(int(BURST_S)):
         admission.admit(f"10.0.{number}.1", 0.0)
@@ -199,7 +199,7 @@ def test_address_whose_handshakes_fail_is_refused_for_a_while() -> None:
     admission = Admission(limits(max_failures=3))
     fail(admission, PHONES, 0.0, 2)
     fail(admission, PHONES, FAILURE_WINDOW_S)
-    over = FAILURE_WINDOW_S + REFUSED_S
+    over = FAILURE_WINDOW_S + REFUSAL_S
 
     assert admission.admit(PHONES, over - 0.1) is Refusal.FAILED_TOO_OFTEN
     assert admission.admit(NEIGHBOUR, FAILURE_WINDOW_S) is None
@@ -219,23 +219,23 @@ def test_after_a_refusal_failures_are_counted_anew() -> None:
     admission = Admission(limits(max_failures=3))
     fail(admission, PHONES, 0.0, 3)
 
-    fail(admission, PHONES, REFUSED_S, 2)
-    fail(admission, PHONES, REFUSED_S + FAILURE_WINDOW_S)
+    fail(admission, PHONES, REFUSAL_S, 2)
+    fail(admission, PHONES, REFUSAL_S + FAILURE_WINDOW_S)
 
-    assert admission.admit(PHONES, REFUSED_S + FAILURE_WINDOW_S) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, REFUSAL_S + FAILURE_WINDOW_S) is Refusal.FAILED_TOO_OFTEN
 
 
 @pytest.mark.parametrize(
     ("before", "allowed"),
-    [(NO_LIMITS, NOBODY_ALLOWED), (limits(max_failures=1), Allowed(networks=(ip_network("192.0.2.0/24"),)))],
+    [(NO_LIMITS, EMPTY_ALLOWLIST), (limits(max_failures=1), Allowlist(networks=(ip_network("192.0.2.0/24"),)))],
 )
 def test_failures_that_did_not_count_are_not_held_against_anybody_later(
-    before: AdmissionLimits, allowed: Allowed
+    before: AdmissionLimits, allowed: Allowlist
 ) -> None:
     admission = Admission(before, allowed)
     fail(admission, PHONES, 0.0, 10)
 
-    admission.change(limits(max_failures=1), NOBODY_ALLOWED)
+    admission.change(limits(max_failures=1), EMPTY_ALLOWLIST)
 
     assert admission.admit(PHONES, 0.0) is None
 
@@ -244,11 +244,11 @@ def test_success_makes_up_for_failures() -> None:
     admission = Admission(limits(max_failures=FORGIVEN_FAILURES + 3))
     fail(admission, PHONES, 0.0, FORGIVEN_FAILURES + 2)
 
-    admission.succeeded(PHONES)
+    admission.handshake_succeeded(PHONES)
     fail(admission, PHONES, 0.0, FORGIVEN_FAILURES)
 
     assert admission.admit(PHONES, 0.0) is None
-    admission.failed(PHONES, 0.0)
+    admission.handshake_failed(PHONES, 0.0)
     assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
 
 
@@ -256,7 +256,7 @@ def test_successes_cannot_be_saved_up() -> None:
     admission = Admission(limits(max_failures=3))
     fail(admission, PHONES, 0.0)
     for _ in range(5):
-        admission.succeeded(PHONES)
+        admission.handshake_succeeded(PHONES)
 
     fail(admission, PHONES, 0.0, 3)
 
@@ -267,7 +267,7 @@ def test_success_ends_no_refusal() -> None:
     admission = Admission(limits(max_failures=1))
     fail(admission, PHONES, 0.0)
 
-    admission.succeeded(PHONES)
+    admission.handshake_succeeded(PHONES)
 
     assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
 
@@ -275,7 +275,7 @@ def test_success_ends_no_refusal() -> None:
 def test_success_without_a_failure_is_not_remembered() -> None:
     admission = Admission(limits(max_failures=1))
 
-    admission.succeeded(PHONES)
+    admission.handshake_succeeded(PHONES)
 
     fail(admission, PHONES, 0.0)
     assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
@@ -289,7 +289,7 @@ def test_one_broken_phone_does_not_lock_out_those_behind_the_same_address() -> N
         fail(admission, PHONES, float(second))
         if second % 6 == 0:
             assert admission.admit(PHONES, float(second)) is None
-            admission.succeeded(PHONES)
+            admission.handshake_succeeded(PHONES)
             admission.release(PHONES)
 
 
@@ -314,26 +314,26 @@ def test_zero_is_no_limit() -> None:
 
     for _ in range(2000):
         assert admission.admit(PHONES, 0.0) is None
-        admission.failed(PHONES, 0.0)
+        admission.handshake_failed(PHONES, 0.0)
 
 
 def test_allowed_addresses_are_never_refused_and_take_no_connections_per_second() -> None:
     strict = AdmissionLimits(1, 2, 1, 1, 1)
-    admission = Admission(strict, Allowed(networks=(ip_network(f"{PHONES}/32"),)))
+    admission = Admission(strict, Allowlist(networks=(ip_network(f"{PHONES}/32"),)))
 
     for _ in range(100):
         assert admission.admit(PHONES, 0.0) is None
-        admission.failed(PHONES, 0.0)
+        admission.handshake_failed(PHONES, 0.0)
     assert admission.admit(NEIGHBOUR, 0.0) is Refusal.SUBNET_FULL
     assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(int(BURST_S))] == [None] * int(BURST_S)
 
 
 def test_connections_are_counted_whether_allowed_or_not() -> None:
-    admission = Admission(limits(max_per_address=2), Allowed(networks=(ip_network(f"{PHONES}/32"),)))
+    admission = Admission(limits(max_per_address=2), Allowlist(networks=(ip_network(f"{PHONES}/32"),)))
     for _ in range(3):
         admission.admit(PHONES, 0.0)
 
-    admission.change(limits(max_per_address=2), NOBODY_ALLOWED)
+    admission.change(limits(max_per_address=2), EMPTY_ALLOWLIST)
 
     assert admission.admit(PHONES, 0.0) is Refusal.ADDRESS_FULL
     admission.release(PHONES)
@@ -347,7 +347,7 @@ def test_change_keeps_what_it_does_not_change() -> None:
     for _ in range(int(ADDRESS_BURST_S)):
         admission.admit(PHONES, 0.0)
 
-    admission.change(limits(per_second=20, per_second_per_address=1, max_failures=1), NOBODY_ALLOWED)
+    admission.change(limits(per_second=20, per_second_per_address=1, max_failures=1), EMPTY_ALLOWLIST)
 
     assert admission.admit(PHONES, 0.0) is Refusal.ADDRESS_TOO_FAST
     assert admission.admit(NEIGHBOUR, 0.0) is Refusal.FAILED_TOO_OFTEN
@@ -356,18 +356,18 @@ def test_change_keeps_what_it_does_not_change() -> None:
 def test_rate_of_an_address_that_changes_is_that_of_its_subnet_too() -> None:
     admission = Admission(limits(per_second_per_address=1))
 
-    admission.change(limits(per_second_per_address=0.1), NOBODY_ALLOWED)
+    admission.change(limits(per_second_per_address=0.1), EMPTY_ALLOWLIST)
 
     admitted = [admission.admit(f"192.0.2.{host}", 0.0) is None for host in range(100)]
-    assert sum(admitted) == SUBNET_RATE * 0.1 * ADDRESS_BURST_S
+    assert sum(admitted) == SUBNET_FACTOR * 0.1 * ADDRESS_BURST_S
 
 
-def test_change_keeps_the_rate_of_everybody() -> None:
+def test_change_keeps_the_shared_rate() -> None:
     admission = Admission(limits(per_second=1))
     for _ in range(int(BURST_S)):
         admission.admit(PHONES, 0.0)
 
-    admission.change(limits(per_second=1, max_per_address=100), NOBODY_ALLOWED)
+    admission.change(limits(per_second=1, max_per_address=100), EMPTY_ALLOWLIST)
 
     assert admission.admit(PHONES, 0.0) is Refusal.TOO_FAST
 
@@ -385,12 +385,12 @@ def test_change_keeps_the_rate_of_everybody() -> None:
 def test_each_limit_can_be_put_in_force_and_lifted(strict: AdmissionLimits) -> None:
     admission = Admission(NO_LIMITS)
 
-    admission.change(strict, NOBODY_ALLOWED)
+    admission.change(strict, EMPTY_ALLOWLIST)
     admission.admit(PHONES, 0.0)
-    admission.failed(PHONES, 0.0)
+    admission.handshake_failed(PHONES, 0.0)
     assert admission.admit(PHONES, 0.0) is not None
 
-    admission.change(NO_LIMITS, NOBODY_ALLOWED)
+    admission.change(NO_LIMITS, EMPTY_ALLOWLIST)
     assert admission.admit(PHONES, 0.0) is None
 
 
@@ -428,7 +428,7 @@ def test_subnets_whose_connections_are_remembered_are_bounded(monkeypatch: pytes
     monkeypatch.setattr(admission_module, "MAX_ADDRESSES", 3)
     admission = Admission(limits(per_second_per_address=0.1))
     for number in range(4):
-        for host in range(SUBNET_RATE):
+        for host in range(SUBNET_FACTOR):
             assert admission.admit(f"10.0.{number}.{host}", 0.0) is None
 
     refusals = [admission.admit(f"10.0.{number}.99", 0.0) for number in reversed(range(4))]
@@ -457,8 +457,8 @@ class CountingModel:
         for address in self.own:
             self.own[address] = min(own_burst, self.own[address] + self.limits.per_second_per_address * seconds)
         for subnet, left in self.subnets.items():
-            gained = SUBNET_RATE * self.limits.per_second_per_address * seconds
-            self.subnets[subnet] = min(SUBNET_RATE * own_burst, left + gained)
+            gained = SUBNET_FACTOR * self.limits.per_second_per_address * seconds
+            self.subnets[subnet] = min(SUBNET_FACTOR * own_burst, left + gained)
 
     def admit(self, address: str, now: float) -> Refusal | None:
         refusal = self.refusal(address, now)
@@ -472,7 +472,9 @@ class CountingModel:
     def refusal(self, address: str, now: float) -> Refusal | None:
         subnet = address.rpartition(".")[0]
         own = self.own.setdefault(address, self.limits.per_second_per_address * ADDRESS_BURST_S)
-        of_subnet = self.subnets.setdefault(subnet, SUBNET_RATE * self.limits.per_second_per_address * ADDRESS_BURST_S)
+        of_subnet = self.subnets.setdefault(
+            subnet, SUBNET_FACTOR * self.limits.per_second_per_address * ADDRESS_BURST_S
+        )
         if now < self.refused_until.get(address, 0.0):
             return Refusal.FAILED_TOO_OFTEN
         if self.open.count(address) >= self.limits.max_per_address:
@@ -485,13 +487,13 @@ class CountingModel:
             return Refusal.SUBNET_TOO_FAST
         return Refusal.TOO_FAST if self.everybody < 1 else None
 
-    def failed(self, address: str, now: float) -> None:
+    def handshake_failed(self, address: str, now: float) -> None:
         failures = self.failures.setdefault(address, [])
         if failures and now - failures[0] > FAILURE_WINDOW_S:
             failures.clear()
         failures.append(now)
         if len(failures) >= self.limits.max_failures:
-            self.refused_until[address] = now + REFUSED_S
+            self.refused_until[address] = now + REFUSAL_S
             failures.clear()
 
 
@@ -519,8 +521,8 @@ def test_any_sequence_of_connections_is_judged_as_by_one_who_counts(steps: list[
             assert admission.admit(address, now) is model.admit(address, now)
         elif address in model.open:
             if what == "fail":
-                admission.failed(address, now)
-                model.failed(address, now)
+                admission.handshake_failed(address, now)
+                model.handshake_failed(address, now)
             admission.release(address)
             model.open.remove(address)
 
@@ -546,7 +548,7 @@ def use_up(admission: Admission, now: float) -> None:
 
 def test_known_address_is_admitted_though_strangers_have_used_up_all() -> None:
     admission = Admission(limits(per_second=100))
-    admission.served(PHONES, KNOWN_AFTER_S)
+    admission.connection_ended(PHONES, KNOWN_AFTER_S)
 
     use_up(admission, 0)
 
@@ -556,7 +558,7 @@ def test_known_address_is_admitted_though_strangers_have_used_up_all() -> None:
 
 def test_address_that_only_comes_and_goes_is_a_stranger() -> None:
     admission = Admission(limits(per_second=100))
-    admission.served(PHONES, KNOWN_AFTER_S - 0.1)
+    admission.connection_ended(PHONES, KNOWN_AFTER_S - 0.1)
 
     use_up(admission, 0)
 
@@ -565,8 +567,8 @@ def test_address_that_only_comes_and_goes_is_a_stranger() -> None:
 
 def test_known_addresses_have_limits_too() -> None:
     admission = Admission(limits(per_second=100, per_second_per_address=1))
-    admission.served(PHONES, KNOWN_AFTER_S)
-    admission.served(ELSEWHERE, KNOWN_AFTER_S)
+    admission.connection_ended(PHONES, KNOWN_AFTER_S)
+    admission.connection_ended(ELSEWHERE, KNOWN_AFTER_S)
 
     admitted = sum(admission.admit(PHONES, 0) is None for _ in range(100))
 
@@ -579,17 +581,17 @@ def test_known_addresses_together_take_no_more_than_strangers_do() -> None:
     admission = Admission(limits(per_second=10))
     addresses = [f"198.51.{number}.1" for number in range(100)]
     for address in addresses:
-        admission.served(address, KNOWN_AFTER_S)
+        admission.connection_ended(address, KNOWN_AFTER_S)
 
     assert sum(admission.admit(address, 0) is None for address in addresses) == 10 * BURST_S
 
 
 def test_known_addresses_are_forgotten_the_longest_unused_first() -> None:
     admission = Admission(limits(per_second=1))
-    admission.served(PHONES, KNOWN_AFTER_S)
-    admission.served(ELSEWHERE, KNOWN_AFTER_S)
+    admission.connection_ended(PHONES, KNOWN_AFTER_S)
+    admission.connection_ended(ELSEWHERE, KNOWN_AFTER_S)
     for number in range(MAX_ADDRESSES - 1):
-        admission.served(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", KNOWN_AFTER_S)
+        admission.connection_ended(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", KNOWN_AFTER_S)
 
     for number in range(int(BURST_S)):
         assert admission.admit(f"203.0.113.{number}", 0) is None  # strangers
@@ -604,31 +606,33 @@ def test_known_addresses_are_forgotten_the_longest_unused_first() -> None:
 def test_last_to_come_of_the_subnet_with_most_places_makes_room() -> None:
     present = ["192.0.2.1", "198.51.100.1", "192.0.2.2", "198.51.100.2", "192.0.2.3", "203.0.113.1"]
 
-    assert crowded_out("203.0.113.7", present) == 4
-    assert crowded_out("10.0.0.1", present) == 4
+    assert index_to_evict("203.0.113.7", present) == 4
+    assert index_to_evict("10.0.0.1", present) == 4
 
 
 @pytest.mark.parametrize("newcomer", ["192.0.2.9", "198.51.100.9"])
-def test_nobody_makes_room_for_who_would_then_have_as_many_places(newcomer: str) -> None:
+def test_no_peer_is_evicted_for_a_subnet_that_would_then_have_as_many(newcomer: str) -> None:
     present = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2"]
 
-    assert crowded_out(newcomer, present) is None
+    assert index_to_evict(newcomer, present) is None
 
 
 @pytest.mark.parametrize("present", [[], ["192.0.2.1"], ["192.0.2.1", "198.51.100.1", "203.0.113.1"]])
-def test_nobody_makes_room_where_each_subnet_has_one_place(present: list[str]) -> None:
-    assert crowded_out("10.0.0.1", present) is None
+def test_no_peer_is_evicted_where_each_subnet_has_one(present: list[str]) -> None:
+    assert index_to_evict("10.0.0.1", present) is None
 
 
 def test_subnets_of_ipv6_are_those_of_sites() -> None:
     present = ["2001:db8:0:1::1", "2001:db8:0:2::1", "192.0.2.1"]
 
-    assert crowded_out("198.51.100.1", present) == 1
-    assert crowded_out("2001:db8:0:3::1", present) is None
+    assert index_to_evict("198.51.100.1", present) == 1
+    assert index_to_evict("2001:db8:0:3::1", present) is None
 
 
 @given(st.lists(st.integers(0, 30), min_size=10, max_size=10), st.permutations(range(20)))
-def test_all_who_go_on_trying_get_their_share_and_then_nobody_has_to_go(first: list[int], others: list[int]) -> None:
+def test_subnets_that_keep_trying_get_their_share_and_then_no_peer_is_evicted(
+    first: list[int], others: list[int]
+) -> None:
     present = [f"10.0.{subnet}.1" for subnet in first]
 
     changes = 1
@@ -636,7 +640,7 @@ def test_all_who_go_on_trying_get_their_share_and_then_nobody_has_to_go(first: l
     while changes:
         changes, rounds = 0, rounds + 1
         for address in (f"10.0.{subnet}.1" for subnet in others):
-            index = crowded_out(address, present)
+            index = index_to_evict(address, present)
             if index is not None:
                 del present[index]
                 present.append(address)

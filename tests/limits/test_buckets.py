@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
-from mailserver.limits.buckets import LEAST_WAIT_S, Buckets, Counts, Entries, TokenBucket, take_all
+from mailserver.limits.buckets import MIN_WAIT_S, Buckets, Counts, LruMap, TokenBucket, take_all
 from tests.properties import settings
 
 TICK_S = 0.125
@@ -66,7 +66,7 @@ def test_bucket_is_as_one_that_is_filled_tick_by_tick(
 )
 @example(rate=0.1, burst_s=30.0, costs_s=[10.0] * 10, start=0.0)
 @example(rate=1e8, burst_s=1e-8, costs_s=[1.0], start=1e9)
-def test_who_comes_back_after_the_wait_is_served(
+def test_caller_that_comes_back_after_the_wait_is_served(
     rate: float, burst_s: float, costs_s: list[float], start: float
 ) -> None:
     """Costs are given as the seconds that they take to come in; a clock can have run for decades."""
@@ -81,7 +81,9 @@ def test_who_comes_back_after_the_wait_is_served(
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=60))
-def test_who_takes_only_what_is_there_never_has_more_than_the_rate_and_one_burst(steps: list[tuple[int, int]]) -> None:
+def test_caller_that_takes_only_what_is_there_never_has_more_than_the_rate_and_one_burst(
+    steps: list[tuple[int, int]],
+) -> None:
     rate, capacity = 8.0, 12
     bucket, now = TokenBucket(rate, capacity, 0.0), 0.0
     taken: list[tuple[float, int]] = []
@@ -133,8 +135,8 @@ def test_more_than_it_can_hold_is_there_when_it_is_full() -> None:
 def test_wait_that_no_clock_can_tell_is_none() -> None:
     bucket = TokenBucket(1.0, 1.0, 0.0)
 
-    assert bucket.take(1 + LEAST_WAIT_S / 2, 0.0) == 0.0
-    assert bucket.take(LEAST_WAIT_S, 0.0) > 0.0
+    assert bucket.take(1 + MIN_WAIT_S / 2, 0.0) == 0.0
+    assert bucket.take(MIN_WAIT_S, 0.0) > 0.0
 
 
 @given(st.lists(st.tuples(KEYS, st.integers(0, 16), st.integers(0, 8)), max_size=60))
@@ -212,7 +214,7 @@ def test_each_key_has_its_own_and_where_there_is_no_limit_nothing_lacks() -> Non
 
 def test_to_look_is_not_to_use() -> None:
     made: list[float] = []
-    entries: Entries[str, list[float]] = Entries(lambda now: made, lambda entry, now: False, max_keys=2)
+    entries: LruMap[str, list[float]] = LruMap(lambda now: made, lambda entry, now: False, max_keys=2)
 
     assert entries.find("a") is None
     entries.of("a", 1.0)
@@ -225,7 +227,7 @@ def test_to_look_is_not_to_use() -> None:
 
 
 def test_entry_is_made_at_its_time_and_stays_the_same() -> None:
-    entries: Entries[str, list[float]] = Entries(lambda now: [now], lambda entry, now: False, max_keys=9)
+    entries: LruMap[str, list[float]] = LruMap(lambda now: [now], lambda entry, now: False, max_keys=9)
 
     assert entries.of("a", 5.0) == [5.0]
     assert entries.of("a", 6.0) is entries.of("a", 7.0)

@@ -66,7 +66,7 @@ def test_cheap_items_go_several_at_a_turn() -> None:
     assert [value for value in values if "dear" in value] == [f"dear {number}" for number in range(4)]
 
 
-def test_who_had_nothing_queued_goes_next_however_much_others_have() -> None:
+def test_source_that_had_nothing_queued_is_next_however_much_others_have() -> None:
     turns = flooded(500, 3, cost=100)
     taken(turns, 700)
 
@@ -75,7 +75,7 @@ def test_who_had_nothing_queued_goes_next_however_much_others_have() -> None:
     assert turns.take() == "lone"
 
 
-def test_who_comes_now_and_then_is_next_each_time_while_it_takes_less_than_its_part() -> None:
+def test_source_that_takes_less_than_its_share_is_always_next() -> None:
     turns = flooded(200, 50, cost=100)
 
     for _ in range(30):
@@ -83,7 +83,7 @@ def test_who_comes_now_and_then_is_next_each_time_while_it_takes_less_than_its_p
         assert taken(turns, 4)[0] == "now and then"
 
 
-def test_who_wants_more_than_its_part_waits_no_longer_than_its_part_takes() -> None:
+def test_source_that_wants_more_than_its_share_still_gets_its_share() -> None:
     turns = flooded(9, 100, cost=10)
     for number in range(50):
         turns.add("much", f"much {number}", 2)
@@ -94,7 +94,7 @@ def test_who_wants_more_than_its_part_waits_no_longer_than_its_part_takes() -> N
     assert places[-1] in range(50 * 2, 50 * 3)  # 50 * 2 by it is 50 * 2 by each of 9
 
 
-def test_newcomer_with_much_has_to_wait_for_its_turns_like_all() -> None:
+def test_new_source_with_a_long_item_waits_like_all_others() -> None:
     turns = flooded(3, 10, cost=100)
     taken(turns, 4)
 
@@ -103,7 +103,7 @@ def test_newcomer_with_much_has_to_wait_for_its_turns_like_all() -> None:
     assert 1 <= taken(turns).index("newcomer") <= 8
 
 
-def test_newcomers_who_always_come_again_do_not_keep_the_others_from_their_turn() -> None:
+def test_new_sources_that_keep_coming_do_not_starve_the_others() -> None:
     turns = flooded(2, 5, cost=30)
     others = 0
 
@@ -116,7 +116,7 @@ def test_newcomers_who_always_come_again_do_not_keep_the_others_from_their_turn(
     assert others == 10
 
 
-def test_who_has_nothing_queued_any_more_is_forgotten() -> None:
+def test_source_that_has_nothing_queued_any_more_is_forgotten() -> None:
     turns = flooded(100, 3, cost=7)
     taken(turns)
 
@@ -124,7 +124,7 @@ def test_who_has_nothing_queued_any_more_is_forgotten() -> None:
     assert not any(source in turns for source in range(100))
 
 
-def test_who_comes_once_is_forgotten_when_the_others_have_had_as_much() -> None:
+def test_source_that_comes_once_is_forgotten_when_others_have_had_as_much() -> None:
     turns = flooded(2, 10_000, cost=10)
 
     for number in range(2000):
@@ -178,7 +178,7 @@ def test_whatever_is_queued_comes_out_once_and_in_the_order_of_its_source(steps:
 # What it has really cost
 
 
-def test_who_has_had_less_than_was_said_is_served_the_sooner() -> None:
+def test_source_whose_cost_is_corrected_down_is_served_sooner() -> None:
     turns = FairQueue[str]()
     for source in "ab":
         turns.add(source, source, 100)
@@ -192,7 +192,7 @@ def test_who_has_had_less_than_was_said_is_served_the_sooner() -> None:
     assert taken(turns) == ["a again", "b again", "c"]
 
 
-def test_who_has_had_more_than_was_said_waits_the_longer() -> None:
+def test_source_whose_cost_is_corrected_up_waits_longer() -> None:
     turns = FairQueue[str]()
     for source in "ab":
         turns.add(source, source, 100)
@@ -207,7 +207,7 @@ def test_who_has_had_more_than_was_said_waits_the_longer() -> None:
     assert order.index("b again") < order.index("a again")
 
 
-def test_correction_of_who_is_not_known_any_more_is_nothing() -> None:
+def test_correction_of_a_forgotten_source_changes_nothing() -> None:
     turns = FairQueue[str]()
     turns.add("a", "a", 100)
     taken(turns)
@@ -217,7 +217,7 @@ def test_correction_of_who_is_not_known_any_more_is_nothing() -> None:
     assert turns.remembered == 0
 
 
-def test_who_is_corrected_is_forgotten_when_others_have_had_as_much() -> None:
+def test_corrected_source_is_forgotten_when_others_have_had_as_much() -> None:
     turns = FairQueue[str]()
     for number in range(3):
         turns.add("a", f"a {number}", 10)
@@ -272,7 +272,7 @@ def test_work_that_a_group_was_spared_counts_for_it() -> None:
     assert grouped(turns, 3) == ["b again", "a again", "c"]
 
 
-def test_old_item_goes_before_newcomers_without_an_end() -> None:
+def test_new_sources_without_end_do_not_starve_an_old_item() -> None:
     turns = GroupedFairQueue[str]()
     turns.add("old", 0, "much", 1000)
     turns.add("other", 0, "other", 10)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits import packet_rates as rates
-from mailserver.limits.admission import NOBODY_ALLOWED, Allowed
+from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.limits.packet_rates import FAIR_SHARE, RATE_BURST_S, Meter, RateLimit, RateLimiter, RateLimitSettings
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, NO_RATE_LIMITS, RateLimits
@@ -36,7 +36,7 @@ def rate_limiter(
     sizes: RateLimits = NO_RATE_LIMITS,
     *,
     tolerance_s: float = math.inf,
-    allowed: Allowed = NOBODY_ALLOWED,
+    allowed: Allowlist = EMPTY_ALLOWLIST,
 ) -> RateLimiter:
     return RateLimiter(RateLimitSettings(packets, sizes, tolerance_s, allowed))
 
@@ -131,22 +131,22 @@ def test_topics_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert [limiter.take_topic(topic, 100, 0.0) for topic in reversed(topics)] == [False] * 3 + [True]
 
 
-def test_without_limits_nobody_is_slowed() -> None:
+def test_without_limits_no_peer_is_slowed() -> None:
     meter = rate_limiter(tolerance_s=0.0).meter(PHONES, ALICE)
 
     assert {meter.on_packets([MAX_RECEIVED_PACKET_BYTES], 0.0) for _ in range(10_000)} == {0.0}
 
 
 @pytest.mark.parametrize(
-    "allowed", [Allowed(networks=(ip_network("192.0.2.0/24"),)), Allowed(node_ids=frozenset({ALICE}))]
+    "allowed", [Allowlist(networks=(ip_network("192.0.2.0/24"),)), Allowlist(node_ids=frozenset({ALICE}))]
 )
-def test_who_is_allowed_is_never_slowed(allowed: Allowed) -> None:
+def test_exempt_peer_is_never_slowed(allowed: Allowlist) -> None:
     limiter = rate_limiter(RateLimits(1, 1, 1), RateLimits(1, 1, 1), tolerance_s=0.0, allowed=allowed)
     meter, other = limiter.meter(PHONES, ALICE), limiter.meter(ELSEWHERE, BOB)
 
-    assert meter.is_allowed
+    assert meter.is_exempt
     assert {meter.on_packets([10_000], 0.0) for _ in range(1000)} == {0.0}
-    assert not other.is_allowed
+    assert not other.is_exempt
 
 
 @given(
@@ -200,14 +200,14 @@ def test_free_is_what_may_come_before_a_limit_is_passed() -> None:
     meter = rate_limiter(RateLimits(ip=2, peer=1), RateLimits(peer=MAX_RECEIVED_PACKET_BYTES)).meter(PHONES, ALICE)
     burst = int(RATE_BURST_S)
 
-    assert meter.free(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
+    assert meter.headroom(0.0) == (burst, MAX_RECEIVED_PACKET_BYTES * burst)
     meter.on_packets([100] * (burst + 3), 0.0)
-    assert meter.free(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
-    assert meter.free(4.0)[0] == 1
+    assert meter.headroom(0.0) == (-3, MAX_RECEIVED_PACKET_BYTES * burst - 100 * (burst + 3))
+    assert meter.headroom(4.0)[0] == 1
 
 
-def test_who_has_no_limits_may_send_any_number() -> None:
-    assert rate_limiter().meter(PHONES, ALICE).free(0.0) == (math.inf, math.inf)
+def test_peer_without_limits_may_send_any_number() -> None:
+    assert rate_limiter().meter(PHONES, ALICE).headroom(0.0) == (math.inf, math.inf)
 
 
 # Tolerance
@@ -346,17 +346,17 @@ def test_other_limits_hold_for_connected_peers_at_once() -> None:
     assert meter.on_packets([1], 0.0) == 0.0
 
 
-def test_who_becomes_allowed_is_free_at_once_and_back_when_not() -> None:
+def test_peer_becomes_exempt_at_once_and_is_limited_again_at_once() -> None:
     limiter = rate_limiter(RateLimits(peer=1), RateLimits(peer=1))
     meter = limiter.meter(PHONES, ALICE)
     flood(meter, 15.0)
     strict = limiter.settings
 
-    limiter.change(replace(strict, allowed=Allowed(node_ids=frozenset({ALICE}))))
-    assert (meter.is_allowed, meter.on_packets([1], 15.0)) == (True, 0.0)
+    limiter.change(replace(strict, allowed=Allowlist(node_ids=frozenset({ALICE}))))
+    assert (meter.is_exempt, meter.on_packets([1], 15.0)) == (True, 0.0)
 
     limiter.change(strict)
-    assert (meter.is_allowed, meter.on_packets([1], 15.0) > 0) == (False, True)
+    assert (meter.is_exempt, meter.on_packets([1], 15.0) > 0) == (False, True)
 
 
 def test_debts_stay_where_the_limit_does() -> None:

@@ -14,14 +14,14 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import NodeId
 from mailserver.errors import LocalProtocolError
 from mailserver.limits import request_quotas as quotas
-from mailserver.limits.admission import NOBODY_ALLOWED, AdmissionLimits, Allowed
+from mailserver.limits.admission import EMPTY_ALLOWLIST, AdmissionLimits, Allowlist
 from mailserver.limits.request_quotas import (
     ADDRESS_REQUEST_LIMITS,
     CURSORS_KEPT_S,
     ENVELOPE_BURST_MINUTES,
-    LEAST_PAGE_COST,
     MAX_CURSORS,
-    MAX_FOLLOWED,
+    MAX_FOLLOWS,
+    MIN_PAGE_COST,
     PEER_REQUEST_LIMITS,
     REQUEST_BURST_MINUTES,
     WORK_PER_ENVELOPE,
@@ -47,7 +47,7 @@ ALICE, BOB = node_id(1), node_id(2)
 def request_limiter(
     peer: RequestLimits = NO_REQUEST_LIMITS,
     address: RequestLimits = NO_REQUEST_LIMITS,
-    allowed: Allowed = NOBODY_ALLOWED,
+    allowed: Allowlist = EMPTY_ALLOWLIST,
 ) -> RequestLimiter:
     return RequestLimiter(peer, address, allowed)
 
@@ -60,7 +60,7 @@ def deliver(requester: Requester, envelopes: int, cursor: Cursor | None, now: fl
     """An answer of so many envelopes, that ends with this cursor."""
     requester.bill(now).charge_envelopes(envelopes, now)
     if cursor is not None:
-        requester.give(cursor, now)
+        requester.remember_cursor(cursor, now)
 
 
 def admitted(requester: Requester, now: float, cursor: Cursor | None = None, *, most: int = 100_000) -> int:
@@ -92,7 +92,7 @@ def test_addresses_of_one_customer_have_the_limits_of_one() -> None:
         limiter.requester(f"2001:db8:1:{net}::{host}", node_id(host)) for net, host in ((2, 1), (2, 2), (3, 3))
     )
 
-    assert [one.enter(), other.enter(), neighbour.enter()] == [True, False, True]
+    assert [one.begin(), other.begin(), neighbour.begin()] == [True, False, True]
     assert [admitted(requester, 0.0) for requester in (one, other, neighbour)] == [
         REQUEST_BURST_MINUTES,
         0,
@@ -100,7 +100,7 @@ def test_addresses_of_one_customer_have_the_limits_of_one() -> None:
     ]
 
 
-def test_whom_its_address_keeps_out_pays_no_request_of_its_own() -> None:
+def test_request_refused_for_its_address_does_not_count_for_its_peer() -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1), RequestLimits(requests_per_minute=1))
     burst = REQUEST_BURST_MINUTES
     assert admitted(limiter.requester(PHONES, ALICE), 0.0) == burst
@@ -125,7 +125,7 @@ def test_longest_wait_counts() -> None:
     st.integers(1, 5000),
     st.lists(st.tuples(st.booleans(), st.integers(0, 1000), st.booleans()), max_size=30),
 )
-def test_who_comes_back_when_it_was_told_is_admitted(
+def test_peer_that_comes_back_when_it_was_told_to_is_admitted(
     requests: int, envelopes: int, pages: list[tuple[bool, int, bool]]
 ) -> None:
     limits = RequestLimits(requests_per_minute=requests, envelopes_per_minute=envelopes)
@@ -154,7 +154,7 @@ def test_following_its_own_cursor_takes_no_request() -> None:
 @pytest.mark.parametrize(
     ("address", "peer", "is_known"), [(PHONES, ALICE, True), (ELSEWHERE, ALICE, True), (PHONES, BOB, False)]
 )
-def test_cursor_is_known_of_who_was_given_it_wherever_it_connects(
+def test_cursor_is_remembered_for_its_peer_wherever_it_connects_from(
     address: str, peer: NodeId, *, is_known: bool
 ) -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1))
@@ -177,19 +177,19 @@ def test_cursor_can_be_followed_again_but_not_for_ever() -> None:
     admitted(requester, 0.0)
     deliver(requester, 1000, cursor_of(1), 0.0)
 
-    assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWED
+    assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWS
 
     deliver(requester, 1000, cursor_of(1), 0.0)
-    assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWED
+    assert admitted(requester, 0.0, cursor_of(1)) == MAX_FOLLOWS
 
 
-def test_who_is_sent_away_with_a_cursor_can_still_follow_it() -> None:
+def test_peer_that_is_refused_can_still_follow_its_cursor() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
     deliver(requester, 6000 * ENVELOPE_BURST_MINUTES, cursor_of(1), 0.0)
 
     assert [requester.admit(cursor_of(1), 0.0) for _ in range(10)] == [0.01] * 10
 
-    assert admitted(requester, 1.0, cursor_of(1), most=MAX_FOLLOWED) == MAX_FOLLOWED
+    assert admitted(requester, 1.0, cursor_of(1), most=MAX_FOLLOWS) == MAX_FOLLOWS
 
 
 def test_only_the_last_cursors_are_remembered() -> None:
@@ -205,7 +205,7 @@ def test_only_the_last_cursors_are_remembered() -> None:
 
 
 @pytest.mark.parametrize(("later", "is_known"), [(CURSORS_KEPT_S, True), (CURSORS_KEPT_S + 1, False)])
-def test_cursors_of_who_has_given_up_are_forgotten(later: float, *, is_known: bool) -> None:
+def test_cursors_of_a_peer_that_has_stopped_are_forgotten(later: float, *, is_known: bool) -> None:
     limiter = request_limiter(address=RequestLimits(requests_per_minute=1))
     deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(0), 0.0)
     deliver(limiter.requester(PHONES, ALICE), 1000, cursor_of(1), 50.0)
@@ -271,7 +271,7 @@ def test_what_an_answer_costs_is_taken_while_it_is_made_and_what_was_too_much_gi
 
 
 def test_answer_that_comes_to_nothing_has_cost_what_a_page_costs_at_least() -> None:
-    requester = request_limiter(RequestLimits(envelopes_per_minute=LEAST_PAGE_COST)).requester(PHONES, ALICE)
+    requester = request_limiter(RequestLimits(envelopes_per_minute=MIN_PAGE_COST)).requester(PHONES, ALICE)
 
     for _ in range(ENVELOPE_BURST_MINUTES):
         assert requester.admit(None, 0.0) == 0.0
@@ -280,7 +280,7 @@ def test_answer_that_comes_to_nothing_has_cost_what_a_page_costs_at_least() -> N
     assert requester.admit(None, 0.0) > 0.0
 
 
-def test_envelopes_are_limited_also_for_who_follows_a_cursor() -> None:
+def test_envelopes_are_limited_also_for_requests_that_follow_a_cursor() -> None:
     requester = request_limiter(RequestLimits(envelopes_per_minute=6000)).requester(PHONES, ALICE)
     deliver(requester, 6000 * ENVELOPE_BURST_MINUTES + 99, cursor_of(1), 0.0)
 
@@ -298,9 +298,9 @@ def test_envelopes_of_an_address_are_counted_together() -> None:
     assert limiter.requester(ELSEWHERE, ALICE).admit(None, 0.0) == 0.0
 
 
-@pytest.mark.parametrize("envelopes", [0, 1, LEAST_PAGE_COST])
+@pytest.mark.parametrize("envelopes", [0, 1, MIN_PAGE_COST])
 def test_small_page_costs_what_it_takes_to_look_it_up(envelopes: int) -> None:
-    requester = request_limiter(RequestLimits(envelopes_per_minute=LEAST_PAGE_COST)).requester(PHONES, ALICE)
+    requester = request_limiter(RequestLimits(envelopes_per_minute=MIN_PAGE_COST)).requester(PHONES, ALICE)
 
     for page in range(ENVELOPE_BURST_MINUTES):
         assert requester.admit(None, 0.0) == 0.0
@@ -313,28 +313,28 @@ def test_requests_under_way_are_limited_by_peer_over_all_its_connections() -> No
     limiter = request_limiter(RequestLimits(concurrent=2))
     first, second, other = (limiter.requester(PHONES, peer) for peer in (ALICE, ALICE, BOB))
 
-    assert [first.enter(), second.enter(), first.enter(), second.enter()] == [True, True, False, False]
-    assert other.enter()
-    second.leave()
-    assert [first.enter(), first.enter()] == [True, False]
+    assert [first.begin(), second.begin(), first.begin(), second.begin()] == [True, True, False, False]
+    assert other.begin()
+    second.end()
+    assert [first.begin(), first.begin()] == [True, False]
 
 
 def test_requests_under_way_are_limited_by_address() -> None:
     limiter = request_limiter(RequestLimits(concurrent=2), RequestLimits(concurrent=3))
     alice, bob = limiter.requester(PHONES, ALICE), limiter.requester(PHONES, BOB)
 
-    assert [alice.enter(), alice.enter(), bob.enter(), bob.enter()] == [True, True, True, False]
-    alice.leave()
-    assert [bob.enter(), bob.enter()] == [True, False]
+    assert [alice.begin(), alice.begin(), bob.begin(), bob.begin()] == [True, True, True, False]
+    alice.end()
+    assert [bob.begin(), bob.begin()] == [True, False]
 
 
 def test_leaving_what_was_never_entered_is_our_fault() -> None:
     requester = request_limiter(RequestLimits(concurrent=1)).requester(PHONES, ALICE)
-    requester.enter()
-    requester.leave()
+    requester.begin()
+    requester.end()
 
     with pytest.raises(LocalProtocolError):
-        requester.leave()
+        requester.end()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.booleans()), max_size=80))
@@ -347,68 +347,68 @@ def test_any_sequence_of_requests_is_counted_as_by_hand(steps: list[tuple[int, i
         if begins:
             of_peer = sum(other == peer for other, _ in under_way)
             of_address = sum(other == host for _, other in under_way)
-            has_place = of_peer < 3 and of_address < 5
-            assert requester.enter() is has_place
-            if has_place:
+            has_room = of_peer < 3 and of_address < 5
+            assert requester.begin() is has_room
+            if has_room:
                 under_way.append((peer, host))
         elif (peer, host) in under_way:
-            requester.leave()
+            requester.end()
             under_way.remove((peer, host))
 
 
 @pytest.mark.parametrize(
-    "allowed", [Allowed(networks=(ip_network("192.0.2.0/24"),)), Allowed(node_ids=frozenset({ALICE}))]
+    "allowed", [Allowlist(networks=(ip_network("192.0.2.0/24"),)), Allowlist(node_ids=frozenset({ALICE}))]
 )
-def test_requests_of_who_is_allowed_are_not_limited(allowed: Allowed) -> None:
+def test_requests_of_exempt_peers_are_not_limited(allowed: Allowlist) -> None:
     strict = RequestLimits(1, 1, 1)
     requester = request_limiter(strict, strict, allowed).requester(PHONES, ALICE)
 
     for _ in range(1000):
-        assert requester.enter()
+        assert requester.begin()
         assert requester.admit(None, 0.0) == 0.0
         deliver(requester, 100_000, None, 0.0)
     for _ in range(1000):
-        requester.leave()
+        requester.end()
 
 
-def test_who_is_no_longer_allowed_has_used_nothing_and_leaves_what_it_entered() -> None:
+def test_peer_that_is_no_longer_exempt_has_used_nothing_and_ends_what_it_began() -> None:
     strict = RequestLimits(1, 1, 1)
-    limiter = request_limiter(strict, strict, Allowed(node_ids=frozenset({ALICE})))
+    limiter = request_limiter(strict, strict, Allowlist(node_ids=frozenset({ALICE})))
     requester = limiter.requester(PHONES, ALICE)
-    assert [requester.enter(), requester.enter(), requester.admit(None, 0.0)] == [True, True, 0.0]
+    assert [requester.begin(), requester.begin(), requester.admit(None, 0.0)] == [True, True, 0.0]
     deliver(requester, 100_000, None, 0.0)
 
-    limiter.change(strict, strict, NOBODY_ALLOWED)
+    limiter.change(strict, strict, EMPTY_ALLOWLIST)
 
-    assert not requester.enter()
+    assert not requester.begin()
     assert admitted(requester, 0.0) == REQUEST_BURST_MINUTES
-    requester.leave()
-    requester.leave()
-    assert requester.enter()
+    requester.end()
+    requester.end()
+    assert requester.begin()
 
 
 def test_other_limits_of_requests_hold_at_once_and_keep_what_they_do_not_change() -> None:
     limiter = request_limiter(RequestLimits(requests_per_minute=1), RequestLimits(requests_per_minute=100))
     requester = limiter.requester(PHONES, ALICE)
-    requester.enter()
+    requester.begin()
     admitted(requester, 0.0)
 
-    limiter.change(RequestLimits(requests_per_minute=1), RequestLimits(concurrent=1), NOBODY_ALLOWED)
+    limiter.change(RequestLimits(requests_per_minute=1), RequestLimits(concurrent=1), EMPTY_ALLOWLIST)
     assert requester.admit(None, 0.0) == 60.0
-    assert not requester.enter()
+    assert not requester.begin()
 
-    limiter.change(RequestLimits(requests_per_minute=2), NO_REQUEST_LIMITS, NOBODY_ALLOWED)
+    limiter.change(RequestLimits(requests_per_minute=2), NO_REQUEST_LIMITS, EMPTY_ALLOWLIST)
     assert admitted(requester, 0.0) == 2 * REQUEST_BURST_MINUTES
-    assert requester.enter()
+    assert requester.begin()
 
 
 def test_limits_of_requests_that_are_put_in_force_again_change_nothing() -> None:
     limits = RequestLimits(requests_per_minute=1)
     limiter = request_limiter()
-    limiter.change(limits, limits, NOBODY_ALLOWED)
+    limiter.change(limits, limits, EMPTY_ALLOWLIST)
     admitted(limiter.requester(PHONES, ALICE), 0.0)
 
-    limiter.change(limits, limits, NOBODY_ALLOWED)
+    limiter.change(limits, limits, EMPTY_ALLOWLIST)
 
     assert limiter.requester(PHONES, BOB).admit(None, 0.0) == 60.0
     assert limiter.requester(ELSEWHERE, ALICE).admit(None, 0.0) == 60.0
@@ -439,7 +439,7 @@ class Phone:
             self.peer = NodeId(keccak256(self.peer) * 2)
         requester = self.limiter.requester(PHONES, self.peer)
         for _, cursor in self.under_way:
-            assert requester.enter()
+            assert requester.begin()
             assert requester.admit(cursor, now) == 0.0
 
     def receive(self, now: float) -> None:
@@ -451,7 +451,7 @@ class Phone:
             page = min(envelopes, 1000)
             cursor = Cursor(self.pages, EnvelopeHash(self.peer[-32:])) if envelopes > page else None
             deliver(requester, page, cursor, now)
-            requester.leave()
+            requester.end()
             if cursor is not None:
                 self.under_way.append((envelopes - page, cursor))
 
@@ -512,7 +512,7 @@ def test_as_many_phones_as_an_address_may_have_catch_up_on_a_day_together() -> N
     catch_up([Phone(limiter, node_id(number), deque([1500] * 30)) for number in phones], 0.01)
 
 
-def test_who_makes_up_node_ids_has_the_limits_of_its_address() -> None:
+def test_attacker_with_many_node_ids_has_the_limits_of_its_address() -> None:
     limiter = RequestLimiter()
     per_peer = PEER_REQUEST_LIMITS.requests_per_minute * REQUEST_BURST_MINUTES
 

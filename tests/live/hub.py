@@ -96,22 +96,22 @@ class Hub:
         _, pipe = await asyncio.get_running_loop().create_connection(Pipe, sock=ours)
         connection = Connection(pipe, session_config(KEY, "hub/1"), STATUS)
         number = len(self.neighbours) + 1
-        pace = SendRate()
+        send_rate = SendRate()
 
         async def on_event(event: Event) -> None:
             if isinstance(event, StatusReceived | SettingsChanged):
-                pace.follow(event.settings)
+                send_rate.follow(event.settings)
 
         self.tasks.append(asyncio.create_task(connection.run(on_event)))
         raw = await RawPeer.dial(theirs, KEY.public_key, name=f"peer {number}")
         await raw.greet(status=status.encode())
         await connection.ready()
 
-        async def turn(size: int) -> None:
-            await pace.take(size)
+        async def wait_turn(size: int) -> None:
+            await send_rate.take(size)
             await connection.drain()
 
-        sending = PeerRelay(self.relay, connection, number, pace, self.clock, turn, is_limited=is_limited)
+        sending = PeerRelay(self.relay, connection, number, send_rate, self.clock, wait_turn, is_limited=is_limited)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)
         self.neighbours.append(neighbour)

@@ -81,7 +81,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @in_simulated_time
-async def test_packet_is_encoded_and_compressed_once_for_all_who_want_the_same(encoded: Counter[str]) -> None:
+async def test_packet_is_encoded_and_compressed_once_for_all_peers_that_want_the_same(encoded: Counter[str]) -> None:
     news, sport = new_envelopes(10), new_envelopes(10, first=100, topic=SPORT)
     async with running_hub() as hub:
         everything = [await hub.join() for _ in range(20)]

@@ -48,7 +48,7 @@ async def test_each_reader_goes_at_its_own_pace() -> None:
     assert await slow.read() == first + second
 
 
-async def test_all_who_wait_are_woken_and_wait_again() -> None:
+async def test_all_waiting_readers_are_woken_and_wait_again() -> None:
     feed = Feed()
     readers = [feed.reader() for _ in range(3)]
 

@@ -280,7 +280,7 @@ def raws(published: list[LiveEnvelope]) -> list[bytes]:
     return [live.envelope.raw for live in published]
 
 
-async def test_what_is_accepted_goes_to_the_feed_once_with_who_has_it(store: SqliteStore) -> None:
+async def test_accepted_envelope_goes_to_the_feed_once_with_the_peers_that_have_it(store: SqliteStore) -> None:
     feed = Feed()
     reader = feed.reader()
     intake, envelopes = intake_of(store, feed=feed), make_envelopes(3)

@@ -41,7 +41,7 @@ def memory_by_subnet(lives: Iterable[LiveEnvelope]) -> Counter[bytes | None]:
     return memory
 
 
-def test_who_floods_the_pool_drives_out_nothing_of_others() -> None:
+def test_subnet_that_floods_the_pool_drives_out_nothing_of_others() -> None:
     pool = Pool(ROOM)
     early = [live(1, net=7), live(2, net=None)]
     pool.add(early, NOW)
@@ -67,7 +67,7 @@ def test_of_a_bundle_that_several_have_brought_only_what_is_too_much_goes() -> N
     assert in_pool(pool)[5:] == in_pool(pool)[-40:]
 
 
-def test_numbers_go_on_over_what_is_gone() -> None:
+def test_numbers_go_on_over_bundles_that_were_dropped() -> None:
     pool = Pool(ROOM)
     for number in range(10):
         pool.add([live(10 * number + each, net=8) for each in range(10)], NOW)
@@ -88,7 +88,7 @@ BATCHES = st.lists(
 
 @settings(max_examples=60)
 @given(BATCHES)
-def test_what_goes_is_the_oldest_of_who_had_most(batches: list[list[tuple[int | None, int]]]) -> None:
+def test_full_pool_drops_the_oldest_of_the_subnet_that_had_most(batches: list[list[tuple[int | None, int]]]) -> None:
     pool, number, before = Pool(ROOM), 0, list[LiveEnvelope]()
     for batch in batches:
         added = [live(number + at, net, data_bytes) for at, (net, data_bytes) in enumerate(batch)]

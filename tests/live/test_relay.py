@@ -321,7 +321,7 @@ async def test_to_look_through_what_floats_counts_also_if_nothing_of_it_is_wante
 
 
 @in_simulated_time
-async def test_those_who_come_together_go_through_what_floats_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peers_that_connect_together_go_through_the_pool_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_hub() as hub:
         for number in range(50):
             hub.publish(make_envelope(number, ttl=1000))
@@ -469,7 +469,7 @@ async def test_others_have_their_turn_while_thousands_become_bundles(monkeypatch
 
 
 @in_simulated_time
-async def test_who_waited_for_a_bundle_and_is_gone_leaves_nothing_behind() -> None:
+async def test_peer_that_goes_while_it_waits_for_a_bundle_leaves_nothing_behind() -> None:
     async with running_hub() as hub:
         tracemalloc.start()
         try:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.limits.send_rate import BURST_S, SHARE
+from mailserver.limits.send_rate import BURST_S, USED_SHARE
 from mailserver.live.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES
 from mailserver.live.relay import BUNDLE_INTERVAL_S, MAX_HELD_BYTES
 from mailserver.net.pipe import WRITE_HIGH_BYTES
@@ -23,7 +23,7 @@ from tests.simulated_time import in_simulated_time, pass_time
 
 
 @in_simulated_time
-async def test_slow_peer_holds_up_nobody_misses_what_has_left_the_pool_and_gets_the_rest() -> None:
+async def test_slow_peer_delays_no_other_misses_what_has_left_the_pool_and_gets_the_rest() -> None:
     envelopes = large_envelopes(60, 100_000)
     pool_bytes = 1_000_000
     async with running_hub(pool_bytes=pool_bytes) as hub:
@@ -100,7 +100,7 @@ async def test_packets_per_second_are_kept(limits: RateLimits) -> None:
         assert peer.heard == envelopes
         assert_within(peer, [1] * 30, rate=2)
         assert peer.times[-1] == pytest.approx(
-            (30 - 1) / (2 * SHARE), abs=BUNDLE_INTERVAL_S
+            (30 - 1) / (2 * USED_SHARE), abs=BUNDLE_INTERVAL_S
         )  # nor slower than it must be
 
 
@@ -116,7 +116,7 @@ async def test_bytes_per_second_are_kept_and_no_packet_is_longer() -> None:
         assert peer.heard == envelopes
         assert max(peer.sizes) <= 5000
         assert_within(peer, peer.sizes, rate=5000)
-        assert peer.times[-1] == pytest.approx(sum(peer.sizes) / (5000 * SHARE) - BURST_S, abs=0.1)
+        assert peer.times[-1] == pytest.approx(sum(peer.sizes) / (5000 * USED_SHARE) - BURST_S, abs=0.1)
 
 
 @in_simulated_time
@@ -152,7 +152,7 @@ async def test_limits_of_topics_are_kept_and_other_topics_do_not_wait(options: S
         assert [envelope for envelope in peer.heard if envelope.topic == NEWS] == news
         assert peer.packets[0][1] == news[:4] + sport
         assert_within(peer, [sum(envelope.topic == NEWS for envelope in heard) for _, heard in peer.packets], rate=10)
-        assert peer.times[-1] == pytest.approx((20 - 4) / (10 * SHARE), abs=2 * BUNDLE_INTERVAL_S)
+        assert peer.times[-1] == pytest.approx((20 - 4) / (10 * USED_SHARE), abs=2 * BUNDLE_INTERVAL_S)
 
 
 @in_simulated_time

@@ -241,12 +241,12 @@ def test_damaged_archive_is_a_problem_until_a_run_finds_it_whole(changes: dict[s
 
 
 def test_archive_that_could_not_be_read_for_a_request_is_a_warning() -> None:
-    cause = "part-1.parquet is missing"
+    cause = "requests could not be answered from the archive: part-1.parquet is missing"
     health = Health(Metrics(), lambda: 1, expects_compaction=False, clock=Clock(), reading_problem=lambda: cause)
 
     health.judge(WELL)
 
-    assert health.problems == (Problem(Check.ARCHIVE, f"requests could not be answered from the archive: {cause}"),)
+    assert health.problems == (Problem(Check.ARCHIVE, cause),)
     assert health.is_ready
 
 

@@ -35,6 +35,7 @@ from tests.monitoring.prometheus import (
     running_prometheus,
 )
 from tests.raw_peer import RawPeer
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -220,9 +221,12 @@ def series_of(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 async def test_no_peer_can_make_a_series(tmp_path: Path) -> None:
+    async with open_store(tmp_path / STORE_FILE) as store:
+        await fill(store, [make_envelope(1)])  # or its series would begin at some later look
     async with contextlib.AsyncExitStack() as stack:
-        daemon = stack.enter_context(running_daemon(tmp_path, "--metrics", "127.0.0.1:0"))
+        daemon = stack.enter_context(running_daemon(tmp_path, "--metrics", "127.0.0.1:0", "--retention-days", "0"))
         instance = metrics_address(daemon)
+        await until(lambda: "\nmailserver_store_oldest_timestamp_seconds " in exposed_by(instance))
 
         async def visit(number: int) -> None:
             """Come under a name of its own, post to a topic of its own, ask for that; and stay."""

@@ -13,9 +13,9 @@ import pytest
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.limits.frame_bounds import FrameBounds
-from mailserver.limits.turns import HANDSHAKE_FRAMES, Turns
-from mailserver.net import connection as connection_module
+from mailserver.limits.loop_scheduler import HANDSHAKE_FRAMES, LoopScheduler
 from mailserver.net import dialer as dialer_module
+from mailserver.net import guard
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import (
     FIRST_BACKOFF_S,
@@ -79,8 +79,8 @@ async def test_node_is_dialled_and_knows_who_dialled(server: socket.socket) -> N
 async def test_dialled_connection_takes_turns_with_all_others(server: socket.socket) -> None:
     works: list[int] = []
 
-    class Counted(Turns):
-        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+    class Counted(LoopScheduler):
+        async def wait_turn(self, work: int = 1, source: Hashable = None) -> None:
             works.append(work)
 
     connection = await dial(enode_of(server), CONFIG, STATUS, bounds=FrameBounds(Counted()))
@@ -371,7 +371,7 @@ async def test_fault_of_ours_in_serving_is_logged_and_the_peer_dialled_again(
     assert first.closed is not None
     assert first.closed.cause == "internal error"
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert {(record.name, record.exc_info is not None) for record in errors} == {(connection_module.__name__, True)}
+    assert {(record.name, record.exc_info is not None) for record in errors} == {(guard.__name__, True)}
 
 
 async def test_peer_that_is_not_reached_is_said_once_and_then_at_debug(

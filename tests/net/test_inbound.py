@@ -2,9 +2,11 @@
 
 import pytest
 
-from mailserver.net.inbound import Inbound, LongMessage, Message, one_by_one
+from mailserver.codec import snappy
+from mailserver.errors import DecodeError
+from mailserver.net.inbound import Inbound, LongMessage, Message, inflated, one_by_one
 from mailserver.net.sessions import WAKU
-from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
 from mailserver.waku.peer import Event, PacketIgnored
 
 
@@ -52,3 +54,25 @@ async def test_handler_is_told_of_one_packet_at_a_time_and_of_no_ping() -> None:
     await receive(inbound)
     assert told == [PacketIgnored(7), PacketIgnored(8)]
     assert len(inbound) == 0
+
+
+@pytest.mark.parametrize("is_compressed", [True, False], ids=["compressed", "plain"])
+async def test_long_message_is_let_go_as_it_came_once_it_is_inflated(is_compressed: bool) -> None:
+    payload = bytes(range(256)) * 1000
+    body = bytearray(snappy.compress(payload) if is_compressed else payload)
+    message = LongMessageReceived(WAKU, 1, memoryview(body)[:], is_compressed)
+
+    result = await inflated(message)
+
+    assert result == payload
+    body.clear()  # BufferError if anything still refers to it
+
+
+async def test_damaged_long_message_is_let_go_too() -> None:
+    body = bytearray(snappy.compress(bytes(range(256)) * 1000)[:-1])
+    message = LongMessageReceived(WAKU, 1, memoryview(body)[:], is_compressed=True)
+
+    with pytest.raises(DecodeError):
+        await inflated(message)
+
+    body.clear()

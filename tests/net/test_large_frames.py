@@ -12,12 +12,12 @@ from mailserver.codec.rlp import list_prefix
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import DisconnectReason
 from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
-from mailserver.net import connection
-from mailserver.net.connection import LONG_TURN_TIMEOUT_S, TURN_TIMEOUT_S
+from mailserver.net import inbound
+from mailserver.net.frame_source import LONG_MEMORY_TIMEOUT_S, MEMORY_TIMEOUT_S
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
 from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived
-from tests.net.test_connection import Running, Wires
+from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time
 from tests.waiting import DEADLINE_S, turns, until
@@ -113,7 +113,7 @@ async def test_who_waits_for_memory_for_too_long_is_disconnected() -> None:
     async with peers(2) as [(_, first_raw), (second, second_raw)]:
         await begin(first_raw)
         second_raw.write(frame(second_raw))
-        await pass_time(TURN_TIMEOUT_S - SOON_S)
+        await pass_time(MEMORY_TIMEOUT_S - SOON_S)
         assert second.connection.is_open
         await pass_time(2 * SOON_S)
 
@@ -179,7 +179,7 @@ async def test_long_message_waits_until_another_one_has_been_acted_on() -> None:
     await pass_time(SOON_S)
     second_raw.write(long_packet(second_raw))
 
-    await pass_time(FRAME_TIMEOUT_S + TURN_TIMEOUT_S)
+    await pass_time(FRAME_TIMEOUT_S + MEMORY_TIMEOUT_S)
     assert (long_messages(first), long_messages(second)) == (1, 0)
     assert first.connection.is_open
     assert second.connection.is_open
@@ -239,16 +239,16 @@ async def test_ordinary_large_frames_do_not_wait_for_a_long_message() -> None:
 @in_simulated_time
 async def test_long_message_does_not_wait_for_ever() -> None:
     wires, memory = Wires(), ReceiveMemory()
-    held = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    held = memory.long.reserve(MAX_LONG_MESSAGE_BYTES, lambda: None)
     running, raw = await wires.connect(memory=memory, is_named=lambda _: True)
     await raw.greet(version=4)
     raw.write(long_packet(raw))
-    await pass_time(LONG_TURN_TIMEOUT_S - SOON_S)
+    await pass_time(LONG_MEMORY_TIMEOUT_S - SOON_S)
     assert running.connection.is_open
     await pass_time(2 * SOON_S)
 
     assert (await running.ended()).cause == "no memory for a large frame"
-    memory.long.give_back(held)
+    memory.long.release(held)
     await wires.close()
 
 
@@ -260,7 +260,7 @@ async def test_memory_of_a_long_message_is_counted_until_its_thread_is_done(monk
         assert go_on.wait(DEADLINE_S)
         return decompress_long(data)
 
-    monkeypatch.setattr(connection, "decompress_long", decompress_slowly)
+    monkeypatch.setattr(inbound, "decompress_long", decompress_slowly)
     wires, memory = Wires(), ReceiveMemory()
     running, raw = await wires.connect(memory=memory, is_named=lambda _: True)
     await raw.greet()
@@ -269,13 +269,13 @@ async def test_memory_of_a_long_message_is_counted_until_its_thread_is_done(monk
 
     running.task.cancel()
     await turns()
-    share = memory.long.ask(MAX_LONG_MESSAGE_BYTES, lambda: None)
+    share = memory.long.reserve(MAX_LONG_MESSAGE_BYTES, lambda: None)
     assert not share.is_granted
     go_on.set()
     await until(lambda: share.is_granted)
 
     assert running.task.cancelled()
-    memory.long.give_back(share)
+    memory.long.release(share)
     await wires.close()
 
 

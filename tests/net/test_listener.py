@@ -13,7 +13,7 @@ import pytest
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
 from mailserver.limits.admission import Admission, AdmissionLimits, Refusal
-from mailserver.net import connection as connection_module
+from mailserver.net import guard
 from mailserver.net import listener as listener_module
 from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
@@ -42,17 +42,17 @@ class Watched(Admission):
         self.told: list[str] = []
         self.served_s: list[float] = []
 
-    def failed(self, address: str, now: float) -> None:
+    def handshake_failed(self, address: str, now: float) -> None:
         self.told.append(f"{address} failed")
-        super().failed(address, now)
+        super().handshake_failed(address, now)
 
-    def succeeded(self, address: str) -> None:
+    def handshake_succeeded(self, address: str) -> None:
         self.told.append(f"{address} succeeded")
-        super().succeeded(address)
+        super().handshake_succeeded(address)
 
-    def served(self, address: str, seconds: float) -> None:
+    def connection_ended(self, address: str, seconds: float) -> None:
         self.served_s.append(seconds)
-        super().served(address, seconds)
+        super().connection_ended(address, seconds)
 
     def release(self, address: str) -> None:
         self.told.append(f"{address} left")
@@ -328,7 +328,7 @@ async def test_fault_of_ours_ends_one_connection_and_is_logged(host: Host, caplo
     peer.write(peer.frame(p2p.MessageId.PING, p2p.EMPTY_PAYLOAD))
     assert (await peer.hear()).message_id == p2p.MessageId.PONG
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [(record.name, record.exc_info is not None) for record in errors] == [(connection_module.__name__, True)]
+    assert [(record.name, record.exc_info is not None) for record in errors] == [(guard.__name__, True)]
 
 
 async def test_connection_reset_before_anyone_looked_at_it_is_forgotten(host: Host) -> None:

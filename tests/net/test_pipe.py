@@ -344,29 +344,29 @@ async def test_abort_closes_whatever_is_unsent(joined: tuple[Pipe, socket.socket
     assert received < size
 
 
-# Resting
+# Sleeping
 
 
-Resting = tuple[Pipe, socket.socket, asyncio.Task[bool]]
+Sleeping = tuple[Pipe, socket.socket, asyncio.Task[bool]]
 
 
 @pytest.fixture
-async def resting(joined: tuple[Pipe, socket.socket]) -> Resting:
-    """A pipe that rests for longer than any test may take, the other end of its socket, and the rest."""
+async def sleeping(joined: tuple[Pipe, socket.socket]) -> Sleeping:
+    """A pipe that sleeps for longer than any test may take, the other end of its socket, and the task that sleeps."""
     pipe, end = joined
-    task = asyncio.create_task(pipe.rest(10 * DEADLINE_S))
+    task = asyncio.create_task(pipe.sleep(10 * DEADLINE_S))
     await turn()
     return pipe, end, task
 
 
-async def test_rest_says_whether_the_peer_may_still_send(joined: tuple[Pipe, socket.socket]) -> None:
+async def test_sleep_says_whether_the_peer_may_still_send(joined: tuple[Pipe, socket.socket]) -> None:
     pipe, end = joined
 
-    before = await pipe.rest(0.001)
+    before = await pipe.sleep(0.001)
     end.shutdown(socket.SHUT_WR)
     await turn()
 
-    assert (before, await pipe.rest(0.001)) == (True, False)
+    assert (before, await pipe.sleep(0.001)) == (True, False)
 
 
 async def test_written_bytes_stand_still_while_the_peer_does_not_read(joined: tuple[Pipe, socket.socket]) -> None:
@@ -380,18 +380,18 @@ async def test_written_bytes_stand_still_while_the_peer_does_not_read(joined: tu
     assert 0 < written == pipe.written_bytes < pipe.sent_bytes
 
 
-async def test_rest_is_over_after_its_time(joined: tuple[Pipe, socket.socket]) -> None:
+async def test_sleep_is_over_after_its_time(joined: tuple[Pipe, socket.socket]) -> None:
     pipe, _ = joined
     loop = asyncio.get_running_loop()
     started = loop.time()
 
-    await asyncio.wait_for(pipe.rest(0.02), DEADLINE_S)
+    await asyncio.wait_for(pipe.sleep(0.02), DEADLINE_S)
 
     assert loop.time() - started >= 0.019  # uvloop counts in milliseconds
 
 
-async def test_rest_goes_on_whatever_comes_and_loses_nothing(resting: Resting) -> None:
-    pipe, end, task = resting
+async def test_sleep_goes_on_whatever_comes_and_loses_nothing(sleeping: Sleeping) -> None:
+    pipe, end, task = sleeping
 
     await send(end, b"what is said meanwhile")
     end.shutdown(socket.SHUT_WR)
@@ -405,31 +405,31 @@ async def test_rest_goes_on_whatever_comes_and_loses_nothing(resting: Resting) -
     assert await pipe.read() == b""
 
 
-async def test_rest_is_over_when_the_socket_is_gone(resting: Resting) -> None:
-    pipe, _, task = resting
+async def test_sleep_is_over_when_the_socket_is_gone(sleeping: Sleeping) -> None:
+    pipe, _, task = sleeping
 
     pipe.abort()
 
     await asyncio.wait_for(task, DEADLINE_S)
     await asyncio.wait_for(pipe.closed(), DEADLINE_S)
-    await asyncio.wait_for(pipe.rest(10 * DEADLINE_S), DEADLINE_S)  # nor is there another
+    await asyncio.wait_for(pipe.sleep(10 * DEADLINE_S), DEADLINE_S)  # nor is there another
 
 
-async def test_rest_is_over_when_it_is_woken_and_the_next_is_not(resting: Resting) -> None:
-    pipe, _, task = resting
+async def test_sleep_is_over_when_it_is_woken_and_the_next_is_not(sleeping: Sleeping) -> None:
+    pipe, _, task = sleeping
 
     pipe.wake()
     await asyncio.wait_for(task, DEADLINE_S)
 
-    again = asyncio.create_task(pipe.rest(10 * DEADLINE_S))
+    again = asyncio.create_task(pipe.sleep(10 * DEADLINE_S))
     await turn()
     assert not again.done()
     pipe.wake()
     await asyncio.wait_for(again, DEADLINE_S)
 
 
-async def test_sender_is_held_back_by_the_kernel_while_we_rest(resting: Resting) -> None:
-    _, end, task = resting
+async def test_sender_is_held_back_by_the_kernel_while_we_rest(sleeping: Sleeping) -> None:
+    _, end, task = sleeping
 
     sent = await push(end)
 

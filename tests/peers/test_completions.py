@@ -17,7 +17,7 @@ from mailserver.peers.completions import (
     Asker,
     Completions,
     Ended,
-    Follower,
+    Subscription,
     TooManyRequests,
 )
 from mailserver.waku.envelope import EnvelopeHash
@@ -31,13 +31,13 @@ FIRST, SECOND = RequestId(digest("first")), RequestId(digest("second"))
 LAST = EnvelopeHash(digest("last"))
 
 
-async def told(follower: Follower) -> list[Ended]:
-    """All that the follower is told now."""
+async def told(subscription: Subscription) -> list[Ended]:
+    """All that the subscription is told now."""
     found: list[Ended] = []
 
     async def read() -> None:
         while True:
-            found.append(await follower.next())
+            found.append(await subscription.next())
 
     reading = asyncio.create_task(read())
     await turns()
@@ -45,14 +45,14 @@ async def told(follower: Follower) -> list[Ended]:
     return found
 
 
-async def outcomes(follower: Follower) -> list[Completion | Failure]:
-    return [ended.outcome for ended in await told(follower)]
+async def outcomes(subscription: Subscription) -> list[Completion | Failure]:
+    return [ended.outcome for ended in await told(subscription)]
 
 
 @in_simulated_time
-async def test_completion_of_a_request_is_told_to_all_who_follow_and_once() -> None:
+async def test_completion_of_a_request_is_told_to_all_subscribers_once() -> None:
     completions = Completions()
-    followers = [completions.follow() for _ in range(2)]
+    subscriptions = [completions.subscribe() for _ in range(2)]
     completion = Completion(FIRST, LAST, Cursor(5, LAST))
     completions.expect(OURS, FIRST, ASKER)
 
@@ -60,26 +60,29 @@ async def test_completion_of_a_request_is_told_to_all_who_follow_and_once() -> N
         completions.on_completion(OURS, completion.encode())
     await pass_time(2 * ANSWER_TIMEOUT_S)
 
-    for follower in followers:
-        assert await told(follower) == [Ended(completion, ASKER)]
+    for subscription in subscriptions:
+        assert await told(subscription) == [Ended(completion, ASKER)]
     assert len(completions) == 0
 
 
 @in_simulated_time
 async def test_failure_is_told_with_the_mailservers_words_but_not_with_all_of_a_novel() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     for request_id, message in ((FIRST, "come back in 10 s"), (SECOND, "x" * 100_000)):
         completions.expect(OURS, request_id, ASKER)
         completions.on_completion(OURS, Failure(request_id, message).encode())
 
-    assert await outcomes(follower) == [Failure(FIRST, "come back in 10 s"), Failure(SECOND, "x" * MAX_FAILURE_CHARS)]
+    assert await outcomes(subscription) == [
+        Failure(FIRST, "come back in 10 s"),
+        Failure(SECOND, "x" * MAX_FAILURE_CHARS),
+    ]
 
 
 @in_simulated_time
 async def test_only_the_completion_of_what_was_asked_of_this_peer_counts() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER)
     completions.expect(OTHER, SECOND, ASKER)
 
@@ -87,7 +90,7 @@ async def test_only_the_completion_of_what_was_asked_of_this_peer_counts() -> No
     completions.on_completion(OURS, Completion(SECOND).encode())
     completions.on_completion(OURS, Completion(RequestId(digest("nobody's"))).encode())
 
-    assert await outcomes(follower) == []
+    assert await outcomes(subscription) == []
     assert len(completions) == 2
 
 
@@ -104,90 +107,90 @@ async def test_what_is_no_completion_is_an_error_where_one_is_awaited_and_else_n
 @in_simulated_time
 async def test_silent_mailserver_is_given_up_on_after_the_time_that_was_given() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER)
     completions.expect(OTHER, SECOND, ASKER, 5.0)
 
     await pass_time(4.9)
-    assert await outcomes(follower) == []
+    assert await outcomes(subscription) == []
     await pass_time(0.2)
-    assert await outcomes(follower) == [Failure(SECOND, "no answer within 5 s")]
+    assert await outcomes(subscription) == [Failure(SECOND, "no answer within 5 s")]
     await pass_time(ANSWER_TIMEOUT_S)
 
-    assert await outcomes(follower) == [Failure(FIRST, f"no answer within {ANSWER_TIMEOUT_S:g} s")]
+    assert await outcomes(subscription) == [Failure(FIRST, f"no answer within {ANSWER_TIMEOUT_S:g} s")]
     assert len(completions) == 0
 
 
 @in_simulated_time
 async def test_answer_that_goes_on_is_waited_for_but_not_for_ever() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER, 10.0)
 
     for _ in range(round(MAX_ANSWER_S / 9) - 1):
         await pass_time(9.0)
         completions.on_messages(OURS)
-    assert await outcomes(follower) == []
+    assert await outcomes(subscription) == []
     for _ in range(2):
         await pass_time(9.0)
         completions.on_messages(OURS)
 
-    assert await outcomes(follower) == [Failure(FIRST, f"no completion within {MAX_ANSWER_S:g} s")]
+    assert await outcomes(subscription) == [Failure(FIRST, f"no completion within {MAX_ANSWER_S:g} s")]
 
 
 @in_simulated_time
-async def test_nobody_waits_longer_than_may_be() -> None:
+async def test_no_user_waits_longer_than_the_maximum() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER, 1e300)
 
     await pass_time(MAX_TIMEOUT_S + 1)
 
-    assert await outcomes(follower) == [Failure(FIRST, f"no answer within {MAX_TIMEOUT_S:g} s")]
+    assert await outcomes(subscription) == [Failure(FIRST, f"no answer within {MAX_TIMEOUT_S:g} s")]
 
 
 @in_simulated_time
 async def test_connection_that_ends_ends_what_was_asked_there() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     for connection, request_id in ((OURS, FIRST), (OTHER, SECOND)):
         completions.expect(connection, request_id, ASKER)
 
-    completions.end_all(OURS, "the mailserver has gone")
+    completions.end_all(OURS, "the mailserver has disconnected")
 
-    assert await outcomes(follower) == [Failure(FIRST, "the mailserver has gone")]
+    assert await outcomes(subscription) == [Failure(FIRST, "the mailserver has disconnected")]
     assert len(completions) == 1
 
 
 @in_simulated_time
 async def test_of_a_request_that_was_not_sent_nothing_is_told() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER)
 
     completions.forget(OURS, FIRST)
     completions.forget(OURS, FIRST)
     await pass_time(2 * ANSWER_TIMEOUT_S)
 
-    assert await outcomes(follower) == []
+    assert await outcomes(subscription) == []
 
 
 @in_simulated_time
-async def test_who_follows_no_longer_is_told_nothing() -> None:
+async def test_ended_subscription_is_told_nothing() -> None:
     completions = Completions()
-    follower = completions.follow()
+    subscription = completions.subscribe()
     completions.expect(OURS, FIRST, ASKER)
 
-    completions.unfollow(follower)
+    completions.unsubscribe(subscription)
     completions.end_all(OURS, "gone")
 
-    assert await outcomes(follower) == []
+    assert await outcomes(subscription) == []
 
 
 @in_simulated_time
-async def test_who_does_not_read_loses_the_oldest_and_others_nothing() -> None:
+async def test_subscriber_that_does_not_read_loses_the_oldest_and_others_nothing() -> None:
     completions = Completions()
-    slow, fast = completions.follow(), completions.follow()
+    slow, fast = completions.subscribe(), completions.subscribe()
     ids = [RequestId(number.to_bytes(32, "big")) for number in range(MAX_QUEUED + 3)]
     heard = []
 

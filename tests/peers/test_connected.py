@@ -125,7 +125,7 @@ async def test_peer_is_disconnected_whether_its_handshake_is_over_or_not(mailser
 async def test_second_connection_of_a_peer_is_refused_once_the_first_has_answered(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)  # it has opened a while ago
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)  # it has opened a while ago
     first = await mailserver.dial(name="phone")
     second = await mailserver.dial_silent(name="phone")
 
@@ -156,7 +156,7 @@ async def test_peer_whose_first_connection_is_dead_gets_in_within_seconds(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(liveness_module, "PROBE_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
     await mailserver.dial(name="phone")  # and is never heard of again
 
@@ -171,7 +171,7 @@ async def test_peer_whose_first_connection_is_dead_gets_in_within_seconds(
 async def test_peer_that_goes_away_while_it_waits_for_its_first_connection_is_let_go(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness_module, "SEEN_S", 0.0)
+    monkeypatch.setattr(liveness_module, "SEEN_RECENTLY_S", 0.0)
     first = await mailserver.dial(name="phone")
     second = await mailserver.dial_silent(name="phone")
     assert (await first.hear()).message_id == p2p.MessageId.PING
@@ -232,7 +232,7 @@ async def test_subnet_with_most_places_makes_room_for_another(tmp_path: Path) ->
         }
 
 
-async def test_nobody_has_to_go_for_a_peer_that_has_only_sent_auth(tmp_path: Path) -> None:
+async def test_no_peer_is_evicted_for_one_that_has_only_sent_auth(tmp_path: Path) -> None:
     async with running_mailserver(tmp_path, max_peers=3) as mailserver:
         for name in "123":
             await (await come_from(mailserver, f"192.0.2.{name}", name)).greet()
@@ -259,7 +259,7 @@ async def test_static_and_trusted_peers_do_not_make_room(tmp_path: Path) -> None
 # What all are told
 
 
-async def test_everybody_is_told_what_has_changed_and_that_only(mailserver: Mailserver) -> None:
+async def test_all_peers_are_told_what_has_changed_and_only_that(mailserver: Mailserver) -> None:
     raws = [await mailserver.dial() for _ in range(3)]
 
     mailserver.connected.announce(STATUS)  # nothing

@@ -143,7 +143,7 @@ async def test_other_rate_limits_are_announced(mailserver: Mailserver) -> None:
     assert mailserver.status == replace(STATUS, packet_rate_limits=packets, byte_rate_limits=sizes)
 
 
-async def test_longest_envelope_may_change_and_nobody_is_told(mailserver: Mailserver) -> None:
+async def test_longest_envelope_may_change_and_no_peer_is_told(mailserver: Mailserver) -> None:
     raw = await mailserver.dial()
     envelope = make_envelope(1)
 
@@ -231,7 +231,7 @@ async def test_request_that_cannot_be_sent_is_not_waited_for(mailserver: Mailser
     assert len(mailserver.node.completions) == 0
 
 
-async def test_settings_that_name_other_trusted_peers_leave_alone_who_was_marked_otherwise(
+async def test_settings_that_name_other_trusted_peers_leave_alone_those_marked_otherwise(
     mailserver: Mailserver,
 ) -> None:
     first, second, third = (private_key(name).public_key for name in ("first", "second", "third"))

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.send_rate import SendRate
-from mailserver.limits.turns import Turns, TurnShare
 from mailserver.net.connection import Connection
 from mailserver.peers.paced_sender import PacedSender
 from mailserver.waku.packets import PacketCode, PeerSettings, RateLimits
@@ -30,7 +30,7 @@ class Sent:
 
 async def sent_through(sender: PacedSender, packets: list[tuple[int, int]]) -> None:
     for expected, size in packets:
-        await sender.turn(expected)
+        await sender.wait_turn(expected)
         sender.send(PacketCode.P2P_MESSAGE, bytes(size))
 
 
@@ -46,10 +46,10 @@ async def sent_through(sender: PacedSender, packets: list[tuple[int, int]]) -> N
 async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
     packets: list[tuple[int, int]], moments: list[float]
 ) -> None:
-    pace, sent = SendRate(), Sent()
-    pace.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
+    send_rate, sent = SendRate(), Sent()
+    send_rate.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
 
-    await sent_through(PacedSender(cast(Connection, sent), pace, TurnShare(Turns(), 10**9)), packets)
+    await sent_through(PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 10**9)), packets)
 
     assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
 
@@ -58,12 +58,12 @@ async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
 async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turns: int) -> None:
     waited = 0
 
-    class Counted(Turns):
-        async def wait(self, work: int = 1, who: object = None) -> None:
+    class Counted(LoopScheduler):
+        async def wait_turn(self, work: int = 1, source: object = None) -> None:
             nonlocal waited
             waited += 1
 
-    sender = PacedSender(cast(Connection, Sent()), SendRate(), TurnShare(Counted(), 100))
+    sender = PacedSender(cast(Connection, Sent()), SendRate(), WorkBudget(Counted(), 100))
 
     await sent_through(sender, [(expected, size)] * 4)
 

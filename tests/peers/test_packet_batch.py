@@ -1,19 +1,19 @@
 """mailserver.peers.packet_batch, by itself."""
 
-import gc
 import math
 import weakref
 
 import pytest
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
-from mailserver.limits.intake_bounds import TURN_BYTES, Load
+from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
 from mailserver.net.inbound import Inbound, LongMessage, Message
 from mailserver.net.sessions import WAKU
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import Event, PacketIgnored
+from tests.memory import no_search_for_cycles
 
 FAULT = DisconnectReason.SUBPROTOCOL_ERROR, "wrong"
 WRONG = b"\xff"
@@ -52,21 +52,21 @@ def inbound_of(*messages: Message) -> Inbound:
 
 
 def batch_of(
-    inbound: Inbound, max_memory: float = math.inf, free: tuple[float, float] = (math.inf, math.inf)
+    inbound: Inbound, max_memory: float = math.inf, headroom: tuple[float, float] = (math.inf, math.inf)
 ) -> PacketBatch:
-    return PacketBatch(inbound, max_memory=max_memory, free=free)
+    return PacketBatch(inbound, max_memory=max_memory, headroom=headroom)
 
 
 def test_batch_costs_what_its_packets_cost_together() -> None:
     inbound = inbound_of(request(100), PING, messages(), request(200))
-    load = Load.of(PacketCode.MESSAGES, EMPTY)
+    cost = PacketCost.of(PacketCode.MESSAGES, EMPTY)
 
     batch = batch_of(inbound)
 
     assert len(inbound) == 0
-    assert batch.work == 300 + load.work
-    assert batch.memory == load.memory
-    assert batch.loads == [Load(100, 0), load, Load(200, 0)]
+    assert batch.work == 300 + cost.work
+    assert batch.memory == cost.memory
+    assert batch.costs == [PacketCost(100, 0), cost, PacketCost(200, 0)]
     assert batch.sizes == [100, 1, 1, 200]
 
 
@@ -75,31 +75,31 @@ def test_packet_counts_as_long_as_its_work_by_the_rate_limits() -> None:
 
     batch = batch_of(inbound_of(update))
 
-    assert batch.sizes == [Load.of(PacketCode.STATUS_UPDATE, bytes(10)).work]
+    assert batch.sizes == [PacketCost.of(PacketCode.STATUS_UPDATE, bytes(10)).work]
     assert batch.sizes[0] > 10
 
 
 def test_batch_is_no_more_than_one_turns_work() -> None:
-    inbound = inbound_of(*(request(TURN_BYTES // 4) for _ in range(6)))
+    inbound = inbound_of(*(request(QUANTUM_BYTES // 4) for _ in range(6)))
 
     assert [len(batch_of(inbound).sizes) for _ in range(2)] == [4, 2]
 
 
 def test_packet_that_is_more_than_a_turns_work_goes_alone() -> None:
-    inbound = inbound_of(request(1), request(2 * TURN_BYTES), request(1))
+    inbound = inbound_of(request(1), request(2 * QUANTUM_BYTES), request(1))
 
-    assert [batch_of(inbound).work for _ in range(3)] == [1, 2 * TURN_BYTES, 1]
+    assert [batch_of(inbound).work for _ in range(3)] == [1, 2 * QUANTUM_BYTES, 1]
 
 
 def test_batch_takes_no_more_memory_than_there_is_and_one_packet_at_least() -> None:
     inbound = inbound_of(*(messages() for _ in range(6)))
-    each = Load.of(PacketCode.MESSAGES, EMPTY).memory
+    each = PacketCost.of(PacketCode.MESSAGES, EMPTY).memory
 
-    assert [len(batch_of(inbound, most).loads) for most in (3 * each, 2 * each - 1, 1)] == [3, 1, 1]
+    assert [len(batch_of(inbound, most).costs) for most in (3 * each, 2 * each - 1, 1)] == [3, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("free", "counts"),
+    ("headroom", "counts"),
     [
         ((2.5, math.inf), [3, 3]),  # the third passes the limit
         ((2.0, math.inf), [3, 3]),
@@ -109,12 +109,12 @@ def test_batch_takes_no_more_memory_than_there_is_and_one_packet_at_least() -> N
         ((1.0, 350.0), [2, 2, 2]),
     ],
 )
-def test_message_that_passes_a_rate_limit_is_the_last(free: tuple[float, float], counts: list[int]) -> None:
+def test_message_that_passes_a_rate_limit_is_the_last(headroom: tuple[float, float], counts: list[int]) -> None:
     inbound = inbound_of(*(request(100) for _ in range(6)))
 
     taken = []
     while len(inbound):
-        taken.append(len(batch_of(inbound, free=free).sizes))
+        taken.append(len(batch_of(inbound, headroom=headroom).sizes))
 
     assert taken == counts
 
@@ -122,7 +122,7 @@ def test_message_that_passes_a_rate_limit_is_the_last(free: tuple[float, float],
 def test_pings_pass_a_rate_limit_as_packets_do() -> None:
     inbound = inbound_of(PING, request(1), PING, PING)
 
-    assert len(batch_of(inbound, free=(2.0, math.inf)).sizes) == 3
+    assert len(batch_of(inbound, headroom=(2.0, math.inf)).sizes) == 3
 
 
 def test_long_packet_goes_alone_and_costs_nothing_before_it_is_read() -> None:
@@ -132,7 +132,7 @@ def test_long_packet_goes_alone_and_costs_nothing_before_it_is_read() -> None:
     batches = [batch_of(inbound) for _ in range(3)]
 
     assert [batch.sizes for batch in batches] == [[1, 1], [10], [1]]
-    assert batches[1].loads == [Load(0, 0)]
+    assert batches[1].costs == [PacketCost(0, 0)]
 
 
 def test_events_end_before_the_packet_that_breaks_a_rule() -> None:
@@ -153,14 +153,12 @@ def test_packet_that_breaks_a_rule_is_not_kept() -> None:
     is_kept = weakref.ref(payload)
     inbound = inbound_of(LongMessage(PacketCode.MESSAGES, payload))
     del payload
-    gc.disable()  # not even until cycles are looked for
-    try:
+
+    with no_search_for_cycles():
         batch = batch_of(inbound)
         batch.decode(inbound)
 
         assert is_kept() is None
-    finally:
-        gc.enable()
     assert batch.fault == FAULT
 
 

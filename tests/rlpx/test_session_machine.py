@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mailserver.errors import DisconnectReason, LocalProtocolError
 from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
-from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_S
+from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_RECENTLY_S
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session
 from tests.pairs import START, TOY, TOY_CODES, AnyClosed, Pair
@@ -31,7 +31,7 @@ class Side:
     state: SessionState = SessionState.HANDSHAKE
     deadline: float = START + HANDSHAKE_TIMEOUT_S
     next_ping: float = 0.0
-    patience_s: float = IDLE_TIMEOUT_S
+    timeout_s: float = IDLE_TIMEOUT_S
     seen_at: float = START
     probed: bool = False
     reads: bool = True
@@ -43,7 +43,7 @@ class Side:
     def hear_something(self, now: float) -> None:
         """Any byte is a sign of life."""
         if self.state is SessionState.OPEN:
-            self.patience_s, self.deadline = IDLE_TIMEOUT_S, now + IDLE_TIMEOUT_S
+            self.timeout_s, self.deadline = IDLE_TIMEOUT_S, now + IDLE_TIMEOUT_S
             if self.probed:
                 self.probed, self.seen_at = False, now
 
@@ -94,11 +94,11 @@ class Side:
         if self.state is not SessionState.OPEN:
             return False
         if not self.probed:
-            if now < self.seen_at + SEEN_S:
+            if now < self.seen_at + SEEN_RECENTLY_S:
                 return True
             self.ping(now)
             self.probed = True
-            self.patience_s = PROBE_TIMEOUT_S
+            self.timeout_s = PROBE_TIMEOUT_S
             self.deadline = min(self.deadline, now + PROBE_TIMEOUT_S)
         return False
 
@@ -211,7 +211,7 @@ class Joined(RuleBasedStateMachine):
         model = self.models[side]
         model.reads = True
         if model.state is SessionState.OPEN:
-            model.deadline = self.now + model.patience_s
+            model.deadline = self.now + model.timeout_s
 
     @rule(seconds=st.sampled_from([0.5, 0.5, 2.9, 3.0, 13.0, 15.0, 27.0, 30.0]))
     def time_passes(self, seconds: float) -> None:

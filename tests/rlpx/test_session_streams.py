@@ -1,4 +1,4 @@
-"""Whole streams into a Session: recorded, cut, flipped and random. Its rules are in test_session.py."""
+"""Whole streams into a Session: recorded, cut, flipped and random. Its rules are in the other test_session_*.py."""
 
 from typing import Any
 

@@ -87,7 +87,7 @@ def test_success_in_the_future_is_not(store: Path, capsys: pytest.CaptureFixture
 
     assert main(["last", "--store", str(store)]) == 1
 
-    assert "which is yet to come: the clock was off, or is" in capsys.readouterr().err
+    assert "which is in the future: the clock was wrong then, or is wrong now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("hours_ago", "exit_code"), [(25.9, 0), (26.1, 1)])

@@ -1,1 +1,1 @@
-"""Reading envelopes out of the Parquet archive, without Spark: for the daemon that answers requests from it."""
+"""Reads envelopes from the Parquet archive without Spark, for the daemon that answers requests from it."""

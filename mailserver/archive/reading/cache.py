@@ -1,11 +1,11 @@
-"""What was read of the archive and may be asked for again, in a bounded number of bytes."""
+"""Keeps what was read from the archive and may be needed again, in a bounded number of bytes."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 ENTRY_BYTES = 200
-"""What an entry takes beside its value."""
+"""Memory that an entry takes in addition to its value."""
 
 T = TypeVar("T")
 
@@ -16,19 +16,19 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class ByteCache(Generic[T]):
-    """Forgets what was not asked for longest. Only the event loop's thread uses it."""
+    """A cache that drops the entry that was not used for the longest time. Only the event loop's thread uses it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
         self.bytes = 0
-        """What all that is kept takes."""
+        """Bytes of all entries together."""
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
 
     def get(self, key: Hashable) -> T | None:
-        """What is kept under this key; None if nothing is."""
+        """Return the value under this key; None if there is none."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -36,7 +36,7 @@ class ByteCache(Generic[T]):
         return entry.value
 
     def put(self, key: Hashable, value: T, size: int) -> None:
-        """Keep a value of so many bytes; not one that takes more than there may be in all."""
+        """Keep a value that takes `size` bytes. A value larger than the whole cache is not kept."""
         self.drop(key)
         size += ENTRY_BYTES
         if size > self._max_bytes:
@@ -48,7 +48,7 @@ class ByteCache(Generic[T]):
             self.bytes -= forgotten.bytes
 
     def drop(self, key: Hashable) -> None:
-        """Forget what is kept under this key."""
+        """Drop the value under this key."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.bytes -= entry.bytes

@@ -1,11 +1,11 @@
-"""Which periods the archive has, and which files are theirs, by its records alone.
+"""Reads the records: which periods the archive has, and which files belong to each.
 
-A run of the compaction replaces a period's files and its record while the daemon reads. What was read of a record
-stays right for a day: the files of a replaced period keep second names below `_snapshots` (`mailserver.archive.paths`),
-and those are opened first. Where the archive has no such names, a file that is gone means that its record is another
-by now: whoever meets that looks again.
+A run of the compaction may replace a period's files and its record while the daemon reads. The old record can be used
+for another day: the files of a replaced period keep second names below `_snapshots` (`mailserver.archive.paths`), and
+the daemon opens those first. In an archive without second names, a missing file means that the period has a new record.
+The reader then looks at the records again.
 
-Everything here waits for the disk: it runs in a thread.
+Everything here waits for the disk, so it runs in a thread.
 """
 
 import os
@@ -20,28 +20,30 @@ from mailserver.archive.archive import MAX_RECORD_BYTES
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
-from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
+from mailserver.archive.reading.indexed import IndexFile
 from mailserver.archive.reading.row_groups import DataFile, FileGone
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
 _SETTLED_NS = 2 * 10**9
-"""A folder's time of change tells two changes apart only if so much lies between them."""
+"""A folder's time of change tells two changes apart only if they are at least this far apart."""
 
 ATTEMPTS = 10
-"""How often the records are listed anew because a run publishes meanwhile."""
+"""How often the records are listed again because a run is publishing."""
 
 _TOPIC = "topic"
 _DIGITS = frozenset("0123456789abcdef")
 
 Signature = tuple[int, int, int]
-"""Of a file that is only ever replaced: its number, when it was written, how long it is."""
+"""Identifies one version of a file that is only ever replaced as a whole: inode, time of change, size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period as its record has it. `created`: from when to when its envelopes were created, inclusive, Unix seconds.
+    """A period as its record describes it.
 
-    `record`: which one it was; the same again is the same files.
+    `created`: when its first and its last envelope were created, Unix seconds, inclusive. `record`: the version of the
+    record; the same version means the same files.
     """
 
     name: str
@@ -52,15 +54,24 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A data file, and which topics it can have: those that begin with these hex digits."""
+    """A data file. `prefix`: its topics begin with these hex digits. `path`: its path in the period's record."""
 
     file: DataFile
     prefix: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodFiles:
+    """The files of a period. `index`: None if the record names none."""
+
+    files: tuple[PlacedFile, ...]
+    index: IndexFile | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a record says: of which period it is, and which others it has taken the place of."""
+    """The parts of a record that the catalog needs: its period, and the periods that it replaces."""
 
     period: Period | None
     key: tuple[str, str]
@@ -68,14 +79,14 @@ class _Read:
 
 
 class Catalog:
-    """The periods of one archive. Several threads may look at once."""
+    """The periods of one archive. Several threads may use it at the same time."""
 
     def __init__(self, archive: Path, is_expected: Callable[[], bool]) -> None:
-        """Take where the archive is.
+        """Describe the archive in a folder.
 
         Args:
-            is_expected: whether there has ever been one, by other evidence. Else an empty folder, or none, is an
-                archive of nothing: the first run of the compaction is yet to come.
+            is_expected: tells whether other evidence shows that the archive exists. If not, an empty or missing folder
+                counts as an empty archive: the compaction has not run yet.
         """
         self._archive = archive
         self._is_expected = is_expected
@@ -85,10 +96,10 @@ class Catalog:
         self._records: dict[str, tuple[Signature, _Read]] = {}
 
     def periods(self) -> tuple[Period, ...]:
-        """The periods that have envelopes, the last created first.
+        """Return the periods that have envelopes. The one with the newest envelope comes first.
 
         Raises:
-            ArchiveError: the archive is gone, or cannot be read.
+            ArchiveError: the archive is missing, or cannot be read.
         """
         with self._lock:
             try:
@@ -97,11 +108,11 @@ class Catalog:
                 cause = f"cannot read {error.filename or self._archive}: {error.strerror or error}"
                 raise ArchiveFault(cause) from error
 
-    def files(self, period: Period) -> tuple[PlacedFile, ...]:
-        """The files of a period.
+    def files(self, period: Period) -> PeriodFiles:
+        """Return the files of a period.
 
         Raises:
-            FileGone: it has another record by now.
+            FileGone: the period has a newer record.
             ArchiveError: the record cannot be read.
         """
         path = self._archive / record_of(period.name)
@@ -111,7 +122,10 @@ class Catalog:
             raise ArchiveFault(f"cannot read {path}: {error.strerror or error}") from error
         if record is None or record.run != period.run:
             raise FileGone(f"{path} is another by now")
-        return tuple(self._placed(record, file) for file in record.files)
+        index = None
+        if record.index is not None:
+            index = IndexFile(self._archive / index_of(record.period, record.run), record.index)
+        return PeriodFiles(tuple(self._placed(record, file) for file in record.files), index)
 
     def _periods(self) -> tuple[Period, ...]:
         folder = self._archive / RECORDS
@@ -130,7 +144,7 @@ class Catalog:
             found = self._all_records(folder)
             if _names(folder) == found.keys():
                 break
-        else:  # a period could be missed that goes from one record to another
+        else:  # a period that moves from one record to another could be missed
             raise ArchiveFault(f"{folder} changes all the time")
         self._records = found
         replaced = {pair for _, read in found.values() for pair in read.replaces}
@@ -150,7 +164,7 @@ class Catalog:
         return ()
 
     def _all_records(self, folder: Path) -> dict[str, tuple[Signature, _Read]]:
-        """All records; those that are as they were are not read again."""
+        """Read all records. Those that have not changed are not read again."""
         found = {}
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -164,7 +178,7 @@ class Catalog:
                         if record is None:
                             continue
                         known = signature, _summary(record, signature)
-                except FileNotFoundError:  # its period has become a part of another
+                except FileNotFoundError:  # a run has merged its period into another
                     continue
                 found[entry.name] = known
         return found
@@ -182,11 +196,11 @@ class Catalog:
         if record.snapshot:
             second = self._archive / snapshot_of(record) / file.path
             names.insert(0, second.with_suffix(""))
-        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits)
+        return PlacedFile(DataFile(tuple(names), file.bytes, file.rows, file.sha256, topic), digits, file.path)
 
 
 def _read_record(path: Path) -> PeriodRecord | None:
-    """A period's record; None if there is none any more.
+    """Read a period's record; None if it is gone.
 
     Raises:
         ArchiveError: it is damaged, or a later version made it.

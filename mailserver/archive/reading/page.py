@@ -1,4 +1,4 @@
-"""A page of an answer out of the archive: where its envelopes are, and the reading of them, some at a time."""
+"""A page of an answer: it knows where its envelopes are in the archive, and reads them a part at a time."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from mailserver.archive.reading.scan import Match, Matches
 from mailserver.errors import StoreError
 from mailserver.store.interface import Raws
 
-WINDOW_BYTES = 512 * 1024
-"""So much of a page is read at a time, or one envelope that is longer: a thousand usual ones. To read one envelope of a
-row group takes as long as to read all that are wanted of it. What is read ahead is kept in the cache of all requests: a
-client that does not read takes no memory of its own, and is read for again if it takes its time."""
+WINDOW_BYTES = 1024 * 1024
+"""A page reads this many bytes ahead, or one envelope if it is longer. A thousand usual envelopes fit. To read one
+envelope of a row group takes as long as to read all of them. The cache that all requests share keeps what was read
+ahead. So a client that reads slowly takes no memory of its own; its envelopes may have to be read again."""
 
 SearchAgain = Callable[[Sequence[Match]], Awaitable[list[Match]]]
-"""Finds some envelopes again, where they are now."""
+"""Finds envelopes again, after their files were replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Envelopes of a page from one on."""
+    """Envelopes of a page that were read ahead. `first`: the number of the first one on the page."""
 
     first: int
     raws: list[bytes]
 
 
 class ArchivePage:
-    """The envelopes that a search has found, in order."""
+    """The envelopes that a search has found, in order. It reads them."""
 
     def __init__(
         self,
@@ -39,10 +39,11 @@ class ArchivePage:
         again: SearchAgain,
         failed: Callable[[ArchiveError], StoreError],
     ) -> None:
-        """Take what was found.
+        """Make a page of what was found.
 
         Args:
-            failed: told what could not be read; makes of it what is raised.
+            again: called if files were replaced.
+            failed: called with the error if the archive cannot be read; returns the error to raise.
         """
         self._found = Matches.of(found)
         self._archive = archive
@@ -54,11 +55,11 @@ class ArchivePage:
 
     @property
     def left(self) -> int:
-        """How many are still to be read."""
+        """How many envelopes are left to read."""
         return len(self._found) - self._at
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next ones, `count` at most; see `store.interface.Page`.
+        """Read the next envelopes, at most `count`; see `store.interface.Page`.
 
         Raises:
             StoreError: the archive cannot be read.
@@ -93,7 +94,7 @@ class ArchivePage:
             total += match.size
         try:
             raws = await self._raws(some)
-        except FileGone:  # its period was replaced, and nothing holds its files
+        except FileGone:  # its period was replaced, and its files have no second names
             rest = [self._found[at] for at in range(self._at, len(self._found))]
             self._found, self._at = Matches.of(await self._again(rest)), 0
             raws = await self._raws([self._found[at] for at in range(len(some))])
@@ -103,9 +104,5 @@ class ArchivePage:
         of_groups: dict[RowGroup, list[Match]] = {}
         for match in some:
             of_groups.setdefault(match.group, []).append(match)
-        raws = {
-            match.hash: raw
-            for group, of_group in of_groups.items()
-            for match, raw in zip(of_group, await self._reader.raws(group, of_group), strict=True)
-        }
+        raws = await self._reader.raws(of_groups)
         return [raws[match.hash] for match in some]

@@ -1,80 +1,208 @@
-"""What a search of the archive reads, for one request: from memory, or in turns with other requests."""
+"""Reads what a search needs, for one request: from memory, or from the disk when it is the request's turn."""
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import pyarrow.parquet as pq
+
+from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.cache import ByteCache
-from mailserver.archive.reading.catalog import Catalog, Period, PlacedFile
-from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads, footer_work, keys_work, raws_work
-from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, read_footer, read_keys, read_raws
-from mailserver.archive.reading.scan import Match, Wanted, first, matches
+from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
+from mailserver.archive.reading.indexed import (
+    IndexedFile,
+    IndexFile,
+    IndexGone,
+    IndexUnusable,
+    Numbers32,
+    candidates_of,
+    read_files,
+    read_index,
+    read_indexed_keys,
+)
+from mailserver.archive.reading.reads import (
+    INDEX,
+    INDEX_FILE,
+    KEPT_FILE,
+    RECORD_FILE,
+    STEP,
+    STEP_WORK,
+    ArchiveReads,
+    footer_work,
+    keys_work,
+    raws_work,
+)
+from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
+from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 from mailserver.waku.bloom import Matcher
-from mailserver.waku.envelope import Topic
+from mailserver.waku.envelope import EnvelopeHash, Topic
 
 FOOTERS_AT_ONCE = 64
 VERIFIED_AT_ONCE = 16 * 1024 * 1024
-"""How many files are used for the first time in one step, or how many bytes: some 10 ms, unless one file has more."""
+"""How many files, or bytes of files, are verified in one step: about 10 ms, unless a single file has more bytes."""
 
 _FILE_BYTES = 500
 _ROW_GROUP_BYTES = 400
-"""What one of these takes in memory, about."""
+_ENTRY_BYTES = 600
+_PARSED_FACTOR = 10
+"""About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArchive:
-    """One archive, as all requests share it."""
+    """What all requests to one archive share. `on_slow` is called with the cause when an index cannot be used."""
 
     catalog: Catalog
     reads: ArchiveReads
     cache: ByteCache[object]
     metrics: Metrics
+    on_slow: Callable[[str], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:
-        """What is in memory under this key."""
+        """Return the value that the cache has under this key; None if it has none of this kind."""
         value = self.cache.get(key)
         (self.metrics.archive_cache_misses if value is None else self.metrics.archive_cache_hits).inc()
         return value if isinstance(value, kind) else None
 
     def keep(self, key: object, value: object, size: int) -> None:
-        """Have this in memory from now on, as long as there is room."""
+        """Put a value of `size` bytes into the cache."""
         self.cache.put(key, value, size)
         self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
     def forget(self, key: object) -> None:
-        """Have this in memory no longer."""
+        """Drop a value from the cache."""
         self.cache.drop(key)
         self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
 
+@dataclass(slots=True)
+class _Found:
+    """The row groups that an index names, and the parts of it that were read to find them."""
+
+    directory: PeriodIndex
+    candidates: list[Candidate]
+    read: list[IndexedFile] = field(default_factory=list)
+
+
 class PaidReader:
-    """Reads for one payer. A `mailserver.archive.reading.search.Reader`."""
+    """Reads for one payer, who is charged for it. It is a `mailserver.archive.reading.search.Reader`."""
 
     def __init__(self, archive: SharedArchive, payer: Payer) -> None:
         self.work = 0
         self._archive = archive
         self._payer = payer
-        self._sorted: list[Topic] = []
-        self._sorted_of: object = None
+        self._topics: list[Topic] = []
+        self._numbers = np.empty(0, np.uint32)
+        self._topics_of: object = None
 
     async def periods(self) -> tuple[Period, ...]:
-        """The archive's periods, the last created first."""
+        """Return the archive's periods. The one with the newest envelope comes first."""
         return await self._run(STEP, self._archive.catalog.periods)
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[RowGroup]:
-        """The row groups of a period that may have something of what is wanted."""
-        wanted_files = self._that_may_have(await self._files(period), wanted)
+    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
+        """Return the row groups of a period that may have wanted envelopes."""
+        of_period = await self._files(period)
+        files = self._that_may_have(of_period.files, wanted)
+        if of_period.index is not None:
+            try:
+                return await self._by_index(of_period, of_period.index, files, wanted)
+            except IndexUnusable as error:
+                # If it has gone with its period, there is another record by now: that raises FileGone.
+                await self._run(STEP, partial(self._archive.catalog.files, period))
+                self._archive.on_slow(str(error))
+        return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
+
+    async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
+        """Return the first wanted envelopes of some row groups, in order."""
+        groups = [candidate.group for candidate in candidates]
+        known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
+        unknown = [group for group, kept in known.items() if kept is None]
+        faults: list[str] = []
+
+        def look_through() -> tuple[dict[RowGroup, GroupKeys], list[Match]]:
+            read = _read_keys(unknown, faults)
+            found: list[Match] = []
+            still_wanted = wanted
+            for candidate in candidates:
+                found += matches(candidate, known[candidate.group] or read[candidate.group], still_wanted)
+                if len(found) >= 2 * wanted.most:
+                    found = first(wanted.most, found)
+                    still_wanted = wanted.beside(found)
+            return read, first(wanted.most, found)
+
+        work = STEP + sum(keys_work(group, is_kept=kept is not None) for group, kept in known.items())
+        read, best = await self._run(work, look_through)
+        for cause in faults:
+            self._archive.on_slow(cause)
+        for group, keys in read.items():
+            self._archive.metrics.archive_row_groups[ArchiveRead.KEYS].inc()
+            self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
+        return best
+
+    async def raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
+        """Read envelopes of some row groups; return them by hash. All free threads read at the same time."""
+        steps: list[list[RowGroup]] = []
+        work = STEP_WORK
+        for group in of_groups:
+            if work >= STEP_WORK:
+                steps.append([])
+                work = 0
+            steps[-1].append(group)
+            work += raws_work(group, is_parsed=True)
+        read = await asyncio.gather(
+            *(self._raws({group: of_groups[group] for group in step}) for step in steps), return_exceptions=True
+        )
+        raws: dict[EnvelopeHash, bytes] = {}
+        for found in read:
+            if isinstance(found, BaseException):
+                raise found
+            raws.update(found)
+        return raws
+
+    def cost(self, group: RowGroup) -> int:
+        """Return how much work it is to look through a row group."""
+        return keys_work(group, is_kept=_keys_key(group) in self._archive.cache)
+
+    async def _by_index(
+        self, of_period: PeriodFiles, index: IndexFile, files: Sequence[PlacedFile], wanted: Wanted
+    ) -> list[Candidate]:
+        """Find the row groups by the index.
+
+        Raises:
+            IndexUnusable: it cannot be read, is damaged, or is of other files.
+        """
+        directory = self._archive.kept(index, PeriodIndex)
+        known = {file.path: self._archive.kept(_indexed_key(file, index), IndexedFile) for file in files}
+        topics = wanted.interest.topics
+        numbers = None if topics is None else self._in_order(topics)[1]
+        work = STEP + sum(KEPT_FILE if one else INDEX_FILE for one in known.values())
+        if directory is None:
+            work += INDEX + RECORD_FILE * len(of_period.files)
+        found = await self._run(work, partial(_look_up, directory, index, of_period, files, known, wanted, numbers))
+        if directory is None:
+            self._archive.keep(index, found.directory, _ENTRY_BYTES * len(found.directory.entries))
+        placed = {file.path: file for file in files}
+        for file in found.read:
+            self._archive.keep(_indexed_key(placed[file.entry.path], index), file, file.memory_bytes)
+        return found.candidates
+
+    async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
+        """Find the row groups by the footers of the files."""
         groups: list[RowGroup] = []
         unknown: list[PlacedFile] = []
-        for file in wanted_files:
-            known = self._archive.kept(_footer_key(file), tuple)
+        for file in files:
+            known = self._archive.kept(_groups_key(file), tuple)
             if known is None:
                 unknown.append(file)
             else:
@@ -83,50 +211,40 @@ class PaidReader:
             work = STEP + sum(footer_work(file.file) for file in some)
             for file, footer in await self._run(work, partial(_read_footers, some)):
                 size = sum(len(group.footer) for group in footer[:1]) + _ROW_GROUP_BYTES * len(footer)
-                self._archive.keep(_footer_key(file), footer, size)
+                self._archive.keep(_groups_key(file), footer, size)
                 groups += footer
         return [group for group in groups if self._may_have(group, wanted)]
 
-    async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
-        """The first of what is wanted of some row groups, in order."""
-        known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
-
-        def look_through() -> tuple[dict[RowGroup, GroupKeys], list[Match]]:
-            read: dict[RowGroup, GroupKeys] = {}
-            best: list[Match] = []
-            for group, kept in known.items():
-                keys = read_keys(group) if kept is None else kept
-                if kept is None:
-                    read[group] = keys
-                best = first(wanted.most, best, matches(group, keys, wanted.beside(best)))
-            return read, best
-
-        work = STEP + sum(keys_work(group, is_kept=kept is not None) for group, kept in known.items())
-        read, best = await self._run(work, look_through)
-        for group, keys in read.items():
-            self._archive.metrics.archive_row_groups[ArchiveRead.KEYS].inc()
-            self._archive.keep(_keys_key(group), keys, keys.memory_bytes)
-        return best
-
-    async def raws(self, group: RowGroup, some: Sequence[Match]) -> list[bytes]:
-        """Some envelopes of a row group."""
-        rows, hashes = [match.row for match in some], [match.hash for match in some]
-        raws = await self._run(STEP + raws_work(group), lambda: read_raws(group, rows, hashes))
-        self._archive.metrics.archive_row_groups[ArchiveRead.ENVELOPES].inc()
-        return raws
-
-    def cost(self, group: RowGroup) -> int:
-        """How much work it is to look through a row group."""
-        return keys_work(group, is_kept=_keys_key(group) in self._archive.cache)
-
-    async def _files(self, period: Period) -> Sequence[PlacedFile]:
-        known: tuple[PlacedFile, ...] | None = self._archive.kept(period, tuple)
+    async def _files(self, period: Period) -> PeriodFiles:
+        known = self._archive.kept(period, PeriodFiles)
         if known is not None:
             return known
         files = await self._run(STEP, lambda: self._archive.catalog.files(period))
-        self._charge(RECORD_FILE * len(files))
-        self._archive.keep(period, files, _FILE_BYTES * len(files))
+        self._charge(RECORD_FILE * len(files.files))
+        self._archive.keep(period, files, _FILE_BYTES * len(files.files))
         return files
+
+    async def _raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
+        known = {group.footer: self._archive.kept(_footer_key(group), pq.FileMetaData) for group in of_groups}
+        footers: dict[bytes, pq.FileMetaData] = {footer: kept for footer, kept in known.items() if kept is not None}
+
+        def read() -> dict[EnvelopeHash, bytes]:
+            raws: dict[EnvelopeHash, bytes] = {}
+            for group, some in of_groups.items():
+                if group.footer not in footers:
+                    footers[group.footer] = parsed(group.footer)
+                hashes = [match.hash for match in some]
+                of_group = read_raws(group, footers[group.footer], [match.row for match in some], hashes)
+                raws.update(zip(hashes, of_group, strict=True))
+            return raws
+
+        work = sum(raws_work(group, is_parsed=known[group.footer] is not None) for group in of_groups)
+        raws = await self._run(STEP + work, read)
+        for group in of_groups:
+            self._archive.metrics.archive_row_groups[ArchiveRead.ENVELOPES].inc()
+            if known[group.footer] is None:
+                self._archive.keep(_footer_key(group), footers[group.footer], _PARSED_FACTOR * len(group.footer))
+        return raws
 
     async def _run(self, work: int, read: Callable[[], T]) -> T:
         self.work += work
@@ -137,7 +255,7 @@ class PaidReader:
         self._payer.charge(work)
 
     def _that_may_have(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[PlacedFile]:
-        """Which files can have wanted topics, by the directories that they are in."""
+        """Return the files that can have wanted topics. Their directories tell."""
         topics = wanted.interest.topics
         if topics is not None:
             lengths = {len(file.prefix) for file in files}
@@ -150,19 +268,25 @@ class PaidReader:
         return [file for file, mark in zip(files, marks, strict=True) if mark]
 
     def _may_have(self, group: RowGroup, wanted: Wanted) -> bool:
-        """Whether a row group can have wanted topics, by the first and the last that it has."""
+        """Tell whether a row group can have wanted topics, by its first and its last topic."""
         first, last = group.topics
         topics = wanted.interest.topics
         if topics is None:
             return first != last or wanted.interest.wants(first)
-        if self._sorted_of is not topics:
-            self._sorted, self._sorted_of = sorted(topics), topics
-        at = bisect_left(self._sorted, first)
-        return at < len(self._sorted) and self._sorted[at] <= last
+        in_order, _ = self._in_order(topics)
+        at = bisect_left(in_order, first)
+        return at < len(in_order) and in_order[at] <= last
+
+    def _in_order(self, topics: Iterable[Topic]) -> tuple[list[Topic], Numbers32]:
+        """Return the topics in order, and as numbers. A search asks for the same topics each time: they are kept."""
+        if self._topics_of is not topics:
+            self._topics, self._topics_of = sorted(topics), topics
+            self._numbers = np.frombuffer(b"".join(self._topics), ">u4").astype(np.uint32)
+        return self._topics, self._numbers
 
 
 def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
-    """Which files are used for the first time together."""
+    """Split files into steps for verification."""
     some: list[PlacedFile] = []
     size = 0
     for file in files:
@@ -179,9 +303,64 @@ def _read_footers(files: Sequence[PlacedFile]) -> list[tuple[PlacedFile, tuple[R
     return [(file, read_footer(file.file)) for file in files]
 
 
-def _footer_key(file: PlacedFile) -> object:
+def _look_up(
+    directory: PeriodIndex | None,
+    index: IndexFile,
+    of_period: PeriodFiles,
+    files: Sequence[PlacedFile],
+    known: Mapping[str, IndexedFile | None],
+    wanted: Wanted,
+    numbers: Numbers32 | None,
+) -> _Found:
+    if directory is None:
+        directory = read_index(index, {file.path: file.file.rows for file in of_period.files})
+    low, high = wanted.above[0], wanted.below[0]
+    entries = [(file, directory.entries[file.path]) for file in files]
+    near = [(file, entry) for file, entry in entries if entry.created[0] <= high and entry.created[1] >= low]
+    unknown = [(file.file, entry) for file, entry in near if known[file.path] is None]
+    read = read_files(index, unknown) if unknown else []
+    by_path = {file.entry.path: file for file in read}
+    indexed = [known[file.path] or by_path[file.path] for file, _ in near]
+    return _Found(directory, candidates_of(indexed, wanted, numbers) if indexed else [], read)
+
+
+def _read_keys(groups: Sequence[RowGroup], faults: list[str]) -> dict[RowGroup, GroupKeys]:
+    """The keys of row groups, out of their indexes, or else their files.
+
+    Args:
+        faults: why an index could not be used is added to it.
+    """
+    read: dict[RowGroup, GroupKeys] = {}
+    for path, some in groupby(groups, key=_index_path):
+        if path is None:
+            continue
+        try:
+            read.update(read_indexed_keys(path, some))
+        except IndexGone:  # perhaps with its period: the next request that looks into the period finds out
+            continue
+        except IndexUnusable as error:
+            faults.append(str(error))
+    for group in groups:
+        if group not in read:
+            read[group] = read_keys(group)
+    return read
+
+
+def _index_path(group: RowGroup) -> Path | None:
+    return None if group.indexed is None else group.indexed.path
+
+
+def _groups_key(file: PlacedFile) -> object:
     return file.file.names[0]
 
 
+def _footer_key(group: RowGroup) -> object:
+    return group.file.names[0], "footer"
+
+
+def _indexed_key(file: PlacedFile, index: IndexFile) -> object:
+    return file.file.names[0], index
+
+
 def _keys_key(group: RowGroup) -> object:
-    return group.file.names[0], group.number
+    return group.file.names[0], group.number, group.indexed is not None

@@ -1,8 +1,10 @@
-"""Reads of the archive: each in a thread, so many at once, for whoever has had less work done, and counted.
+"""Runs reads of the archive in a few threads. The payer for whom the least work has been done is served first.
 
-What they cost is counted from what is read, and not measured, in the unit of the store's work (`store.sqlite.work`):
-0.3 us. The weights were measured with pyarrow 26, one thread, files in the page cache: an envelope's keys 0.28 us, its
-bytes 0.68 us for each KiB of the row group, 0.3 ms to begin with a row group; to verify a file as much for each KiB.
+The cost of a read is computed from what it reads, not measured. Its unit is that of the store's work
+(`store.sqlite.work`): 0.3 us. The weights were measured with pyarrow 26, one thread, and files in the page cache. In a
+Parquet file, the keys take 0.28 us for each envelope, the envelopes 0.68 us for each KiB of the row group, and each row
+group 0.3 ms in addition. To verify a file takes 0.68 us for each KiB. By an index, the keys of a row group take 25 us,
+and 0.02 us for each envelope.
 """
 
 import asyncio
@@ -12,30 +14,50 @@ from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.row_groups import DataFile, RowGroup
-from mailserver.limits.fair_seats import FairSeats
+from mailserver.limits.fair_semaphore import FairSemaphore
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 
 READ_TIMEOUT_S = 8.0
-"""How long one read may take: clients give up on a request after 10 to 30 s."""
+"""How long one read may take. Clients give up on a request after 10 to 30 s."""
 
 TURN_TIMEOUT_S = 20.0
-"""How long a read may wait for its turn. Threads that a disk does not answer are free again when it does."""
+"""How long a read may wait for its turn. A thread that waits for the disk is free again only when the disk answers."""
 
 STEP = 200
-"""To hand something to a thread, and its result back."""
+"""To hand work to a thread, and the result back."""
+
+STEP_WORK = 10_000
+"""One step does about this much work, 3 ms, unless a single row group is more."""
 
 FILE = 1000
-"""To open a file, find what is wanted in its footer, and begin to decode."""
+"""To open a file, find a row group in its footer, and start decoding."""
 
 FOOTER = 500
-"""To open a file and take its footer, beside its bytes, all of which are verified."""
+"""To open a file and read its footer. To verify its bytes is counted separately."""
+
+FOOTER_BYTES_PER_UNIT = 40
+"""Parsing a footer."""
 
 RECORD_FILE = 10
-"""One file of a period's record."""
+"""To read the entry of one file in a period's record."""
+
+INDEX = 150
+"""To open an index and read its directory. Its entries are counted separately."""
+
+INDEX_FILE = 200
+"""To read what an index says of one file."""
+
+KEPT_FILE = 50
+"""To find topics in that, once it is in memory."""
+
+INDEXED_GROUP = 80
+"""To read the keys of a row group from an index. Its rows are counted separately."""
+
+INDEXED_ROWS_PER_UNIT = 16
 
 KEPT_GROUP = 100
-"""To look through a row group whose keys are in memory, beside its rows."""
+"""To look through a row group whose keys are in memory. Its rows are counted separately."""
 
 KEPT_ROWS_PER_UNIT = 50
 
@@ -43,17 +65,23 @@ T = TypeVar("T")
 
 
 def keys_work(group: RowGroup, *, is_kept: bool) -> int:
-    """What it costs to look through a row group."""
-    return KEPT_GROUP + group.rows // KEPT_ROWS_PER_UNIT if is_kept else FILE + group.rows
+    """Return the work of looking through a row group."""
+    if is_kept:
+        return KEPT_GROUP + group.rows // KEPT_ROWS_PER_UNIT
+    return FILE + group.rows if group.indexed is None else INDEXED_GROUP + group.rows // INDEXED_ROWS_PER_UNIT
 
 
-def raws_work(group: RowGroup) -> int:
-    """What it costs to read some envelopes of a row group: all of them are decoded."""
-    return FILE + _of_bytes(group.raw_bytes)
+def raws_work(group: RowGroup, *, is_parsed: bool) -> int:
+    """Return the work of reading envelopes of a row group. All of its envelopes are decoded.
+
+    Args:
+        is_parsed: whether the file's footer is parsed already.
+    """
+    return FILE + _of_bytes(group.raw_bytes) + (0 if is_parsed else len(group.footer) // FOOTER_BYTES_PER_UNIT)
 
 
 def footer_work(file: DataFile) -> int:
-    """What it costs to use a file for the first time."""
+    """Return the work of verifying a file and reading its footer."""
     return FOOTER + _of_bytes(file.bytes)
 
 
@@ -62,41 +90,45 @@ def _of_bytes(count: int) -> int:
 
 
 class ArchiveReads:
-    """So many threads."""
+    """A fixed number of threads that read."""
 
     def __init__(self, at_once: int, *, metrics: Metrics) -> None:
-        self._seats = FairSeats(at_once)
+        self._semaphore = FairSemaphore(at_once)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-reader")
         self._metrics = metrics
 
     async def run(self, work: int, payer: Payer, read: Callable[[], T]) -> T:
-        """Read something, when it is the payer's turn. Once begun it goes on, whether or not it is waited for.
+        """Read when it is the payer's turn. A read that has begun goes on even if nobody waits for it any more.
 
         Raises:
-            ArchiveFault: it could not be read, or not in time.
+            ArchiveFault: the read failed, or took too long.
         """
         try:
             async with asyncio.timeout(TURN_TIMEOUT_S):
-                await self._seats.take(payer.group, payer.member, work)
+                await self._semaphore.acquire(payer.group, payer.member, work)
         except TimeoutError as error:
             raise ArchiveFault(f"none of the threads that read it was free within {TURN_TIMEOUT_S:g} s") from error
         payer.charge(work)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await asyncio.shield(self._begin(read))
+        except TimeoutError as error:
+            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+
+    def _begin(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         loop = asyncio.get_running_loop()
         began = loop.time()
         reading = loop.run_in_executor(self._threads, read)
         reading.add_done_callback(lambda done: self._done(done, loop.time() - began))
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await asyncio.shield(reading)
-        except TimeoutError as error:
-            raise ArchiveFault(f"it has not answered within {READ_TIMEOUT_S:g} s") from error
+        return reading
 
     def close(self) -> None:
-        """Take no more. What has begun goes on to its end."""
+        """Accept no more reads. Those that have begun go on to the end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, reading: asyncio.Future[T], seconds: float) -> None:
         if not reading.cancelled():
-            reading.exception()  # perhaps nobody waits for it any more
+            reading.exception()  # nobody may be waiting for it any more
         self._metrics.archive_read_seconds.inc(seconds)
-        self._seats.give_back()
+        self._semaphore.release()

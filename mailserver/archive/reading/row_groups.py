@@ -1,15 +1,15 @@
-"""The row groups of the archive's files: what a footer says of each, the keys of its envelopes, the envelopes.
+"""Reads row groups of the archive's files: what the footer says of each, the keys of its envelopes, the envelopes.
 
-Everything here waits for the disk and takes processor time: it runs in a thread. pyarrow decodes without Python's
-lock. Each file is opened anew for each read and never mapped into memory, so what happens to a file meanwhile is an
-error of that read and nothing else.
+Everything here waits for the disk and takes processor time, so it runs in a thread. pyarrow decodes without holding
+Python's lock. Each read opens its file again and never maps it into memory: if something happens to the file, that read
+fails, and nothing else does.
 
-Nothing is believed. Before anything of a file is used, all of it is read, and compared with the digest in its record:
-pyarrow ends the whole process where a damaged footer has it meet what it does not expect (26.0.1: "terminate called
-after throwing an instance of 'parquet::ParquetException'"), and a footer has no checksum. From then on the footer is
-used as it was. Pages have checksums, which pyarrow checks; what a footer says of a row group is compared with the rows
-as they are read; an envelope is hashed before it is handed out. Only of files that earlier versions wrote, and nobody
-has verified since, there is no digest.
+Nothing is trusted before it is checked. A damaged footer can make pyarrow end the whole process (26.0.1: "terminate
+called after throwing an instance of 'parquet::ParquetException'"), and Parquet has no checksum for it. So the footer
+comes from the period's index, which has a digest of it. Without an index, the whole file is read once and compared with
+the digest in its record, and the footer is kept from then on. Pages have checksums, and pyarrow checks them. The rows
+are compared with what the footer says of them. Each envelope is hashed before it is handed out. Only files that earlier
+versions wrote, and that nobody has verified since, have no digest.
 """
 
 import hashlib
@@ -18,13 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.index.columns import Bytes, Numbers, bytes_of, numbers_of
+from mailserver.archive.index.reader import KeysPlace
 from mailserver.codec.keccak import keccak256
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES, EnvelopeHash, Topic
 
@@ -33,23 +35,18 @@ _TAIL_BYTES = 8  # the footer's length, and the magic
 _CHUNK_BYTES = 1024 * 1024
 
 _KEY_COLUMNS = ("created", "hash", "size")
-_HEX_TOPIC = 2 + 2 * TOPIC_BYTES
-_HEX_HASH = 2 + 2 * HASH_BYTES
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 class FileGone(ArchiveFault):
-    """A file is not where it was: it was replaced since, or deleted."""
+    """A file is missing: it was replaced or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file as its record has it.
+    """A file as its record describes it.
 
-    `names`: where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: of all its rows,
-    where each topic has a directory.
+    `names`: the paths where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: the topic
+    of all its rows if each topic has a directory, else None.
     """
 
     names: tuple[Path, ...]
@@ -60,10 +57,18 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroup:
-    """What a footer says of a row group. Ranges are inclusive; times in Unix seconds.
+class IndexedKeys:
+    """Where an index has the keys of a row group."""
 
-    `raw_bytes`: of its envelopes, decoded. `footer`: of the file.
+    path: Path
+    place: KeysPlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroup:
+    """A row group as a footer, or an index, describes it. Ranges are inclusive; times are Unix seconds.
+
+    `raw_bytes`: the decoded bytes of its envelopes. `footer`: the file's. `indexed`: None if the file has no index.
     """
 
     file: DataFile
@@ -72,14 +77,16 @@ class RowGroup:
     topics: tuple[Topic, Topic]
     created: tuple[int, int]
     raw_bytes: int
-    footer: bytes = field(compare=False, repr=False)
+    footer: bytes = field(repr=False)
+    indexed: IndexedKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """What tells the envelopes of a row group apart, in columns; rows are in the order (topic, created, hash).
+    """The keys of a row group's envelopes, in columns. Rows are in the order (topic, created, hash).
 
-    `topics`: its topics in order; `topic_ends`: behind which row each ends.
+    `topics`: its topics in order; `topic_ends`: the row after the last row of each. Both are empty if the keys are
+    from an index: the index has already said which rows are wanted.
     """
 
     topics: tuple[Topic, ...]
@@ -90,21 +97,21 @@ class GroupKeys:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes."""
+        """About how many bytes of memory the keys take."""
         columns = (self.topic_ends, self.created, self.hashes, self.sizes)
         return sum(column.nbytes for column in columns) + 64 * len(self.topics)
 
 
 def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
-    """The row groups of a file, in their order. All of the file is read.
+    """Verify a whole file, and return its row groups in their order.
 
     Raises:
-        FileGone: it is not there.
-        ArchiveFault: it cannot be read, or is not what its record says.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or differs from its record.
     """
     with _opened(file) as handle:
         footer = _verified_footer(handle, file)
-        metadata = pq.read_metadata(pa.BufferReader(footer))
+        metadata = parsed(footer)
         columns = {name: number for number, name in enumerate(metadata.schema.names)}
         wanted = {*_KEY_COLUMNS, "raw", *([] if file.topic else ["topic"])}
         if not wanted <= columns.keys():
@@ -128,39 +135,50 @@ def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
 
 
 def read_keys(group: RowGroup) -> GroupKeys:
-    """The keys of a row group.
+    """Read the keys of a row group from its file.
 
     Raises:
-        FileGone: its file is not there.
-        ArchiveFault: it cannot be read, or is not what its footer says.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or differs from its footer.
     """
     names = [*_KEY_COLUMNS, *([] if group.file.topic else ["topic"])]
     with _opened(group.file) as handle:
-        table = _read(handle, group, names)
+        table = _read(handle, parsed(group.footer), group.number, names)
         if table.num_rows != group.rows or any(column.null_count for column in table.columns):
             raise ValueError(f"row group {group.number} is not what its footer says")
-        created = _numbers(table, "created")
-        hashes = _from_hex(table, "hash", _HEX_HASH)
+        created = numbers_of(table["created"])
+        hashes = bytes_of(table["hash"], HASH_BYTES)
         if group.file.topic is None:
-            topics, ends = _runs(_from_hex(table, "topic", _HEX_TOPIC))
+            topics, ends = _runs(bytes_of(table["topic"], TOPIC_BYTES))
         else:
             topics, ends = (group.file.topic,), np.array([group.rows], np.int64)
-        keys = GroupKeys(topics, ends, created, hashes, _numbers(table, "size"))
+        keys = GroupKeys(topics, ends, created, hashes, numbers_of(table["size"]))
         found = (int(created.min()), int(created.max()))
         if found != group.created or (topics[0], topics[-1]) != group.topics or list(topics) != sorted(set(topics)):
             raise ValueError(f"row group {group.number} is not what its footer says")
     return keys
 
 
-def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHash]) -> list[bytes]:
-    """Some envelopes of a row group; each is what its hash says.
+def parsed(footer: bytes) -> pq.FileMetaData:
+    """Parse a footer for pyarrow. That of a file with many row groups takes more than a millisecond."""
+    return pq.read_metadata(pa.BufferReader(footer))
 
+
+def read_raws(
+    group: RowGroup, metadata: pq.FileMetaData, rows: Sequence[int], hashes: Sequence[EnvelopeHash]
+) -> list[bytes]:
+    """Read some envelopes of a row group, and compare each with its hash.
+
+    Args:
+        metadata: the file's footer, `parsed`.
+        rows: the envelopes' rows in the row group.
+        hashes: the hash of each.
     Raises:
-        FileGone: its file is not there.
-        ArchiveFault: it cannot be read, or an envelope is another.
+        FileGone: the file is missing.
+        ArchiveFault: it cannot be read, or an envelope has another hash.
     """
     with _opened(group.file) as handle:
-        column = _read(handle, group, ["raw"]).column(0)
+        column = _read(handle, metadata, group.number, ["raw"]).column(0)
         if len(column) != group.rows:
             raise ValueError(f"row group {group.number} is not what its footer says")
         raws: list[Any] = column.take(pa.array(rows, pa.int64())).to_pylist()
@@ -171,12 +189,12 @@ def read_raws(group: RowGroup, rows: Sequence[int], hashes: Sequence[EnvelopeHas
 
 
 @contextmanager
-def _opened(file: DataFile) -> Iterator[BinaryIO]:
-    """Open a file, wherever it is; what is wrong with it from here on is an ArchiveFault that names it."""
+def _opened(file: DataFile) -> Iterator[pa.NativeFile]:
+    """Open a file under whichever name it has. Every fault from here on is an ArchiveFault that names the file."""
     last = file.names[-1]
     for path in file.names:
         try:
-            handle = path.open("rb")
+            handle = pa.OSFile(str(path))
         except FileNotFoundError as error:
             if path == last:
                 raise FileGone(f"{path} is missing") from error
@@ -185,7 +203,7 @@ def _opened(file: DataFile) -> Iterator[BinaryIO]:
             raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
         try:
             with handle:
-                size = os.fstat(handle.fileno()).st_size
+                size = handle.size()
                 if size != file.bytes:
                     raise ValueError(f"it has {size} bytes instead of {file.bytes}")
                 yield handle
@@ -194,19 +212,19 @@ def _opened(file: DataFile) -> Iterator[BinaryIO]:
         return
 
 
-def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
-    """The end of a file, from its footer on, once all of it was found to be as recorded."""
+def _verified_footer(handle: pa.NativeFile, file: DataFile) -> bytes:
+    """Compare a whole file with its digest; return its end, from the footer on."""
     handle.seek(-_TAIL_BYTES, os.SEEK_END)
     tail = handle.read()
     footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
     if tail[4:] != _MAGIC or footer_bytes > file.bytes:
         raise ValueError("it is no Parquet file")
     handle.seek(-footer_bytes, os.SEEK_END)
-    footer = handle.read()
+    footer: bytes = handle.read()
     handle.seek(0)
     digest, left, buffer = hashlib.sha256(), file.bytes - footer_bytes, memoryview(bytearray(_CHUNK_BYTES))
     while left and file.sha256:
-        count = handle.readinto(buffer[:left])  # type: ignore[attr-defined]
+        count = handle.readinto(buffer[:left])
         if not count:
             raise ValueError("it was cut off")
         digest.update(buffer[:count])
@@ -217,14 +235,13 @@ def _verified_footer(handle: BinaryIO, file: DataFile) -> bytes:
     return footer
 
 
-def _read(handle: BinaryIO, group: RowGroup, columns: Sequence[str]) -> pa.Table:
-    metadata = pq.read_metadata(pa.BufferReader(group.footer))
+def _read(handle: pa.NativeFile, metadata: pq.FileMetaData, number: int, columns: Sequence[str]) -> pa.Table:
     with pq.ParquetFile(handle, metadata=metadata, page_checksum_verification=True) as parquet:
-        return parquet.read_row_group(group.number, columns=columns, use_threads=False)
+        return parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def _cause(error: Exception) -> str:
-    """One line of what may be many."""
+    """Return the first line of an error's text."""
     return str(error).partition("\n")[0]
 
 
@@ -242,27 +259,7 @@ def _topic(text: str) -> Topic:
     return Topic(topic)
 
 
-def _numbers(table: pa.Table, name: str) -> Numbers:
-    numbers: Numbers = table.column(name).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
-
-
-def _from_hex(table: pa.Table, name: str, width: int) -> Bytes:
-    """A column of 0x and hex digits as bytes, a row each."""
-    column = table.column(name).combine_chunks().cast(pa.binary())
-    count = len(column)
-    _, offsets, data = column.buffers()
-    starts = np.frombuffer(offsets, np.int32, count + 1, 4 * column.offset)
-    if (np.diff(starts) != width).any():
-        raise ValueError(f"a value of {name} is not {width} characters long")
-    text = np.frombuffer(data, np.uint8, count * width, int(starts[0])).reshape(count, width)
-    if (text[:, :2] != (ord("0"), ord("x"))).any():
-        raise ValueError(f"a value of {name} does not begin with 0x")
-    digits = text[:, 2:].tobytes().decode("ascii")
-    return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(count, width // 2 - 1)
-
-
 def _runs(topics: Bytes) -> tuple[tuple[Topic, ...], Numbers]:
-    """The topics of rows that are in order by them, and behind which row each ends."""
+    """Return the topics of rows in order, and the row after the last row of each."""
     ends = np.append(np.flatnonzero((topics[1:] != topics[:-1]).any(axis=1)) + 1, len(topics))
     return tuple(Topic(topics[end - 1].tobytes()) for end in ends), ends

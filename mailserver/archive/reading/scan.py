@@ -1,21 +1,23 @@
-"""Looking through the keys of one row group for what a search wants. Runs in a thread; nothing is read here."""
+"""Looks through the keys of row groups for wanted envelopes. It runs in a thread, and reads nothing itself."""
 
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from mailserver.archive.reading.row_groups import GroupKeys, Numbers, RowGroup
+from mailserver.archive.index.columns import Numbers
+from mailserver.archive.reading.row_groups import GroupKeys, RowGroup
 from mailserver.store.interface import Place
 from mailserver.waku.bloom import FULL_INTEREST, Interest, Matcher
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
 class Match(NamedTuple):
-    """An envelope that a search wants: its place, and where it is. They sort by their places."""
+    """A wanted envelope: its place in the answer, and where it is. Matches sort by their places."""
 
     created: int
     hash: EnvelopeHash
@@ -25,18 +27,30 @@ class Match(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where it stands in the order of answers."""
+        """Its place in the order of answers."""
         return self.created, self.hash
 
 
 _place = itemgetter(0, 1)  # of thousands of matches: a property takes five times as long
 
 
+class Candidate(NamedTuple):
+    """A row group that may have wanted envelopes.
+
+    `created`: no wanted envelope of it was created before the first time or after the second. `runs`: the rows of each
+    wanted topic, from the first to the one after the last; None if only the keys tell, or if all topics are wanted.
+    """
+
+    group: RowGroup
+    created: tuple[int, int]
+    runs: Sequence[tuple[int, int]] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a search wants: of these topics, and strictly between two places.
+    """What a search wants: envelopes of some topics, strictly between two places.
 
-    `above`, `below`: the places. `most`: no more than so many, the newest.
+    `above`, `below`: the places. `most`: the newest ones are enough, at most so many.
     """
 
     interest: Interest
@@ -45,17 +59,18 @@ class Wanted:
     most: int
 
     def beside(self, best: Sequence[Match]) -> "Wanted":
-        """What is still wanted once these were found: nothing that is older than all of a full page."""
+        """Return what is still wanted after these were found. If they fill the page, nothing older than the last is."""
         return replace(self, above=max(self.above, best[-1].place)) if len(best) == self.most else self
 
 
-def matches(group: RowGroup, keys: GroupKeys, wanted: Wanted) -> list[Match]:
-    """The newest envelopes of a row group that are wanted, newest first."""
+def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match]:
+    """Return the newest wanted envelopes of a row group, in no particular order."""
     low, high = wanted.above[0], wanted.below[0]
     if wanted.interest == FULL_INTEREST:
         rows = np.flatnonzero((keys.created >= low) & (keys.created <= high))
     else:
-        parts = [_between(keys, number, low, high) for number in _wanted_topics(keys, wanted.interest)]
+        runs = _runs_of(keys, wanted.interest) if candidate.runs is None else candidate.runs
+        parts = [_between(keys, start, end, low, high) for start, end in runs]
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
     created = keys.created[rows]
     # At the two ends hashes decide. There may be any number of envelopes of one second: strangers say when.
@@ -70,31 +85,38 @@ def matches(group: RowGroup, keys: GroupKeys, wanted: Wanted) -> list[Match]:
         newer, of_last = rows[created > last], rows[created == last]
         by_hash = sorted(of_last.tolist(), key=lambda row: keys.hashes[row].tobytes(), reverse=True)
         rows = np.append(newer, by_hash[: wanted.most - len(newer)])
-    found = [
+    group = candidate.group
+    return [
         Match(int(keys.created[row]), EnvelopeHash(keys.hashes[row].tobytes()), int(keys.sizes[row]), int(row), group)
         for row in rows
     ]
-    return sorted(found, key=_place, reverse=True)
 
 
-def first(most: int, best: Sequence[Match], found: Sequence[Match]) -> list[Match]:
-    """The first of both, in order, each once: what is in two periods is one envelope."""
-    matches_by_place = {_place(match): match for match in (*found, *best)}
-    return [matches_by_place[place] for place in sorted(matches_by_place, reverse=True)[:most]]
+def first(most: int, found: Iterable[Match]) -> list[Match]:
+    """Sort what was found and return the first ones. An envelope that is in two periods is returned once."""
+    by_place = {_place(match): match for match in found}
+    return [by_place[place] for place in sorted(by_place, reverse=True)[:most]]
 
 
-def _wanted_topics(keys: GroupKeys, interest: Interest) -> Iterable[int]:
-    """The numbers of a row group's topics that are wanted."""
+@lru_cache(maxsize=32)
+def matcher_of(bloom: bytes) -> Matcher:
+    """Return the matcher of a filter. To make one takes as long as to ask it about a thousand topics."""
+    return Matcher(bloom)
+
+
+def _runs_of(keys: GroupKeys, interest: Interest) -> Iterable[tuple[int, int]]:
+    """Return the rows of each wanted topic of a row group, by its keys."""
+    ends = keys.topic_ends.tolist()
+    runs = zip(keys.topics, [0, *ends], ends, strict=False)
     if interest.topics is None:
-        marks = Matcher(interest.bloom).marks(b"".join(keys.topics))
-        return (number for number, mark in enumerate(marks) if mark)
+        marks = matcher_of(interest.bloom).marks(b"".join(keys.topics))
+        return ((start, end) for (_, start, end), mark in zip(runs, marks, strict=True) if mark)
     topics = interest.topics
-    return (number for number, topic in enumerate(keys.topics) if topic in topics)
+    return ((start, end) for topic, start, end in runs if topic in topics)
 
 
-def _between(keys: GroupKeys, number: int, low: int, high: int) -> Numbers:
-    """The rows of a topic that were created from `low` to `high`; within a topic they are in the order of time."""
-    start, end = int(keys.topic_ends[number - 1]) if number else 0, int(keys.topic_ends[number])
+def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numbers:
+    """Return the rows of a topic created from `low` to `high`. Within a topic, rows are in the order of time."""
     created = keys.created[start:end]
     first, last = np.searchsorted(created, low, "left"), np.searchsorted(created, high, "right")
     return np.arange(start + first, start + last, dtype=np.int64)
@@ -102,7 +124,7 @@ def _between(keys: GroupKeys, number: int, low: int, high: int) -> Numbers:
 
 @dataclass(slots=True)
 class Matches:
-    """Matches in order, in columns: a page of them is kept while its client takes its time."""
+    """Matches in order, in columns, which take less memory while a slow client reads its page."""
 
     created: "array[int]" = field(default_factory=lambda: array("q"))
     hashes: bytes = b""
@@ -113,7 +135,7 @@ class Matches:
 
     @classmethod
     def of(cls, found: Iterable[Match]) -> "Matches":
-        """The same in columns."""
+        """Put matches into columns."""
         found = [*found]
         numbers: dict[RowGroup, int] = {}
         for match in found:

@@ -1,9 +1,9 @@
-"""The search for a page in the archive: by row groups, the last created first, until it is full.
+"""Searches the archive for a page of envelopes: row group by row group, the newest first, until the page is full.
 
-A period's record says from when to when its envelopes were created, a footer the same of each row group. What is
-created last is looked at first, and nothing that is older than all of a full page. So the cost of an answer follows
-what is looked at on the way, and a page ends early, whatever it asks for, once that is too much: with a place that
-all that was looked at lies above.
+A record says when the first and the last envelope of its period were created. An index, or a footer, says the same of
+each row group. The search looks at the newest row group first, and ends when all others are older than a full page. So
+the cost of an answer depends on what the search looks at on the way. If that becomes too much, the page ends early,
+whatever was asked for, and names the place down to which everything was looked at.
 """
 
 import heapq
@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mailserver.archive.reading.catalog import Period
+from mailserver.archive.reading.reads import STEP_WORK
 from mailserver.archive.reading.row_groups import RowGroup
-from mailserver.archive.reading.scan import Match, Wanted, first
+from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
-
-STEP_WORK = 10_000
-"""About so much is looked through in one step, some 3 ms, unless one row group is more."""
 
 LEAST_HASH = EnvelopeHash(bytes(HASH_BYTES))
 _LAST_HASH = EnvelopeHash(b"\xff" * HASH_BYTES)
@@ -26,23 +24,23 @@ _BEFORE_TIME: Place = (-1, LEAST_HASH)
 
 
 class Reader(Protocol):
-    """What a search reads by; it says what it has cost so far."""
+    """What a search reads with. `work`: what the search has cost so far."""
 
     work: int
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[RowGroup]:
-        """The row groups of a period that may have something of what is wanted."""
+    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
+        """Return the row groups of a period that may have wanted envelopes."""
 
-    async def matches(self, groups: Sequence[RowGroup], wanted: Wanted) -> list[Match]:
-        """The first of what is wanted of some row groups, in order."""
+    async def matches(self, groups: Sequence[Candidate], wanted: Wanted) -> list[Match]:
+        """Return the first wanted envelopes of some row groups, in order."""
 
     def cost(self, group: RowGroup) -> int:
-        """How much work it is to look through a row group."""
+        """Return how much work it is to look through a row group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFound:
-    """The first matches, newest first. `reached`: all that lies above it was looked at; None: all was."""
+    """The first matches, newest first. `reached`: everything above this place was searched; None if everything was."""
 
     matches: list[Match]
     reached: Place | None = None
@@ -54,13 +52,14 @@ async def search(
     """Find the first `most` envelopes that a query wants.
 
     Args:
-        periods: of the archive, the last created first.
-        above: only what stands before this place.
+        periods: the archive's periods; the one with the newest envelope comes first.
+        above: only envelopes before this place.
+        goes_on: asked with the work done so far; if it says no, the search ends early.
     """
     wanted = Wanted(query.interest, max(above or _BEFORE_TIME, (query.lower - 1, _LAST_HASH)), _top(query), most)
     low, high = wanted.above[0], wanted.below[0] - (wanted.below[1] == LEAST_HASH)
     waiting = [period for period in reversed(periods) if period.created[0] <= high and period.created[1] >= low]
-    groups: list[tuple[int, int, RowGroup]] = []  # a heap
+    groups: list[tuple[int, int, Candidate]] = []  # a heap
     number = 0
     best: list[Match] = []
     while waiting or groups:
@@ -78,25 +77,25 @@ async def search(
                     number += 1
             continue
         taken = _take(groups, waiting, reader)
-        best = first(most, best, await reader.matches(taken, wanted))
+        best = first(most, [*await reader.matches(taken, wanted), *best])
         wanted = wanted.beside(best)
         low = wanted.above[0]
     return ArchiveFound(best)
 
 
 def _top(query: Query) -> Place:
-    """What everything that is wanted lies strictly below."""
+    """Return the place that all wanted envelopes come after."""
     top = query.upper + 1, LEAST_HASH
     return top if query.below is None else min(top, query.below)
 
 
-def _take(groups: list[tuple[int, int, RowGroup]], waiting: Sequence[Period], reader: Reader) -> list[RowGroup]:
-    """The next row groups that are looked through in one step: none that is older than what waits."""
+def _take(groups: list[tuple[int, int, Candidate]], waiting: Sequence[Period], reader: Reader) -> list[Candidate]:
+    """Take the row groups for the next step: none that is older than the next period."""
     oldest = waiting[-1].created[1] if waiting else -1
-    taken: list[RowGroup] = []
+    taken: list[Candidate] = []
     work = 0
     while groups and (not taken or (-groups[0][0] >= oldest and work < STEP_WORK)):
         *_, group = heapq.heappop(groups)
         taken.append(group)
-        work += reader.cost(group)
+        work += reader.cost(group.group)
     return taken

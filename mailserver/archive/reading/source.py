@@ -1,4 +1,4 @@
-"""The archive as a source of history: finds envelopes, and says how it fares."""
+"""The archive as a source of history. It finds envelopes, and says if something is wrong."""
 
 import logging
 import time
@@ -21,10 +21,10 @@ from mailserver.store.interface import GoesOn, Payer, Place, Query, always
 log = logging.getLogger(__name__)
 
 REMEMBERED_S = 300.0
-"""So long a fault is a warning, from the last request on that has met it: until it is met again, nobody knows."""
+"""A fault is a warning for so long after the last request that met it. Only a request shows whether it is still so."""
 
 ATTEMPTS = 3
-"""How often a search begins anew because a period was replaced meanwhile: a run publishes one after the other."""
+"""How often a search begins again because a period was replaced. A run replaces one period after the other."""
 
 _ANY_NUMBER = 200_000
 
@@ -42,24 +42,33 @@ class ArchiveSource:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take where it is.
+        """Read the archive in a folder.
 
         Args:
             at_once: how many threads read it.
-            cache_bytes: how much of it is kept in memory.
-            is_expected: whether there must be one; asked in a thread.
+            cache_bytes: how many bytes of it are kept in memory.
+            is_expected: tells whether the archive must exist. It is called in a thread.
         """
         self._archive = SharedArchive(
-            Catalog(folder, is_expected), ArchiveReads(at_once, metrics=metrics), ByteCache(cache_bytes), metrics
+            Catalog(folder, is_expected),
+            ArchiveReads(at_once, metrics=metrics),
+            ByteCache(cache_bytes),
+            metrics,
+            self._is_slow,
         )
         self._clock = clock
-        self._problem = ""
-        self._failed_at = 0.0
+        self._failure = _Remembered()
+        self._slowness = _Remembered()
 
     @property
     def problem(self) -> str:
-        """Why something of it could not be read of late; one line, "" if all could."""
-        return self._problem if self._clock() - self._failed_at < REMEMBERED_S else ""
+        """What was wrong with reading the archive lately, in one line; "" if nothing was."""
+        now = self._clock()
+        if failure := self._failure.lately(now):
+            return f"requests could not be answered from the archive: {failure}"
+        if slowness := self._slowness.lately(now):
+            return f"requests are answered from the archive slowly: {slowness}"
+        return ""
 
     async def find(
         self, query: Query, most: int, *, above: Place | None, payer: Payer, goes_on: GoesOn = always
@@ -67,7 +76,7 @@ class ArchiveSource:
         """Find the first `most` envelopes that a query wants.
 
         Args:
-            above: only what stands before this place.
+            above: only envelopes before this place.
         Raises:
             StoreError: the archive cannot be read.
         """
@@ -77,7 +86,7 @@ class ArchiveSource:
             raise self._failed(error) from error
 
     def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
-        """What reads some of the envelopes that were found for a query."""
+        """Make a page that reads some of the envelopes that were found for a query."""
         reader = PaidReader(self._archive, payer)
 
         async def again(some: Sequence[Match]) -> list[Match]:
@@ -91,7 +100,7 @@ class ArchiveSource:
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
 
     def close(self) -> None:
-        """Read no more."""
+        """Read nothing more."""
         self._archive.reads.close()
 
     async def _search(
@@ -108,8 +117,29 @@ class ArchiveSource:
 
     def _failed(self, error: ArchiveError) -> StoreError:
         cause = str(error)
-        if cause != self.problem:
+        if self._failure.note(cause, self._clock()) != cause:
             log.error("archive cannot be read error=%r", cause)
-        self._problem, self._failed_at = cause, self._clock()
         self._archive.metrics.archive_read_failures.inc()
         return StoreError(f"cannot read the archive: {cause}")
+
+    def _is_slow(self, cause: str) -> None:
+        if not self._slowness.note(cause, self._clock()):  # each period may have its own cause: one line is enough
+            log.warning("archive is read without its index error=%r", cause)
+
+
+class _Remembered:
+    """Why something went wrong, and when it last did."""
+
+    def __init__(self) -> None:
+        self._cause = ""
+        self._at = 0.0
+
+    def lately(self, now: float) -> str:
+        """Return why it went wrong; "" if it has not within REMEMBERED_S."""
+        return self._cause if now - self._at < REMEMBERED_S else ""
+
+    def note(self, cause: str, now: float) -> str:
+        """Note that it has gone wrong again; return what `lately` was before."""
+        before = self.lately(now)
+        self._cause, self._at = cause, now
+        return before

@@ -295,7 +295,7 @@ def upkeep_lock_file(store: Path, task: Task) -> Path:
 
 
 class SqliteHandoff:
-    """A `store.interface.Handoff`: the files beside one store, read in a thread."""
+    """A `store.handoff.Handoff`: the files beside one store, read in a thread."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -303,6 +303,10 @@ class SqliteHandoff:
     async def archived(self) -> Archived | None:
         """What is in the archive."""
         return await asyncio.to_thread(read_archived, self._store)
+
+    def was_archived(self) -> bool:
+        """Whether the compaction has ever archived envelopes of the store: then there is a record, readable or not."""
+        return archived_file(self._store).exists()
 
     async def is_being_compacted(self) -> bool:
         """Whether a run of the compaction is reading the store."""

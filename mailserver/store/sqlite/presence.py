@@ -25,8 +25,8 @@ class Presence:
     def __init__(self, path: Path) -> None:
         self._path = path
         # SQLite follows links in the store's name, and puts log and index beside the file that it finds.
-        real = path.resolve()
-        names = dict.fromkeys((path, real, wal_file(real), index_file(real)))
+        given, real = path.absolute(), path.resolve()
+        names = dict.fromkeys((given, real, wal_file(real), index_file(real)))
         # On a file system without shared memory, SQLite works without log and index.
         self._files = {str(name): found for name in names if (found := _identity(name, None)) is not None}
         self._lost = ""

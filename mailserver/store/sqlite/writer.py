@@ -115,10 +115,14 @@ class StoreWriter:
         """
         if self._closing:
             raise StoreError(_CLOSING)
+        return await self._queue_job(job)
+
+    def _queue_job(self, job: Job[T]) -> asyncio.Future[T]:
+        # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append((job, future))
         self._arrived.set()
-        return await future
+        return future
 
     async def check_presence(self) -> None:
         """Check that the store's file was not removed or replaced. If it was, nothing is stored any more.
@@ -227,9 +231,9 @@ class StoreWriter:
                 future.set_result(result)
         except sqlite3.Error as error:
             failure = StoreError(f"cannot change the store: {error}")
-            failure.__cause__ = error
+            failure.__cause__ = error.with_traceback(None)  # as in `_commit_group`
         except StoreLost as error:
-            failure = error
+            failure = error.with_traceback(None)
         finally:
             if failure is not None:
                 _fail(future, failure)
@@ -263,9 +267,11 @@ class StoreWriter:
         except sqlite3.Error as error:
             cause = self._failures.not_stored(len(envelopes), error)
             failure = StoreError(f"cannot store {len(envelopes)} envelopes: {cause}")
-            failure.__cause__ = error
+            # The frames of its traceback refer to the group, and the group to this failure: together they would stay in
+            # memory until Python looks for cycles.
+            failure.__cause__ = error.with_traceback(None)
         except StoreLost as error:
-            failure = error
+            failure = error.with_traceback(None)
         finally:
             self._settle(group, failure)
 

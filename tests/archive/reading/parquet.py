@@ -5,7 +5,7 @@ Row groups are as small as a test wants them. What Spark itself writes is read i
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,9 +14,17 @@ import pyarrow.parquet as pq
 
 from mailserver.archive.days import day_name
 from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.index.writer import FragmentWriter, IndexWriter, RowGroupColumns, footer_of
 from mailserver.archive.layout import Layout, PartitionBy
-from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record, encode_settings
-from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, record_of, snapshot_of
+from mailserver.archive.manifest import (
+    DayRecord,
+    FileRecord,
+    IndexRecord,
+    PeriodRecord,
+    encode_record,
+    encode_settings,
+)
+from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
 from mailserver.store.interface import NewEnvelope
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
@@ -44,6 +52,7 @@ def write_period(
     replaces: Sequence[tuple[str, str]] = (),
     snapshot: bool = True,
     digests: bool = True,
+    index: bool = True,
 ) -> list[Path]:
     """Publish a period, the day of reception of its envelopes by default; return its files."""
     kept = {one.hash: one for one in envelopes}.values()
@@ -53,14 +62,14 @@ def write_period(
         days[one.received // SECONDS_PER_DAY].append(one)
         parts[f"{layout.column}={layout.value('0x' + one.topic.hex())}"].append(one)
     period = day_name(min(days)) if period is None else period
-    files, records = [], []
+    files, records, fragments = [], [], {}
     for name, part in sorted(parts.items()):
         ordered = sorted(part, key=lambda one: (one.topic, one.created, one.hash))
         for number, at in enumerate(range(0, len(ordered), files_of)):
             file = archive / directory_of(period) / name / f"part-{number:05}-{run}.c000.zstd.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
             some = ordered[at : at + files_of]
-            _write(file, some, layout, group_rows)
+            fragments[f"{name}/{file.name}"] = _write(file, some, layout, group_rows)
             files.append(file)
             digest = sha256(file.read_bytes()).hexdigest() if digests else ""
             records.append(FileRecord(f"{name}/{file.name}", file.stat().st_size, len(some), digest))
@@ -71,6 +80,7 @@ def write_period(
         tuple(records),
         tuple(replaces),
         snapshot=snapshot,
+        index=_write_index(archive / index_of(period, run), fragments) if index else None,
     )
     if snapshot:
         for file in files:
@@ -95,7 +105,16 @@ def settle(archive: Path) -> None:
     os.utime(archive / RECORDS, (1, 1))
 
 
-def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: int) -> None:
+def _write_index(file: Path, fragments: Mapping[str, bytes]) -> IndexRecord:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as opened:
+        writer = IndexWriter(opened)
+        for path, fragment in fragments.items():
+            writer.add(path, fragment)
+        return writer.finish()
+
+
+def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: int) -> bytes:
     opened = [decode_envelope(one.raw) for one in some]
     columns = {
         "topic": pa.array(["0x" + one.topic.hex() for one in some], pa.string()),
@@ -108,18 +127,26 @@ def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: 
         "size": pa.array([len(one.raw) for one in some], pa.int32()),
         "raw": pa.array([one.raw for one in some], pa.binary()),
     }
+    keys = pa.table([columns[name] for name in ("topic", "created", "hash", "size")], [*"tchs"])
     if layout.by is PartitionBy.TOPIC:
         del columns["topic"]
-    pq.write_table(
-        pa.table(columns),
+    table = pa.table(columns)
+    fragment = FragmentWriter()
+    written: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
         file,
-        row_group_size=group_rows,
+        table.schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=False,
         write_page_checksum=True,
         store_schema=False,
-    )
+        metadata_collector=written,
+    ) as writer:
+        for at in range(0, len(some), group_rows):
+            writer.write_table(table.slice(at, group_rows))
+            fragment.add(RowGroupColumns(*keys.slice(at, group_rows).columns))
+    return fragment.finish(footer_of(written[0]))
 
 
 def _day_record(some: Sequence[NewEnvelope]) -> DayRecord:

@@ -7,17 +7,23 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from mailserver.archive.index.reader import read_directory, read_fragment
+from mailserver.archive.index.writer import IndexWriter
+from mailserver.archive.manifest import decode_record, encode_record
 from mailserver.archive.reading import reads
 from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, Query
-from tests.archive.reading.parquet import envelope, write_period
+from mailserver.waku.bloom import Interest
+from tests.archive.reading.parquet import envelope, publish, write_period
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
 
 EVERYTHING = Query(*EVER, FULL)
@@ -78,7 +84,7 @@ def flip(file: Path) -> None:
     metadata = pq.ParquetFile(file).metadata
     column = metadata.row_group(0).column(metadata.num_columns - 1)  # raw
     content = bytearray(file.read_bytes())
-    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    content[column.data_page_offset + column.total_compressed_size - 20] ^= 1
     file.unlink()
     file.write_bytes(content)
 
@@ -129,18 +135,22 @@ async def test_file_that_is_spoilt_fails_what_needs_it_and_nothing_else(
     assert reading.source.problem == ""
 
 
-@pytest.mark.parametrize("digests", [True, False])
-async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool) -> None:
+@pytest.mark.parametrize(
+    ("digests", "index", "noticed_one_in"),
+    [(True, False, 4), (False, False, 20), (False, True, 100)],
+    ids=["digest", "nothing", "index"],
+)
+async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool, index: bool, noticed_one_in: int) -> None:
     kept = [one for one in KEPT[:12] if one.topic == NEWS]
-    (file,) = write_period(tmp_path, kept, snapshot=False, digests=digests)
+    (file,) = write_period(tmp_path, kept, snapshot=False, digests=digests, index=index)
     expected = raws(answer(kept, EVERYTHING))
     content = file.read_bytes()
     footer_bytes = int.from_bytes(content[-8:-4], "little")
+    is_footer_believed = not digests and not index
     reading = Reading(tmp_path)
     refused = 0
 
-    # Without a digest, a footer is believed.
-    for at in range(0, len(content) if digests else len(content) - footer_bytes - 8, 3):
+    for at in range(0, len(content) - (footer_bytes + 8 if is_footer_believed else 0), 3):
         file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         try:
             found = await reading.answer()
@@ -148,7 +158,57 @@ async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool) -> 
             refused += 1
             continue
         assert found == expected, at
-    assert refused > len(content) // (4 if digests else 20)
+    assert refused > len(content) // noticed_one_in
+
+
+async def test_without_its_index_a_period_is_answered_all_the_same(
+    archive: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    content = index.read_bytes()
+    reading = Reading(archive)
+    spoilt = [content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in range(0, len(content), 97)]
+
+    for one in (*spoilt, content[:-1], b""):
+        index.write_bytes(one)
+        assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    index.unlink()
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+    assert [record.message.partition(" error=")[0] for record in caplog.records] == [
+        "archive is read without its index"
+    ]
+    assert reading.source.problem == f"requests are answered from the archive slowly: {index} is missing"
+    assert count_of(reading.metrics.archive_read_failures) == 0
+    index.write_bytes(content)
+    reading.now = REMEMBERED_S
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == ""
+
+
+async def test_keys_that_are_damaged_in_the_index_are_read_of_the_file(archive: Path) -> None:
+    reading = Reading(archive, cache_bytes=2**20)
+    only_news = Query(*EVER, Interest(topics=frozenset({NEWS})))
+    await reading.answer(only_news)
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    content = bytearray(index.read_bytes())
+    content[16:1000] = bytes(984)
+    index.write_bytes(content)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert "the digest of a row group's keys is another" in reading.source.problem
+
+
+async def test_index_of_other_files_is_not_used(archive: Path) -> None:
+    write_period(archive, [*ON_FIRST_DAY, KEPT[-1]], period="2024-10-04", files_of=3, snapshot=False)
+    record = archive / "_records" / "2024-10-04.json"
+    said = decode_record(record.read_text(), "record")
+    record.write_text(encode_record(replace(said, files=said.files[1:])))
+    reading = Reading(archive)
+
+    await reading.answer()
+
+    assert "the index is of other files" in reading.source.problem
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
@@ -243,6 +303,42 @@ async def test_disk_that_does_not_answer_fails_requests_in_time_and_serves_again
         except OSError:
             continue
     assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_index_that_does_not_answer_fails_requests_in_time(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "READ_TIMEOUT_S", 0.1)
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    index.unlink()
+    os.mkfifo(index)  # to open it waits for a writer
+    reading = Reading(archive)
+    only_first = Query(START, START + DAY - 1, FULL)
+
+    assert "has not answered within" in await reading.refusal(only_first)
+
+    os.close(os.open(index, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_index_that_is_written_anew_is_used(archive: Path) -> None:
+    reading = Reading(archive, cache_bytes=2**20)
+    of_one_row_group = Query(START, START, FULL)
+    assert await reading.answer(of_one_row_group) == raws(answer(KEPT, of_one_row_group))
+    index = archive / "_index" / "date=2024-10-04" / "run=run-1.index"
+    record = archive / "_records" / "2024-10-04.json"
+    said = decode_record(record.read_text(), "record")
+    with index.open("r+b") as file, BytesIO() as rest:
+        assert said.index is not None
+        entries = [*read_directory(file, said.index).entries.values()]
+        writer = IndexWriter(rest)
+        for entry in reversed(entries):  # all is elsewhere
+            writer.add(entry.path, read_fragment(file, entry))
+        now = replace(said, index=writer.finish())
+        index.write_bytes(rest.getvalue())
+    publish(archive, now)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == ""
 
 
 async def test_request_that_is_given_up_leaves_the_thread_to_the_next(archive: Path) -> None:

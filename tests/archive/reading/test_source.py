@@ -15,6 +15,7 @@ from mailserver.archive.layout import Layout
 from mailserver.archive.reading import search
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
+from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
 from mailserver.waku.bloom import Interest, bloom_of
@@ -61,12 +62,18 @@ def spread(count: int, *, days: int = 3, first: int = 0) -> list[NewEnvelope]:
     ]
 
 
-def by_day(archive: Path, envelopes: Sequence[NewEnvelope], *, layout: Layout = BY_PREFIX, group_rows: int = 4) -> None:
+def by_day(
+    archive: Path,
+    envelopes: Sequence[NewEnvelope],
+    *,
+    layout: Layout = BY_PREFIX,
+    group_rows: int = 4,
+    index: bool = True,
+) -> None:
     days = {one.received // DAY for one in envelopes}
     for day in days:
-        write_period(
-            archive, [one for one in envelopes if one.received // DAY == day], layout=layout, group_rows=group_rows
-        )
+        of_day = [one for one in envelopes if one.received // DAY == day]
+        write_period(archive, of_day, layout=layout, group_rows=group_rows, index=index)
 
 
 INTERESTS = [
@@ -79,13 +86,14 @@ INTERESTS = [
 ]
 
 
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
 @pytest.mark.parametrize("layout", [BY_PREFIX, BY_TOPIC], ids=["prefix", "topic"])
 @pytest.mark.parametrize("interest", INTERESTS)
 async def test_everything_that_is_wanted_is_found_newest_first(
-    tmp_path: Path, interest: Interest, layout: Layout
+    tmp_path: Path, interest: Interest, layout: Layout, *, index: bool
 ) -> None:
     kept = spread(60)
-    by_day(tmp_path, kept, layout=layout)
+    by_day(tmp_path, kept, layout=layout, index=index)
     query = Query(START + 5000, START + 2 * DAY, interest)
 
     with reading(tmp_path) as source:
@@ -224,17 +232,45 @@ async def test_clients_that_do_not_read_take_no_more_memory_than_the_cache_may_h
     source.close()
 
 
-async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
-    by_day(tmp_path, spread(60))
+async def charges(archive: Path) -> tuple[int, int]:
+    """What it costs to find everything, and to find it again."""
     charged: list[int] = []
     payer = Payer("address", "peer", charged.append)
-    with reading(tmp_path) as source:
+    with reading(archive) as source:
         await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
         cold, charged[:] = sum(charged), []
         await source.find(Query(*EVER, FULL), 100, above=None, payer=payer)
+    return cold, sum(charged)
+
+
+async def test_what_is_read_is_charged_and_what_is_in_memory_hardly(tmp_path: Path) -> None:
+    by_day(tmp_path / "plain", spread(60), index=False)
+    by_day(tmp_path / "indexed", spread(60))
+
+    cold, warm = await charges(tmp_path / "plain")
+    indexed_cold, indexed_warm = await charges(tmp_path / "indexed")
 
     assert cold > 60 + 1000 * 3 * len(TOPICS[:2])
-    assert 0 < sum(charged) < cold / 2
+    assert 0 < warm < cold / 2
+    assert 0 < indexed_warm < indexed_cold < cold / 2
+
+
+async def test_index_leaves_out_row_groups_that_have_not_the_topic(tmp_path: Path) -> None:
+    topics = [Topic(b"\x9a\0\0" + bytes([number])) for number in range(40)]
+    kept = [envelope(number, created=START + number, topic=topics[number % 40]) for number in range(160)]
+    write_period(tmp_path, [one for one in kept if one.topic != topics[17]])  # between others, and nowhere
+    metrics = Metrics()
+    source = ArchiveSource(tmp_path, at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics)
+
+    nothing, _ = await raws_of(source, Query(*EVER, Interest(topics=frozenset({topics[17]}))), 100)
+    read_for_none = count_of(metrics.archive_row_groups[ArchiveRead.KEYS])
+    found, _ = await raws_of(source, Query(*EVER, Interest(topics=frozenset({topics[18]}))), 100)
+    source.close()
+
+    assert nothing == []
+    assert read_for_none == 0
+    assert count_of(metrics.archive_row_groups[ArchiveRead.KEYS]) == 1
+    assert found == raws([one for one in reversed(kept) if one.topic == topics[18]])
 
 
 # Early ends
@@ -309,6 +345,7 @@ places = st.none() | st.tuples(seconds, st.sampled_from([LEAST_HASH, EnvelopeHas
     above=places,
     most=st.integers(1, 50),
     cache_bytes=st.sampled_from([0, 1000, 2**24]),
+    indexed=st.sets(st.integers(0, 3)),
 )
 def test_any_archive_answers_as_the_model(
     kept: list[NewEnvelope],
@@ -321,6 +358,7 @@ def test_any_archive_answers_as_the_model(
     above: Place | None,
     most: int,
     cache_bytes: int,
+    indexed: set[int],
 ) -> None:
     query = Query(*bounds, interest, below)
     expected = [one for one in answer(kept, query) if above is None or place(one) > above]
@@ -332,7 +370,8 @@ def test_any_archive_answers_as_the_model(
     with TemporaryDirectory() as folder:
         for day in {one.received // DAY for one in kept}:
             of_day = [one for one in kept if one.received // DAY == day]
-            write_period(Path(folder), of_day, layout=layout, group_rows=group_rows, files_of=files_of)
+            has_index = day - START // DAY in indexed
+            write_period(Path(folder), of_day, layout=layout, group_rows=group_rows, files_of=files_of, index=has_index)
         found, reached = asyncio.run(find(Path(folder)))
 
     assert found == raws(expected[:most])

@@ -43,7 +43,7 @@ async def cut_power(
     seed: str,
     name: str = "",
     start: Callable[[Path], None] | None = None,
-    stop_at: int | None = None,
+    until: str | None = None,
 ) -> Outcome:
     """Cut the power at so many moments, each with so many disks that it may leave, and look at each of them.
 
@@ -52,7 +52,7 @@ async def cut_power(
     Args:
         scratch: a folder for the disks; each is removed again.
         start: what is done with each disk before it is looked at; raises Broken.
-        stop_at: after so many broken promises: enough to know.
+        until: no more cuts are made once a promise is broken whose text contains this.
     """
     outcome, began = Outcome(), time.process_time()
     disk = copy.deepcopy(scenario.recording.disk)
@@ -76,7 +76,7 @@ async def cut_power(
             finally:
                 shutil.rmtree(remains)
             outcome.disks += 1
-        if stop_at is not None and outcome.broken.total() >= stop_at:
+        if until is not None and any(until in text for text in outcome.broken):
             break
     outcome.cpu_s = time.process_time() - began
     return outcome

@@ -119,7 +119,7 @@ class Machine:
             assert BaseMessageReceived not in kinds
             assert state is not SessionState.OPEN
         assert (self.session.next_timer() is None) == (state is SessionState.CLOSED)
-        if self.session.is_held:
+        if self.session.is_undecided:
             assert state is SessionState.HELLO
             assert self.refusal is Undecided.UNDECIDED
 

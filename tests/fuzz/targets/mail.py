@@ -7,7 +7,7 @@ from functools import cache
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError, Rejection, RequestRejected
 from mailserver.history.delivery import Delivery, DeliverySettings
-from mailserver.limits.admission import NOBODY_ALLOWED
+from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.mail.completion import Completion, CompletionFormat, Failure, decode_completion
 from mailserver.mail.packing import cut
@@ -194,7 +194,7 @@ def fuzz_answer(data: bytes) -> None:
     payload = _request(choices)
     max_packet_bytes = choices.pick((128 * 1024, 1000, 300))
     client = Client()
-    limiter = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, NOBODY_ALLOWED)
+    limiter = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST)
     requester = limiter.requester("192.0.2.1", private_key("client").public_key)
     with store_in_memory(_image()) as store, asyncio.Runner() as runner:
         delivery = Delivery(store, SETTINGS, Clock(), metrics=Metrics())

@@ -41,6 +41,19 @@ async def assert_lost(store: SqliteStore, why: str) -> None:
     assert why in store.problem
 
 
+async def test_lost_file_of_a_store_with_a_relative_path_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(STORE_FILE)
+    async with open_store(path) as store:
+        remove(path)
+
+        await assert_lost(store, "was removed")
+        assert store.problem.count("was removed") == 1
+        assert store.problem.startswith(f"{tmp_path / STORE_FILE} was removed: ")
+
+
 @pytest.mark.parametrize("ending", FILES)
 @pytest.mark.parametrize(
     ("change", "what"), [(remove, "was removed"), (replace, "was replaced"), (link, "was replaced")]

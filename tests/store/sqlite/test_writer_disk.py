@@ -1,18 +1,22 @@
 """mailserver.store.sqlite.writer on disks that fail, and how long its log becomes."""
 
 import asyncio
+import contextlib
 import resource
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
+from mailserver.store.sqlite.writer import MAX_GROUP_ROWS, StoreWriter
+from tests.memory import no_search_for_cycles
 from tests.store.samples import (
     assert_counts_are_right,
     change,
@@ -29,6 +33,7 @@ from tests.store.sqlite.writing import (
     running,
     set_max_pages,
 )
+from tests.waiting import until
 
 
 async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(path: Path) -> None:
@@ -49,6 +54,29 @@ async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(p
 
     assert raws(stored(path)) == raws([*first, *later])
     assert_counts_are_right(path)
+
+
+class Parcel(list[NewEnvelope]):
+    """Envelopes; unlike of a list, it can be said when they are freed."""
+
+
+async def put_and_fail(writer: StoreWriter, parcel: Parcel) -> None:
+    with contextlib.suppress(StoreError):
+        await writer.put(parcel)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_envelopes_that_could_not_be_stored_are_freed_at_once(path: Path, count: int) -> None:
+    parcels = [Parcel(new_envelopes(10, first=10 * number, size=50_000)) for number in range(count)]
+    freed = [weakref.ref(parcel) for parcel in parcels]
+
+    with no_search_for_cycles():
+        async with running(path) as (writer, worker, *_):
+            await fill(worker)
+            await asyncio.gather(*(put_and_fail(writer, parcel) for parcel in parcels))
+            parcels.clear()
+
+            await until(lambda: not any(reference() for reference in freed))
 
 
 async def test_transaction_that_fails_midway_is_rolled_back(path: Path) -> None:

@@ -1,14 +1,17 @@
 """mailserver.store.sqlite.writer: jobs between the commits."""
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
+from tests.memory import no_search_for_cycles
 from tests.store.samples import (
     new_envelopes,
     stored,
@@ -19,7 +22,7 @@ from tests.store.sqlite.writing import (
     put_each,
     running,
 )
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 # Jobs between the commits
 
@@ -67,6 +70,23 @@ async def test_job_that_fails_is_the_error_of_whoever_waits_for_it(path: Path) -
         await writer.put(new_envelopes(1))
 
     assert len(stored(path)) == 1
+
+
+async def test_job_that_failed_is_freed_at_once(path: Path) -> None:
+    class Job:
+        def __call__(self, connection: sqlite3.Connection) -> None:
+            fail(connection)
+
+    job = Job()
+    freed = weakref.ref(job)
+
+    with no_search_for_cycles():
+        async with running(path) as (writer, *_):
+            with contextlib.suppress(StoreError):
+                await writer.between_commits(job)
+            del job
+
+            await until(lambda: freed() is None)
 
 
 async def test_job_goes_on_to_its_end_when_nobody_waits_any_more(path: Path) -> None:

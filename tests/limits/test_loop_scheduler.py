@@ -1,28 +1,37 @@
-"""mailserver.limits.turns, by itself and over mailserver.net.connection."""
+"""mailserver.limits.loop_scheduler, by itself and over mailserver.net.connection."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Hashable
 
 import pytest
 
-from mailserver.limits.turns import BURST_S, FRAMES_AT_ONCE, FREE_FRAMES, LATER_AT_ONCE, Turns, TurnShare
+from mailserver.limits import loop_scheduler
+from mailserver.limits.loop_scheduler import (
+    FRAMES_AT_ONCE,
+    FREE_FRAMES,
+    MAX_ITERATION_S,
+    RESUMED_PER_ITERATION,
+    LoopScheduler,
+    WorkBudget,
+)
 from mailserver.rlpx import p2p
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
-from tests.net.test_connection import Running, Wires
+from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.waiting import DEADLINE_S, until
-from tests.waiting import turns as rounds_of_the_loop
+from tests.waiting import turns as iterations
 
 
-async def test_one_of_those_who_wait_has_its_turn_at_a_time_in_their_order() -> None:
-    turns = Turns()
+async def test_waiting_tasks_have_their_turns_one_at_a_time_and_in_order() -> None:
+    scheduler = LoopScheduler()
     had: list[tuple[str, int]] = []
 
     async def wait(name: str) -> None:
-        await turns.wait()
+        await scheduler.wait_turn()
         had.append((name, rounds))
 
     rounds = 0
@@ -35,18 +44,18 @@ async def test_one_of_those_who_wait_has_its_turn_at_a_time_in_their_order() -> 
     assert len({number for _, number in had}) == len(had)
 
 
-async def test_who_has_little_to_do_goes_before_those_who_have_much() -> None:
-    turns = Turns()
+async def test_small_job_is_done_before_large_ones() -> None:
+    scheduler = LoopScheduler()
     had: list[str] = []
 
     async def wait(name: str, work: int) -> None:
-        await turns.wait(work)
+        await scheduler.wait_turn(work)
         had.append(name)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(5):
             tasks.create_task(wait(f"much {number}", 100))
-        await rounds_of_the_loop(1)
+        await iterations(1)
         tasks.create_task(wait("little", 10))
 
     assert had.index("little") <= 2  # one has its turn, one was given it
@@ -54,32 +63,32 @@ async def test_who_has_little_to_do_goes_before_those_who_have_much() -> None:
 
 
 @pytest.mark.parametrize("moment", range(4))
-async def test_who_is_gone_keeps_nobody_from_its_turn(moment: int) -> None:
-    turns = Turns()
+async def test_cancelled_task_does_not_block_those_behind_it(moment: int) -> None:
+    scheduler = LoopScheduler()
     had: list[str] = []
 
     async def wait(name: str) -> None:
-        await turns.wait()
+        await scheduler.wait_turn()
         had.append(name)
 
     tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
-    await rounds_of_the_loop(moment)
+    await iterations(moment)
     for gone in (0, 2):
         tasks[gone].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [name for name in had if name in "bd"] == ["b", "d"]
-    await asyncio.wait_for(turns.wait(), DEADLINE_S)
+    await asyncio.wait_for(scheduler.wait_turn(), DEADLINE_S)
 
 
-async def test_many_who_do_little_at_once_do_not_hold_the_loop_up() -> None:
-    turns = Turns()
+async def test_many_small_jobs_at_once_do_not_block_the_loop() -> None:
+    scheduler = LoopScheduler()
     done: list[tuple[int, int]] = []
     rounds = 0
 
     async def work(number: int) -> None:
-        await TurnShare(turns, free=8).take(1)
-        until_s = time.perf_counter() + BURST_S / 8
+        await WorkBudget(scheduler, free=8).take(1)
+        until_s = time.perf_counter() + MAX_ITERATION_S / 8
         while time.perf_counter() < until_s:
             pass
         done.append((rounds, number))
@@ -93,18 +102,18 @@ async def test_many_who_do_little_at_once_do_not_hold_the_loop_up() -> None:
     assert max(Counter(number for number, _ in done).values()) <= 9
 
 
-async def test_who_has_said_little_goes_before_those_who_say_much_at_the_same_time() -> None:
-    turns = Turns()
+async def test_while_the_loop_is_busy_small_jobs_go_first() -> None:
+    scheduler = LoopScheduler()
     had: list[str] = []
 
     async def come(name: str, size: int) -> None:
-        await TurnShare(turns, free=8).take(1, size)
+        await WorkBudget(scheduler, free=8).take(1, size)
         had.append(name)
 
-    tasks = [asyncio.create_task(come(f"much {number}", 32_768)) for number in range(3 * LATER_AT_ONCE)]
+    tasks = [asyncio.create_task(come(f"much {number}", 32_768)) for number in range(3 * RESUMED_PER_ITERATION)]
     tasks.append(asyncio.create_task(come("little", 1500)))
-    await turns.wait_while_crowded(1, "first")
-    until_s = time.perf_counter() + BURST_S
+    await scheduler.yield_if_busy(1, "first")
+    until_s = time.perf_counter() + MAX_ITERATION_S
     while time.perf_counter() < until_s:
         pass
     await asyncio.gather(*tasks)
@@ -112,24 +121,24 @@ async def test_who_has_said_little_goes_before_those_who_say_much_at_the_same_ti
     assert had.index("little") <= 1
 
 
-async def test_who_is_gone_before_the_loop_is_free_keeps_nobody_waiting() -> None:
-    turns = Turns()
+async def test_task_cancelled_while_the_loop_is_busy_does_not_block_others() -> None:
+    scheduler = LoopScheduler()
     had: list[int] = []
 
     async def come(number: int) -> None:
-        await turns.wait_while_crowded(1, number)
+        await scheduler.yield_if_busy(1, number)
         had.append(number)
 
-    tasks = [asyncio.create_task(come(number)) for number in range(3 * LATER_AT_ONCE)]
+    tasks = [asyncio.create_task(come(number)) for number in range(3 * RESUMED_PER_ITERATION)]
     asyncio.get_running_loop().call_soon(tasks[0].cancel)
-    await turns.wait_while_crowded(1, "first")  # who comes first, and holds the loop up
-    until_s = time.perf_counter() + BURST_S
+    await scheduler.yield_if_busy(1, "first")  # who comes first, and holds the loop up
+    until_s = time.perf_counter() + MAX_ITERATION_S
     while time.perf_counter() < until_s:
         pass
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert tasks[0].cancelled()
-    assert had == list(range(1, 3 * LATER_AT_ONCE))
+    assert had == list(range(1, 3 * RESUMED_PER_ITERATION))
 
 
 def requests(running: Running) -> int:
@@ -169,10 +178,10 @@ async def test_all_frames_are_opened_a_few_at_once() -> None:
     await wires.close()
 
 
-async def test_single_frame_is_opened_between_those_of_who_sends_many() -> None:
-    wires, turns = Wires(), Turns()
-    many, many_raw = await wires.open(turns=turns)
-    few, few_raw = await wires.open(turns=turns)
+async def test_single_frame_is_opened_between_those_of_a_peer_that_sends_many() -> None:
+    wires, scheduler = Wires(), LoopScheduler()
+    many, many_raw = await wires.open(opening=scheduler)
+    few, few_raw = await wires.open(opening=scheduler)
     flood(many_raw, 400)
     few_raw.say(PacketCode.P2P_REQUEST, b"")
 
@@ -193,15 +202,16 @@ async def test_pings_of_a_flood_are_all_answered() -> None:
     await wires.close()
 
 
-async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() -> None:
-    turns = Turns()
-    shares = [TurnShare(turns, 100) for _ in range(5)]
+async def test_what_is_beyond_the_budget_is_done_one_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_scheduler, "MAX_ITERATION_S", math.inf)  # however long the machine takes for one
+    scheduler = LoopScheduler()
+    budgets = [WorkBudget(scheduler, 100) for _ in range(5)]
     rounds, done = 0, []
 
     async def work(name: int) -> None:
-        await shares[name].take(99)
+        await budgets[name].take(99)
         done.append((name, rounds))
-        await shares[name].take(1)
+        await budgets[name].take(1)
         done.append((name, rounds))
 
     tasks = [asyncio.create_task(work(name)) for name in range(5)]
@@ -216,15 +226,15 @@ async def test_what_is_beyond_a_share_is_done_one_in_each_round_of_the_loop() ->
     assert len({number for _, number in turned}) == 5
 
 
-async def test_who_has_had_little_is_next_however_many_want_much() -> None:
-    turns = Turns()
+async def test_source_that_has_had_little_is_next_however_many_want_much() -> None:
+    scheduler = LoopScheduler()
     done: list[str] = []
     amid_it = asyncio.Event()
 
     async def work(name: str, size: int, times: int) -> None:
-        share = TurnShare(turns, 10)
+        budget = WorkBudget(scheduler, 10)
         for _ in range(times):
-            await share.take(size)
+            await budget.take(size)
             done.append(name)
             if len(done) == 150:
                 amid_it.set()
@@ -241,16 +251,16 @@ async def test_who_has_had_little_is_next_however_many_want_much() -> None:
     assert places[-1] <= before + 30  # five times 20 is what each of the others had once
 
 
-async def test_share_is_whole_again_after_a_turn_and_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_budget_is_full_again_after_a_turn_and_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waited = 0.0, 0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
 
-    class Counted(Turns):
-        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+    class Counted(LoopScheduler):
+        async def wait_turn(self, work: int = 1, source: Hashable = None) -> None:
             nonlocal waited
             waited += 1
 
-    share = TurnShare(Counted(), 100)
+    budget = WorkBudget(Counted(), 100)
     steps = [
         (60, 1.0, 0),
         (39, 1.9, 0),
@@ -263,20 +273,20 @@ async def test_share_is_whole_again_after_a_turn_and_after_a_pause(monkeypatch: 
     ]
     for work, at, turns in steps:
         now = at
-        await share.take(work)
+        await budget.take(work)
         assert waited == turns
 
 
-async def test_who_sends_few_frames_waits_for_no_turn_but_with_its_handshake() -> None:
+async def test_peer_that_sends_few_frames_waits_for_a_turn_only_with_its_handshake() -> None:
     waited = 0
 
-    class Counted(Turns):
-        async def wait(self, work: int = 1, who: Hashable = None) -> None:
+    class Counted(LoopScheduler):
+        async def wait_turn(self, work: int = 1, source: Hashable = None) -> None:
             nonlocal waited
             waited += 1
 
     wires = Wires()
-    running, raw = await wires.open(turns=Counted())
+    running, raw = await wires.open(opening=Counted())
     for count in range(1, FREE_FRAMES - 1):  # Hello and Status came before
         raw.say(PacketCode.P2P_REQUEST, b"")
         await heard(running, count)

@@ -1,0 +1,146 @@
+"""mailserver.doctor.archive: what pruning and answering require of the archive. Nothing is changed."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mailserver.app.config import Config
+from mailserver.doctor.archive import check_archive
+from mailserver.doctor.findings import Finding, Verdict
+from mailserver.handoff.archived import Archived
+from mailserver.store.sqlite.handoff import archived_file, write_archived
+from mailserver.store.sqlite.schema import STORE_FILE
+from tests.archive.archives import make_archive
+
+DAY_NUMBER = 20_000
+VERIFIED_AT = 1_795_200_000
+NOBODY = 65_534
+
+
+def findings_of(folder: Path, archive: str, *, hours: float = 1.0, answer: bool = True) -> dict[str, Finding]:
+    config = Config(data_dir=folder, archive=archive, answer_from_archive=answer)
+    return {finding.check: finding for finding in check_archive(config, VERIFIED_AT + hours * 3600)}
+
+
+def archived_to(folder: Path, archive: Path | str) -> None:
+    write_archived(folder / STORE_FILE, Archived("id", str(archive), VERIFIED_AT, {DAY_NUMBER: 7}))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, as those of `tmp_path` are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def _as_nobody() -> Iterator[None]:
+    """Not as root, which may read all."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_no_archive_no_findings(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, "") == {}
+
+
+def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.WARNING
+
+    archived_to(tmp_path, archive)
+    finding = findings_of(tmp_path, str(archive))["archive"]
+    assert finding.verdict is Verdict.PROBLEM
+    assert "is not there: is its disk mounted?" in finding.text
+    file = make_archive(archive, "id", DAY_NUMBER, seq=7)
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.OK
+    file.unlink()
+    finding = findings_of(tmp_path, str(archive))["archive"]
+    assert finding.verdict is Verdict.PROBLEM
+    assert f"{file} is missing" in finding.text
+
+    archived_file(tmp_path / STORE_FILE).write_text("{")
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.PROBLEM
+
+
+def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
+    archived_to(tmp_path, "s3a://bucket/archive")
+
+    finding = findings_of(tmp_path, "s3a://bucket/archive", hours=47)["archive"]
+    assert finding.verdict is Verdict.OK
+    assert finding.text.endswith("checked it 47 hours ago")
+    finding = findings_of(tmp_path, "s3a://bucket/archive", hours=49)["archive"]
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.text.endswith("49 hours ago: nothing is pruned")
+
+
+def test_archive_that_can_be_read_answers(tmp_path: Path) -> None:
+    make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(tmp_path, tmp_path / "archive")
+
+    findings = findings_of(tmp_path, str(tmp_path / "archive"), hours=3)
+
+    answers = findings["answers from archive"]
+    assert answers.verdict is Verdict.OK
+    assert answers.text == "all periods can be read (1); the compaction checked them 3 hours ago"
+    assert "answers from archive" not in findings_of(tmp_path, str(tmp_path / "archive"), answer=False)
+
+
+def test_compaction_that_has_not_run_of_late_is_a_warning(tmp_path: Path) -> None:
+    make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(tmp_path, tmp_path / "archive")
+
+    finding = findings_of(tmp_path, str(tmp_path / "archive"), hours=49)["answers from archive"]
+
+    assert finding.verdict is Verdict.WARNING
+    assert "49 hours ago" in finding.text
+
+
+def test_archive_that_cannot_answer_is_a_warning(tmp_path: Path) -> None:
+    archived_to(tmp_path, "s3a://bucket/archive")
+
+    finding = findings_of(tmp_path, "s3a://bucket/archive")["answers from archive"]
+
+    assert finding.verdict is Verdict.WARNING
+    assert finding.text.endswith("it is not in a local folder")
+
+
+def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(tmp_path, tmp_path / "archive")
+    (record,) = (tmp_path / "archive" / "_records").iterdir()
+    record.write_text("{")
+
+    finding = findings_of(tmp_path, str(tmp_path / "archive"))["answers from archive"]
+
+    assert finding.verdict is Verdict.PROBLEM
+    assert str(record) in finding.text
+
+
+@pytest.mark.parametrize("part", ["file", "folder", "date"])
+def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str, request: pytest.FixtureRequest) -> None:
+    file = make_archive(folder / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(folder, folder / "archive")
+    archived_file(folder / STORE_FILE).chmod(0o644)
+    locked = {"file": file, "folder": file.parent, "date": file.parent.parent}[part]
+    mode = locked.stat().st_mode
+    locked.chmod(0)
+    request.getfixturevalue("_as_nobody")
+
+    finding = findings_of(folder, str(folder / "archive"))["answers from archive"]
+
+    assert finding.verdict is Verdict.PROBLEM
+    assert "cannot be read: requests that need it fail" in finding.text
+    assert str(locked) in finding.text
+    if os.geteuid() != NOBODY:
+        locked.chmod(mode)  # or the folder could not be removed
