@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit check docs site demo faults fuzz soak bench java lock audit clean help anew
+.PHONY: run compact test unit coverage dev check docs site demo faults fuzz soak bench java lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -40,11 +40,17 @@ else ifeq ($(origin PYTHON),command line)
 	@$(PYTEST) -m "$(UNIT)"
 else
 	@$(MAKE) --silent unit
-	@$(PYTEST) -m "not ($(UNIT))"
+	@$(PYTEST) -m "not ($(UNIT))" $(if $(MEASURED),$(MEASURED) --cov-append)
 endif
 
 unit: $(DEV) ## run the unit tests: two minutes
-	@$(PYTEST) -m "$(UNIT)"
+	@$(PYTEST) -m "$(UNIT)" $(MEASURED)
+
+coverage: ## run the tests; a package of which they run less than tests/coverage_floors.py says is an error
+	@$(MAKE) --silent test MEASURED="--cov --cov-report="
+	@$(BIN)/python -m tests.coverage_floors
+
+dev: $(DEV)
 
 check: $(DEV) ## check format, lint and types
 	@$(BIN)/ruff format --check .
@@ -102,7 +108,7 @@ clean: ## remove every .venv and every cache
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
-		printf 'make %-7s %s\n' "$$target" "$$text"; done
+		printf 'make %-8s %s\n' "$$target" "$$text"; done
 	@echo 'PYTHON=... names another Python than python3, 3.11 or newer; it has a .venv of its own.'
 
 # The versions of .venv and of its Python. Where they differ, .venv is made anew.

@@ -1,7 +1,8 @@
 """For all tests: restores logging after each, chooses the examples of property tests, and shares tests among processes.
 
 In `make test` two processes share the tests. Each takes the next file when it has finished one. Some folders are taken
-as if they were one file, so that Spark and the containers start once. The longest begin first.
+as if they were one file, so that Spark and the containers start once. The longest begin first, so that neither process
+has much left when the other has nothing.
 """
 
 import logging
@@ -20,12 +21,45 @@ from tests import properties
 properties.register()
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
+# A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
+sys.tracebacklimit = 20
+
 TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
 They come first."""
 
+MINUTES = (
+    "tests/faults/test_kills.py",
+    "tests/bench/test_bench.py",
+    "tests/faults/test_power.py",
+    "tests/integration/test_cluster.py",
+    "tests/soak/",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/docs/",
+)
+"""Files and folders whose tests take minutes; they come next, in this order."""
+
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
+
+UNMEASURED = (
+    "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
+    "tests/bench/",
+    "tests/docs/",
+    "tests/fuzz/",
+    "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",
+    "tests/limits/test_admission.py::test_one_line_with_ipv6_does_not_lock_out_the_others",
+    "tests/limits/test_packet_rates.py::test_peer_that_takes_little_is_not_disconnected_for_its_neighbours",
+    "tests/limits/test_packet_rates.py::test_with_endless_tolerance_it_is_only_slowed",
+    "tests/limits/test_request_quotas.py::test_ten_of_them_behind_one_address_are_not_either",
+    "tests/limits/test_request_quotas.py::test_thousands_of_phones_behind_one_address_catch_up_on_a_day_one_after_another",
+    "tests/live/test_bundles.py::test_packets_of_the_tiniest_envelopes_take_no_more_memory_than_any",
+    "tests/soak/",
+    "tests/store/sqlite/test_wal.py::test_damage_before_the_last_transaction_is_found",
+)
+"""Where coverage is not measured. Some go the same ways thousands of times, and take up to 25 times as long when each
+line is noted; some compare memory; and of what only the corpus of a fuzzer reaches, no test says what it should do."""
 
 
 class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
@@ -52,8 +86,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _rank(item: pytest.Item) -> int:
     if item.nodeid.startswith(TAKEN_TOGETHER):
-        return -1
+        return -len(MINUTES) - 1
+    for rank, path in enumerate(MINUTES, -len(MINUTES)):
+        if item.nodeid.startswith(path):
+            return rank
     return next((rank for rank, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), len(LONGEST_FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Leave some tests unmeasured. (The marker `no_cover` of pytest-cov 7.1 has no effect with several processes.)"""
+    trace = sys.gettrace()
+    if item.nodeid.startswith(UNMEASURED):
+        sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ async def inflated(message: LongMessageReceived) -> bytearray:
         except asyncio.CancelledError:
             await asyncio.gather(inflating, return_exceptions=True)
             raise
+        finally:
+            del inflating  # its DecodeError refers to this frame, and to what was inflated, up to 16 MiB
 
 
 Message: TypeAlias = MessageReceived | LongMessage | BaseMessageReceived

@@ -1,6 +1,7 @@
 """The short form of `make faults ARGS=power`: a few cuts of each scenario, and faults that it must find."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -84,8 +85,9 @@ def test_flood_has_the_log_started_anew_and_files_cut_back(recorded: Record) -> 
         pytest.param(["-wal"], "confirmed envelopes are missing", id="log"),
         pytest.param(["mailserver.db.new"], "not a mailserver store", id="new store"),
         pytest.param([".tmp"], "node key", id="small files"),
-        pytest.param(["data"], "the node key is another one", id="names in the data folder"),
-        pytest.param(["."], "the node key is another one", id="name of the data folder"),
+        # With the names go store and key; which of them is missed depends on when the cut comes.
+        pytest.param(["data"], "there is none|the node key is another one", id="names in the data folder"),
+        pytest.param(["."], "there is none|the node key is another one", id="name of the data folder"),
     ],
 )
 def test_sync_that_is_left_out_is_found(endings: list[str], promise: str, folder: Path, recorded: Record) -> None:
@@ -94,7 +96,7 @@ def test_sync_that_is_left_out_is_found(endings: list[str], promise: str, folder
 
     outcome = asyncio.run(cut_power(careless, folder, cuts=400, disks=2, seed=SEED, until=promise))
 
-    assert any(promise in text for text in outcome.broken), outcome.shown
+    assert any(re.search(promise, text) for text in outcome.broken), outcome.shown
 
 
 @pytest.mark.spark

@@ -1,5 +1,7 @@
 """mailserver.net.inbound, by itself."""
 
+import weakref
+
 import pytest
 
 from mailserver.codec import snappy
@@ -8,6 +10,8 @@ from mailserver.net.inbound import Inbound, LongMessage, Message, inflated, one_
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
 from mailserver.waku.peer import Event, PacketIgnored
+from tests.memory import no_search_for_cycles
+from tests.waiting import turns
 
 
 def ignored(message: MessageReceived | LongMessage) -> Event:
@@ -76,3 +80,19 @@ async def test_damaged_long_message_is_let_go_too() -> None:
         await inflated(message)
 
     body.clear()
+
+
+async def test_what_a_damaged_long_message_inflated_to_is_freed_at_once() -> None:
+    body = bytearray(snappy.compress(bytes(range(256)) * 1000)[:-1])
+    message = LongMessageReceived(WAKU, 1, memoryview(body)[:], is_compressed=True)
+
+    faults = []
+
+    with no_search_for_cycles():
+        try:
+            await inflated(message)
+        except DecodeError as error:
+            faults.append(weakref.ref(error))  # it refers to the frames that raised it
+        await turns()  # those who waited for the thread have let go, too
+
+        assert [fault() for fault in faults] == [None]

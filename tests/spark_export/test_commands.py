@@ -180,14 +180,14 @@ def test_fault_of_our_own_is_no_missing_package() -> None:
     assert "ModuleNotFoundError" in done.stderr
 
 
-def test_nightly_line_then_every_other_command(tmp_path: Path) -> None:
+def test_nightly_line_then_every_other_command(here: Command, tmp_path: Path) -> None:
     put_in = envelopes(9)
     store, archive = put(tmp_path / "mailserver.db", put_in), tmp_path / "archive"
 
-    compacted = run("compact", "--store", store, "--archive", archive, "--json", *FAST)
-    merged = run("merge", "--archive", archive, "--json", *FAST)
-    verified = run("verify", "--archive", archive, "--json", *FAST)
-    reported = run("report", "--archive", archive, "--html", tmp_path / "page.html", "--json", *FAST)
+    compacted = here("compact", "--store", store, "--archive", archive, "--json")
+    merged = here("merge", "--archive", archive, "--json")
+    verified = here("verify", "--archive", archive, "--json")
+    reported = here("report", "--archive", archive, "--html", tmp_path / "page.html", "--json")
 
     assert [done.returncode for done in (compacted, merged, verified, reported)] == [0] * 4
     assert archived(archive) == rows_of(put_in)

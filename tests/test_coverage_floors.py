@@ -1,0 +1,87 @@
+"""tests.coverage_floors: each package has a floor, and what falls below one is told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import coverage_floors
+from tests.coverage_floors import FLOORS, Floor, Measured, below, lines, main, measure, packages, read_report
+
+HALF = """
+def sign(number):
+    if number < 0:
+        return -1
+    return 1
+
+sign({})
+"""
+"""Five statements and two branches: a positive number leaves one statement and one branch."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with two packages, of which one runs whole."""
+    for file, number in ("mailserver/net/half.py", 1), ("mailserver/errors.py", 1), ("spark_export/none.py", -1):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(HALF.format(number), encoding="utf-8")
+    for package in ("mailserver", "mailserver/net"):
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "run.py").write_text("import mailserver.net.half, mailserver.errors", encoding="utf-8")
+    command = [sys.executable, "-m", "coverage", "run", "--branch", "--source=mailserver,spark_export", "run.py"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(coverage_floors, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_every_package_has_a_floor_and_no_other() -> None:
+    assert FLOORS.keys() == packages()
+
+
+def test_what_is_not_run_has_a_reason() -> None:
+    assert [package for package, floor in FLOORS.items() if (floor.percent < 100) != bool(floor.rest)] == []
+
+
+def test_statements_and_branches_are_added_up_by_package(root: Path) -> None:
+    measured = measure(read_report(root / ".coverage"))
+
+    assert measured == {
+        "mailserver": Measured(5, 7),
+        "mailserver/net": Measured(5, 7),
+        "spark_export": Measured(0, 7),
+    }
+    assert packages(root) == measured.keys()
+
+
+@pytest.mark.parametrize(("percent", "fallen"), [(71, []), (72, ["mailserver/net"])])
+def test_package_below_its_floor_is_told(percent: int, fallen: list[str]) -> None:
+    floors = {"mailserver/net": Floor(percent, "")}
+
+    assert below({"mailserver/net": Measured(5, 7)}, floors) == fallen
+
+
+def test_package_that_was_not_measured_is_below_any_floor() -> None:
+    assert below({}, {"mailserver/net": Floor(1, "")}) == ["mailserver/net"]
+
+
+def test_least_covered_package_comes_first() -> None:
+    measured = {"mailserver/net": Measured(7, 7), "spark_export": Measured(5, 7)}
+
+    assert lines(measured, {"mailserver/net": Floor(100, ""), "spark_export": Floor(70, "Spark")}) == [
+        "spark_export     71.4 %  floor  70 %  Spark",
+        "mailserver/net  100.0 %  floor 100 %",
+    ]
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(("percent", "exit_code"), [(71, 0), (72, 1)])
+def test_exit_code_says_whether_all_floors_hold(
+    percent: int, exit_code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floors = {"mailserver": Floor(71, ""), "mailserver/net": Floor(percent, ""), "spark_export": Floor(0, "")}
+    monkeypatch.setattr(coverage_floors, "FLOORS", floors)
+
+    assert main() == exit_code
+    assert ("mailserver/net" in capsys.readouterr().err) == bool(exit_code)
