@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from mailserver.archive.days import day_name
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import decode_rows
-from spark_export.load import ROW_GROUP_BYTES
+from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 

@@ -1,9 +1,9 @@
 """The nightly run: what stores received on closed UTC days, into the archive.
 
-For each group of days: read what the stores' columns say (the keys), leave out what another store or the archive has,
-write the envelopes, read them back, compare, publish. The comparison is between two ways that have nothing in common
-but SQLite: counts, sizes and hashes as the daemon wrote them down, and envelopes decoded, hashed anew, sorted, written
-as Parquet and read again.
+For each group of days: read what the stores' columns say (the keys), find what another store or the archive has, cut
+the rest into pieces, have each written and read back by a task (`spark_export.writing`), compare, publish. The
+comparison is between two ways that have nothing in common but SQLite: counts, sizes and hashes as the daemon wrote them
+down, and envelopes decoded, hashed anew, sorted, written as Parquet and read again.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +24,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import (
     DayRecord,
+    IndexRecord,
     PeriodRecord,
     lost_of,
     near_periods,
@@ -35,19 +37,24 @@ from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archived_record import check_archive_is_there, hand_over, last_found
 from spark_export.config import CompactConfig
 from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.frames import read_periods
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
-from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
+from spark_export.pieces import Seqs, pieces_of_day
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
+from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
 from spark_export.schema import KEY_HASH_CHARS
-from spark_export.source import END_OF_TIME, StoreSource, options_of
+from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
 from spark_export.store import Store, describe
-from spark_export.transform import PLACE, faulty, first_received, sound, with_period, without
+from spark_export.task_files import access_to
+from spark_export.transform import PLACE, first_received, without
+from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
+from spark_export.written import Written
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +80,16 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         incidents = Incidents(archive.storage)
         records: dict[str, PeriodRecord] = {}
         mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
-        mending = None if layout is None else mending_of(layout)
-        if mending is not None:
+        mending = None
+        if layout is not None:
+            mending = mending_of(layout)
             mending.set_damaged_records_aside()
             archive.repair()
             records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
             hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
             records = mending.mend(records)
+            records = make_missing_indexes(spark, archive, layout, records, run)
             report.faults = mending.faults
         groups = plan_groups(stores, records, last_day(config, now))
         hand_over(stores, records, archive.url, now)
@@ -123,6 +132,7 @@ class _Compaction:
         self._layout = layout
         self._stores = stores
         self._run = run
+        self._job = Job(access_to(spark, archive.url), layout, run)
         self._now = now
         self._recovered: dict[int, Fingerprint] = {}  # by day, what was lost and is in a store
         self._faulty: list[tuple[int, int]] = []  # PLACE
@@ -131,13 +141,16 @@ class _Compaction:
 
     def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
         """Write, verify and publish; return the new record of each day."""
-        try:
-            expected, written = self._write_and_verify(group, records)
-        except ExportCheckFailed:
-            if not self._set_faulty_aside(group, records):
-                raise
-            expected, written = self._write_and_verify(group, records)
-        said = {day: self._record(day, group, records, written.get(day)) for day in group.days}
+        expected, pieces = self._write(group, records)
+        if faulty := [row for piece in pieces for row in piece.faulty]:
+            # What was written must be written again: a sound copy, in another store, may have been left out.
+            self._set_aside(faulty, records)
+            expected, pieces = self._write(group, records)
+        written = self._verified(records, expected, by_period(pieces))
+        indexes = write_indexes(self._job, pieces)
+        said = {
+            day: self._record(day, group, records, written.get(day), indexes.get(day_name(day))) for day in group.days
+        }
         if written:
             days = sorted(written)
             said |= zip(days, self._archive.publish(self._run, [said[day] for day in days]), strict=True)
@@ -154,16 +167,21 @@ class _Compaction:
             log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
         return list(said.values())
 
-    def _write_and_verify(
+    def _write(
         self, group: Group, records: Mapping[str, PeriodRecord]
-    ) -> tuple[dict[int, Fingerprint], dict[int, Written]]:
-        """Stage each day that has something new; return what is new of it, and what is staged."""
+    ) -> tuple[dict[int, Fingerprint], list[PieceWritten]]:
+        """Stage each day that has something new, with what the archive has of it; return what is new of it, and what
+        is staged."""
         with self._surplus(group, records) as surplus:
             expected = self._expected(group, surplus)
             self._recovered = self._lost_and_found(group, records, surplus)
-            if expected:
-                self._write(group, records, surplus, expected)
-        return expected, self._verified(records, expected)
+            left_out = _seqs_by_store(surplus)
+        pieces = []
+        for day, new in expected.items():
+            before = records.get(day_name(day))
+            size = new.bytes + (before.fingerprint.bytes if before is not None else 0)
+            pieces += pieces_of_day(day, size, self._stores, group.wanted, left_out, before)
+        return expected, write_pieces(self._spark, self._job, pieces)
 
     @contextlib.contextmanager
     def _surplus(self, group: Group, records: Mapping[str, PeriodRecord]) -> Iterator[DataFrame | None]:
@@ -204,8 +222,11 @@ class _Compaction:
         near = near_periods(records, first, last)
         if not near:
             return None
-        rows = self._read(near).where(F.col("created").between(first, last))
-        return rows.select(F.substring("hash", 1, KEY_HASH_CHARS).alias("hash"))
+        paths = [f"{self._archive.url}/{directory_of(period)}" for period in near]
+        rows = read_periods(self._spark, self._layout, self._archive.url, paths)
+        return rows.where(F.col("created").between(first, last)).select(
+            F.substring("hash", 1, KEY_HASH_CHARS).alias("hash")
+        )
 
     def _expected(self, group: Group, surplus: DataFrame | None) -> dict[int, Fingerprint]:
         """What is new on each day, as the stores' columns say."""
@@ -247,58 +268,30 @@ class _Compaction:
             for day, one in found.items()
         }
 
-    def _write(
-        self,
-        group: Group,
-        records: Mapping[str, PeriodRecord],
-        surplus: DataFrame | None,
-        expected: Mapping[int, Fingerprint],
-    ) -> None:
-        """Write each day that has something new, with what the archive has of it; faulty rows are left out."""
-        stored = self._source(group, "envelopes")
-        if surplus is not None:
-            stored = without(stored, surplus, *PLACE)
-        envelopes = with_period(sound(stored))
-        total = Fingerprint.sum(expected.values())
-        before = [day_name(day) for day in expected if _has_files(records, day_name(day))]
-        if before:
-            envelopes = envelopes.unionByName(self._read(before))
-            total += Fingerprint.sum(records[period].fingerprint for period in before)
-        target = f"{self._archive.url}/{staged_data(self._run)}"
-        write_staged(envelopes, self._layout, target, rows=total.rows, size=total.bytes)
-
-    def _set_faulty_aside(self, group: Group, records: Mapping[str, PeriodRecord]) -> bool:
-        """Look for faulty rows, and keep them apart. False if there are none, or they were found before.
-
-        What was written must then be written again: a sound copy of such a row, in another store, may have been left
-        out.
-        """
-        if self._faulty:
-            return False
-        rows = faulty(self._source(group, "envelopes")).collect()
-        if not rows:
-            return False
+    def _set_aside(self, rows: Sequence[Faulty], records: Mapping[str, PeriodRecord]) -> None:
+        """Keep rows that are no envelopes apart."""
         there = quarantine(self._archive.storage, self._stores, rows)
         for record in records.values():  # what remains is new, or was set aside by a run that was killed
             there.subtract({day: said.quarantined for day, said in record.days.items() if day in there})
         self._quarantined = there
-        self._faulty = [(row["store"], row["seq"]) for row in rows]
-        log.warning("rows set aside rows=%d first=%r", len(rows), rows[0]["fault"])
+        self._faulty = [(row.store, row.seq) for row in rows]
+        log.warning("rows set aside rows=%d first=%r", len(rows), rows[0].fault)
         self._archive.storage.remove(staged_data(self._run))
-        return True
 
-    def _verified(self, records: Mapping[str, PeriodRecord], expected: Mapping[int, Fingerprint]) -> dict[int, Written]:
-        """Read back what was written, and compare it with what should have been."""
-        if not expected:
-            return {}
-        base = f"{self._archive.url}/{staged_data(self._run)}"
-        staged = {name.partition("=")[2] for name in self._archive.storage.names(staged_data(self._run)) if "=" in name}
+    def _verified(
+        self,
+        records: Mapping[str, PeriodRecord],
+        expected: Mapping[int, Fingerprint],
+        written: Mapping[str, Written],
+    ) -> dict[int, Written]:
+        """Compare what was read back with what should have been written."""
         wanted = {day_name(day): day for day in expected}
-        if staged != set(wanted):
-            raise ExportCheckFailed(
-                ", ".join(sorted(staged ^ set(wanted))), "the days written are not the days expected"
-            )
-        written = read_back(self._spark, self._layout, base, sorted(wanted))
+        staged = {name.partition("=")[2] for name in self._archive.storage.names(staged_data(self._run))}
+        for periods in (staged, written.keys()):
+            if periods != wanted.keys():
+                raise ExportCheckFailed(
+                    ", ".join(sorted(periods ^ wanted.keys())), "the days written are not the days expected"
+                )
         for period, day in wanted.items():
             should = expected[day]
             if period in records:
@@ -310,7 +303,12 @@ class _Compaction:
         return {day: written[period] for period, day in wanted.items()}
 
     def _record(
-        self, day: int, group: Group, records: Mapping[str, PeriodRecord], written: Written | None
+        self,
+        day: int,
+        group: Group,
+        records: Mapping[str, PeriodRecord],
+        written: Written | None,
+        index: IndexRecord | None,
     ) -> PeriodRecord:
         """What is to be said of a day: anew, or, if nothing in it is new, that its stores have been read."""
         period = day_name(day)
@@ -342,27 +340,23 @@ class _Compaction:
             lost_rows=known.lost_rows - found.rows,
             lost_bytes=known.lost_bytes - found.bytes,
         )
-        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now))
+        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now), index=index)
 
     def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())
         return reader.options(**options_of(self._stores, group.wanted, dataset, created_until)).load()
 
-    def _read(self, periods: Sequence[str]) -> DataFrame:
-        paths = [f"{self._archive.url}/{directory_of(period)}" for period in periods]
-        return read_periods(self._spark, self._layout, self._archive.url, paths).drop(self._partition_only)
-
-    @property
-    def _partition_only(self) -> str:
-        """The partition column that is no column of ENVELOPES, or a name that no column has."""
-        return self._layout.column if self._layout.column != "topic" else ""
-
     def _faulty_places(self) -> DataFrame:
         return self._spark.createDataFrame(self._faulty, "store int, seq long")
 
 
-def _has_files(records: Mapping[str, PeriodRecord], period: str) -> bool:
-    return period in records and bool(records[period].files)
+def _seqs_by_store(rows: DataFrame | None) -> dict[int, Seqs]:
+    """Column `seq` of rows, sorted, by column `store`."""
+    if rows is None:
+        return {}
+    places = rows.select(*PLACE).toArrow()
+    stores, seqs = places.column("store").to_numpy(), places.column("seq").to_numpy()
+    return {int(store): np.sort(seqs[stores == store]) for store in np.unique(stores)}
 
 
 def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:

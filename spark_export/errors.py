@@ -13,6 +13,8 @@ from pathlib import Path
 from mailserver.errors import MailserverError
 from mailserver.units import size_text
 
+CHECK_FAILED = "check failed for "
+
 
 class ExportError(MailserverError):
     """The export could not be done; what was there is as it was."""
@@ -32,7 +34,7 @@ class ExportCheckFailed(ExportError):
         self.what = what
 
     def __str__(self) -> str:
-        return f"check failed for {self.day}: {self.what}"
+        return f"{CHECK_FAILED}{self.day}: {self.what}"
 
 
 class DiskFull(ExportError):

@@ -16,8 +16,8 @@ from mailserver.errors import MailserverError
 from mailserver.files import NO_ROOM
 from spark_export.errors import DiskFull
 
-SCRATCH_PER_BYTE = 1.5
-"""Of what is on its way, for each byte of envelopes: 0.8 GB for a million of 561 bytes (docs/performance.md)."""
+SCRATCH_PER_BYTE = 0.5
+"""Of keys of envelopes that are compared with those of other stores and of the archive, for each byte of envelopes."""
 
 ARCHIVE_PER_BYTE = 1.1
 """Of files, for each byte of envelopes: ciphertext does not get smaller, and hashes stand beside it."""

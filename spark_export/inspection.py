@@ -21,8 +21,9 @@ from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of, record_of
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.load import Written, read_files
+from spark_export.frames import read_files
 from spark_export.session import root_cause
+from spark_export.written import Written, together
 
 _NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
 """Causes that say nothing about the file that was read: a whole file must not be taken for damaged."""
@@ -139,7 +140,7 @@ def _decoded(
         return Contents((), Written({}, {}, ()), (_damaged(record, files[0], cause),))
     parts = [_decoded(spark, archive, layout, record, [file]) for file in files]
     good = tuple(file for part in parts for file in part.good)
-    contents = _if_days_are_right(record, good, _together([part.written for part in parts]))
+    contents = _if_days_are_right(record, good, together([part.written for part in parts]))
     return replace(contents, faults=(*contents.faults, *(fault for part in parts for fault in part.faults)))
 
 
@@ -238,14 +239,3 @@ def _days_differ(record: PeriodRecord, written: Written) -> str:
 
 def _damaged(record: PeriodRecord, file: FileRecord, cause: str) -> Fault:
     return Fault(record.period, f"{directory_of(record.period)}/{file.path}", FaultKind.DAMAGED, file.rows, cause)
-
-
-def _together(parts: Sequence[Written]) -> Written:
-    days: dict[int, Fingerprint] = {}
-    created: dict[int, tuple[int, int]] = {}
-    for part in parts:
-        for day, fingerprint in part.days.items():
-            days[day] = days.get(day, Fingerprint()) + fingerprint
-            first, last = created.get(day, part.created[day])
-            created[day] = min(first, part.created[day][0]), max(last, part.created[day][1])
-    return Written(days, created, tuple(file for part in parts for file in part.files))

@@ -36,6 +36,7 @@ from spark_export.archived_record import LastFound
 from spark_export.incidents import Incident, Incidents
 from spark_export.inspection import Contents, days_gone, months_gone, names_and_sizes, periods_to_read, read_contents
 from spark_export.publishing import WritableArchive
+from spark_export.reindexing import make_indexes, remove_damaged_indexes
 from spark_export.salvage import Salvage
 
 log = logging.getLogger(__name__)
@@ -147,10 +148,12 @@ class Mending:
         """Compare names and sizes of all files, and the contents of those whose turn it is; return the records that
         hold.
 
-        Faults are written down, and records of faulty periods no longer cover any store's rows.
+        Faults are written down, and records of faulty periods no longer cover any store's rows. An index that differs
+        from the files is removed.
         """
         faults = self._look(records)
         spoken_of = {fault.file for fault in faults}
+        sound = []
         for record in periods_to_read(records, read_within_s, self._now):
             directory = directory_of(record.period)
             files = [file for file in record.files if f"{directory}/{file.path}" not in spoken_of]
@@ -161,6 +164,8 @@ class Mending:
                 whole = replace(record, verified_at=int(self._now))
                 records[record.period] = self._archive.digested(directory, whole)
                 self._archive.replace_record(records[record.period])
+                sound.append(records[record.period])
+        remove_damaged_indexes(self._spark, self._archive, self._layout, sound)
         self._write_down(records, faults)
         return records
 
@@ -207,13 +212,18 @@ class Mending:
 
         All faulty files are set aside before any rows are taken in, because taking in reads and replaces directories.
         """
+        mended = set()
         waiting = [(number, one) for number, one in enumerate(self._incidents.all) if one.period and not one.taken_in]
         for number, incident in waiting:
             record = records.get(incident.period)
             if record is not None and record.run == incident.run:
                 records[record.period] = self._mend_period(record, f"{self._run}-mended-{number}")
+                if record.index is not None:
+                    mended.add(record.period)
             elif record is None and incident.run == NO_RECORD:
                 self._set_aside_all(incident)
+        indexless = [record for period in sorted(mended) if not (record := records[period]).index and record.files]
+        records |= make_indexes(self._spark, self._archive, self._layout, indexless, self._run)
         for number, incident in waiting:
             records |= self._salvage.take_in(incident, records, f"{self._run}-taken-in-{number}")
         if waiting and lost_of(records.values()):

@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from mailserver.archive.archive import existing_layout
 from mailserver.archive.days import day_of, month_name, month_of
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import DayRecord, PeriodRecord
-from mailserver.archive.paths import directory_of, staged_data
-from mailserver.units import SECONDS_PER_DAY
 from spark_export.archived_record import withdraw
 from spark_export.errors import ExportCheckFailed
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
-from spark_export.load import Written, read_back, read_periods, write_staged
 from spark_export.mending import Mending
+from spark_export.pieces import large_partitions, pieces_of_month
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
-from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
+from spark_export.task_files import access_to
+from spark_export.writing import Job, by_period, look_into, write_indexes, write_pieces
+from spark_export.written import Written
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,8 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
 
 
 def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, list[PeriodRecord]]]:
-    """The months that are over and in more than one piece, or in days, oldest first, with their pieces."""
+    """The months that are over and in more than one piece, in days, or without index, as earlier versions wrote them:
+    oldest first, with their pieces."""
     present = month_of(day_of(int(now)))
     pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
     for record in records.values():
@@ -83,8 +83,12 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
     return sorted(
         (month, parts)
         for month, parts in pieces.items()
-        if month < present and {part.period for part in parts} != {month} and any(part.files for part in parts)
+        if month < present and any(part.files for part in parts) and any(map(_is_to_be_merged, parts))
     )
+
+
+def _is_to_be_merged(part: PeriodRecord) -> bool:
+    return part.period != month_name(part.period) or part.index is None
 
 
 def _merge_month(
@@ -97,20 +101,15 @@ def _merge_month(
     now: float,
 ) -> PeriodRecord:
     """Write, verify and publish one month."""
-    paths = [f"{archive.url}/{directory_of(part.period)}" for part in parts if part.files]
-    envelopes = read_periods(spark, layout, archive.url, paths).select(*ENVELOPES.fieldNames())
-    total = Fingerprint.sum(part.fingerprint for part in parts)
-    base = f"{archive.url}/{staged_data(run)}"
-    # The month of each row, and no constant: Spark drops a constant from the order of rows, then finds them out of
-    # order for writing and sorts them anew, by partition alone.
-    reception = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")).cast("string")
-    envelopes = envelopes.withColumn(PERIOD, F.substring(reception, 1, len(month)))
-    write_staged(envelopes, layout, base, rows=total.rows, size=total.bytes)
-    written = read_back(spark, layout, base, [month])[month]
+    job = Job(access_to(spark, archive.url), layout, run)
+    groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
+    pieces = write_pieces(spark, job, pieces_of_month(month, parts, groups))
+    written = by_period(pieces)[month]
     days = _merged_days(parts)
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
-    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now))
+    index = write_indexes(job, pieces)[month]
+    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=index)
     (record,) = archive.publish(run, [record])
     return record
 

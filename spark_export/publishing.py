@@ -2,6 +2,7 @@
 
 A run writes and verifies in `_staging`, then writes `publish.json`. From then on the change will be made, by the next
 run if this one is killed: for each period, the staged directory replaces the old one, and then the new record does.
+The index of a period is in its place before that: it has a name of its own for each run.
 
 Before a run deletes files that were replaced, it checks that each of the files that replaced them is there, with its
 size. If not, the old files are kept, and `spark_export.mending` takes their rows in. While any period is not as
@@ -26,6 +27,7 @@ from mailserver.archive.manifest import (
     visible,
 )
 from mailserver.archive.paths import (
+    INDEXES,
     JOURNAL_FILE,
     REPLACED,
     RUNS,
@@ -34,6 +36,7 @@ from mailserver.archive.paths import (
     STAGING,
     damaged_of,
     directory_of,
+    index_of,
     record_of,
     snapshot_of,
     staged_data,
@@ -68,6 +71,7 @@ class WritableArchive(Archive):
         """
         self.storage.sync(staged_data(run))
         for record in records:
+            self.sync_index(record)
             if faults := self._faults_of_staged(run, record):
                 raise ExportCheckFailed(record.period, str(faults[0]))
         records = [self.digested(f"{staged_data(run)}/{directory_of(record.period)}", record) for record in records]
@@ -83,6 +87,10 @@ class WritableArchive(Archive):
             return record
         files = (replace(file, sha256=self.storage.digest(f"{directory}/{file.path}")) for file in record.files)
         return replace(record, files=tuple(files))
+
+    def sync_index(self, record: PeriodRecord) -> None:
+        """Have the index of a period on disk, before its record mentions it."""
+        self.storage.sync(index_of(record.period, record.run).rpartition("/")[0])
 
     def replace_record(self, record: PeriodRecord) -> None:
         """Replace the record of a period whose files stay as they are."""
@@ -104,6 +112,7 @@ class WritableArchive(Archive):
             for run in self.storage.names(STAGING):
                 self.storage.remove(f"{STAGING}/{run}")
             self._remove_old_snapshots()
+            self._remove_old_indexes()
         self._remove_replaced()
 
     def set_aside(self, name: str, target: str) -> None:
@@ -195,6 +204,18 @@ class WritableArchive(Archive):
             for run in self.storage.names(f"{REPLACED}/{directory}"):
                 if not self.storage.names(directory):
                     self.storage.put(f"{REPLACED}/{directory}/{run}", directory)
+
+    def _remove_old_indexes(self) -> None:
+        """Remove indexes of what nobody reads any more, and of runs that did not come to their end."""
+        current = {index_of(record.period, record.run) for record in self.records().values()}
+        for period in self.storage.names(INDEXES):
+            folder = f"{INDEXES}/{period}"
+            for name in self.storage.names(folder):
+                is_read = self.storage.names(f"{SNAPSHOTS}/{period}/{name.removesuffix('.index')}")
+                if f"{folder}/{name}" not in current and not is_read:
+                    self.storage.remove(f"{folder}/{name}")
+            if not self.storage.names(folder):
+                self.storage.remove(folder)
 
     def _remove_old_snapshots(self) -> None:
         last_copies = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in self.forgotten(self.records()))

@@ -6,36 +6,36 @@ A line holds store, seq, received (Unix seconds), fault and raw (hex). A row is 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from mailserver.archive.days import day_name
 from mailserver.archive.layout import PERIOD
 from mailserver.archive.paths import QUARANTINE
+from spark_export.source import Faulty
 from spark_export.storage import Storage
 from spark_export.store import Store
 
 
-def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Any]) -> Counter[int]:
-    """Add rows with the columns of `transform.faulty` to what is there, a row once; return how many there are of each
-    of their days, also of earlier runs and other stores."""
+def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]) -> Counter[int]:
+    """Add rows to what is there, a row once; return how many there are of each of their days, also of earlier runs and
+    other stores."""
     lines: dict[str, dict[int, str]] = {}
     for row in rows:
-        store = stores[row["store"]].id
-        name = f"{QUARANTINE}/{PERIOD}={day_name(row['day'])}/{store}.jsonl"
+        store = stores[row.store].id
+        name = f"{QUARANTINE}/{PERIOD}={day_name(row.day)}/{store}.jsonl"
         if name not in lines:
             lines[name] = {json.loads(line)["seq"]: line for line in (storage.read(name) or "").splitlines()}
-        lines[name][row["seq"]] = json.dumps(
+        lines[name][row.seq] = json.dumps(
             {
                 "store": store,
-                "seq": row["seq"],
-                "received": row["received"],
-                "fault": row["fault"],
-                "raw": bytes(row["raw"]).hex(),
+                "seq": row.seq,
+                "received": row.received,
+                "fault": row.fault,
+                "raw": row.raw.hex(),
             }
         )
     for name, by_seq in lines.items():
         storage.write(name, "".join(f"{line}\n" for _, line in sorted(by_seq.items())))
-    return Counter({day: _count(storage, day) for day in {row["day"] for row in rows}})
+    return Counter({day: _count(storage, day) for day in {row.day for row in rows}})
 
 
 def _count(storage: Storage, day: int) -> int:

@@ -15,7 +15,7 @@ from mailserver.archive.archive import Archive, existing_layout
 from mailserver.archive.layout import Layout
 from mailserver.archive.selection import Part, select_parts
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.load import read_periods
+from spark_export.frames import read_periods
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.archive.days import day_name, month_of
@@ -23,18 +23,21 @@ from mailserver.archive.paths import (
     SNAPSHOTS,
     damaged_of,
     directory_of,
-    staged_data,
 )
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.decode import decode_rows
 from spark_export.errors import ExportCheckFailed
+from spark_export.frames import read_periods
 from spark_export.incidents import Incident
-from spark_export.load import ROW_GROUP_BYTES, read_back, read_periods, write_staged
+from spark_export.parquet_file import ROW_GROUP_BYTES
+from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
+from spark_export.task_files import access_to
+from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
 
 log = logging.getLogger(__name__)
 
@@ -122,10 +125,10 @@ class Salvage:
             + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
             for number, fingerprint in new.items()
         }
-        total = Fingerprint.sum(should.values())
-        base = f"{self._archive.url}/{staged_data(run)}"
-        write_staged(envelopes, self._layout, base, rows=total.rows, size=total.bytes)
-        written = read_back(self._spark, self._layout, base, list(periods))
+        job = Job(access_to(self._spark, self._archive.url), self._layout, run)
+        counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
+        pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
+        written, indexes = by_period(pieces), write_indexes(job, pieces)
         outstanding = lost_of(records.values())
         published = []
         for period, number in periods.items():
@@ -144,8 +147,16 @@ class Salvage:
                 lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
                 lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
             )
+            of_period = written[period]
             published.append(
-                PeriodRecord(period, run, {number: said}, written[period].files, verified_at=int(self._now))
+                PeriodRecord(
+                    period,
+                    run,
+                    {number: said},
+                    of_period.files,
+                    verified_at=int(self._now),
+                    index=indexes[period],
+                )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
         published = self._archive.publish(run, published)
@@ -176,6 +187,18 @@ def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[
         rows = rows.where(condition)
     whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
     return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
+
+
+def _in_pieces(envelopes: DataFrame, counts: Mapping[str, int]) -> DataFrame:
+    """Add PIECE: the rows of each period are spread over so many pieces."""
+    told: list[Column] = []
+    start = 0
+    for period, count in counts.items():
+        told += [F.lit(period), F.array(F.lit(start), F.lit(count))]
+        start += count
+    of_period = F.create_map(*told)[F.col(PERIOD)]
+    number = of_period[0] + F.pmod(F.xxhash64("hash"), of_period[1])
+    return envelopes.withColumn(PIECE, number.cast("int"))
 
 
 def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:

@@ -48,9 +48,6 @@ DECODED = StructType(
 )
 """What a row of a store is decoded into."""
 
-STORED_ENVELOPES = StructType([*_PLACE, *DECODED])
-"""A row of a store, decoded."""
-
 KEYS = StructType(
     [
         *_PLACE,

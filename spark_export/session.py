@@ -19,7 +19,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
-from spark_export.errors import ExportError
+from mailserver.archive.errors import ArchiveError
+from spark_export.errors import CHECK_FAILED, ExportCheckFailed, ExportError
 from spark_export.jvm_note import stderr_without_note
 from spark_export.source import StoreSource
 
@@ -30,7 +31,8 @@ _JAVA_TIMEOUT_S = 60.0
 _JVM_END_S = 3.0
 """Less than a schedule gives a run, after what Python takes to notice."""
 _VERSION = re.compile(r'version "(\d+)')
-_OUR_ERROR = re.compile(r"^(?:\w+\.)*(?:ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)  # of a Python worker
+_OUR_ERROR = re.compile(r"^(?:\w+\.)*(ArchiveError|ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)
+"""In the trace of a Python worker."""
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 DEFAULTS = {
@@ -124,10 +126,30 @@ def root_cause(error: BaseException) -> str:
     """What went wrong first, in one line, without the traces of JVM and Python workers that come with it."""
     text = str(error.java_exception) + "\n" + str(error) if isinstance(error, Py4JJavaError) else str(error)
     for pattern in (_OUR_ERROR, _CAUSE):
-        found = pattern.findall(text)
+        found = list(pattern.finditer(text))
         if found:
-            return str(found[-1]).strip()
+            return found[-1].groups()[-1].strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def tasks_failures_told() -> Iterator[None]:
+    """Raise what a task has raised, where it is an error of ours, in place of Spark's error with its traces.
+
+    Raises:
+        ArchiveError, ExportError: as the task had it; an ExportCheckFailed, too.
+        PySparkException, Py4JError: anything else.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        found = _OUR_ERROR.findall(str(error))
+        if not found:
+            raise
+        name, cause = found[-1]
+        if name == ExportCheckFailed.__name__:
+            raise ExportCheckFailed(*cause.removeprefix(CHECK_FAILED).split(": ", 1)) from error
+        raise (ArchiveError if name == ArchiveError.__name__ else ExportError)(cause) from error
 
 
 def _jvm_has_died(spark: SparkSession) -> bool:

@@ -1,4 +1,4 @@
-"""The store as a Spark data source: read-only, in ranges of `seq`, moving Arrow batches.
+"""Reading a store, in ranges of `seq`: envelopes for the task that writes them; their keys as a Spark data source.
 
     spark.dataSource.register(StoreSource)
     spark.read.format("mailserver_store").options(**options_of(...)).load()
@@ -22,14 +22,16 @@ from pyspark.sql.types import StructType
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import Bytes, decode_rows, hex_strings
-from spark_export.schema import KEYS, STORED_ENVELOPES, TOTALS
+from spark_export.parquet_file import ROWS
+from spark_export.pieces import StoreRows
+from spark_export.schema import KEYS, TOTALS
 from spark_export.store import Store, StoreDay, connect
 
 BATCH_ROWS = 4000
 """Rows of one statement and one Arrow batch: 2 MB of usual envelopes, read in some milliseconds."""
 
 PARTITION_ROWS = 50_000
-"""About how many rows a Spark task reads."""
+"""About how many rows a Spark task reads the keys of."""
 
 END_OF_TIME = 2**62
 """Later than anything was created."""
@@ -43,6 +45,22 @@ _SELECT_ENVELOPES = f"SELECT seq, {_RECEIVED}, {_CREATED}, topic, {_HASH}, {_RAW
 _SELECT_KEYS = f"SELECT seq, {_RECEIVED}, {_CREATED}, {_KEY_HASH}, length({_RAW}) {_OF_DAY} ORDER BY seq"
 # All hashes as one value: to fetch each would take longer than all that SQLite does for it.
 _SELECT_TOTALS = f"SELECT count(*), sum(length({_RAW})), CAST(group_concat({_KEY_HASH}, '') AS BLOB) {_OF_DAY}"
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A row of a store that is no envelope, or not the one that its columns say. `store`: its number; `received`: Unix
+    seconds."""
+
+    store: int
+    seq: int
+    day: int
+    received: int
+    fault: str
+    raw: bytes
+
+
+_TOLD_OF_FAULTY = ("received", "fault", "raw")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +82,7 @@ class StoreSource(DataSource):
         return "mailserver_store"
 
     def schema(self) -> StructType:
-        """STORED_ENVELOPES, KEYS or TOTALS."""
+        """KEYS or TOTALS."""
         return _DATASETS[self.options["dataset"]].schema
 
     def reader(self, schema: StructType) -> "StoreReader":
@@ -81,7 +99,7 @@ def options_of(
     Args:
         stores: column `store` numbers them from 0.
         days: of each store, the days of reception to read. Their `last_seq` bounds them.
-        dataset: "envelopes", "keys" or "totals".
+        dataset: "keys" or "totals".
         created_until: leave out what was created later, Unix seconds.
     """
     tables = [
@@ -129,8 +147,29 @@ class StoreReader(DataSourceReader):
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _envelopes(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
-    return [*_place(partition, rows), *decode_rows([row[1:] for row in rows])] if rows else []
+def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Faulty]]]:
+    """Read a range, batch by batch: ROWS, and the rows that are no envelopes."""
+    left_out = set(wanted.left_out.tolist())
+    midnight = wanted.day * SECONDS_PER_DAY
+    of_day = midnight, midnight + SECONDS_PER_DAY - 1, END_OF_TIME
+    with connect(Path(wanted.path)) as connection:
+        for first in range(wanted.first_seq, wanted.last_seq + 1, BATCH_ROWS):
+            last = min(first + BATCH_ROWS - 1, wanted.last_seq)
+            rows = connection.execute(_SELECT_ENVELOPES, (first, last, *of_day)).fetchall()
+            if left_out:
+                rows = [row for row in rows if row[0] not in left_out]
+            if rows:
+                yield _judged(wanted, [row[0] for row in rows], decode_rows([row[1:] for row in rows]))
+
+
+def _judged(wanted: StoreRows, seqs: Sequence[int], decoded: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Faulty]]:
+    is_sound = decoded.column("fault").is_null()
+    faulty = [
+        Faulty(wanted.store, seqs[at], wanted.day, *(decoded.column(name)[at].as_py() for name in _TOLD_OF_FAULTY))
+        for at in np.flatnonzero(~is_sound.to_numpy(zero_copy_only=False)).tolist()
+    ]
+    sound = decoded.filter(is_sound) if faulty else decoded
+    return pa.RecordBatch.from_arrays([sound.column(name) for name in ROWS.names], schema=ROWS), faulty
 
 
 def _keys(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
@@ -168,7 +207,6 @@ class _Dataset(NamedTuple):
 
 
 _DATASETS = {
-    "envelopes": _Dataset(STORED_ENVELOPES, _SELECT_ENVELOPES, _envelopes),
     "keys": _Dataset(KEYS, _SELECT_KEYS, _keys),
     "totals": _Dataset(TOTALS, _SELECT_TOTALS, _totals),
 }

@@ -76,9 +76,12 @@ class Storage(ArchiveFiles, Protocol):
 
 
 def open_storage(spark: SparkSession, archive: str) -> Storage:
-    """The storage of an archive, by the scheme of its path."""
+    """The storage of an archive, by the scheme of its path. `s3:` and `s3a:` are one, which Hadoop calls `s3a:`."""
     folder = local_folder(archive)
-    return HadoopStorage(spark, archive) if folder is None else LocalStorage(folder)
+    if folder is not None:
+        return LocalStorage(folder)
+    scheme, _, rest = archive.partition(":")
+    return HadoopStorage(spark, f"s3a:{rest}" if scheme == "s3" else archive)
 
 
 class LocalStorage(LocalFiles):

@@ -102,8 +102,8 @@ def test_sync_that_is_left_out_is_found(endings: list[str], promise: str, folder
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "endings",
-    [[".parquet"], ["_records"], ["main"], ["."], ["data"]],
-    ids=["files", "records", "archive", "above", "store"],
+    [[".parquet"], [".index"], ["_records"], ["main"], ["."], ["data"]],
+    ids=["files", "indexes", "records", "archive", "above", "store"],
 )
 def test_sync_that_the_archive_leaves_out_is_found(endings: list[str], folder: Path, recorded: Record) -> None:
     careless = without_syncs(recorded("archive"), *endings)

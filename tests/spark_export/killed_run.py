@@ -1,6 +1,6 @@
 """A nightly run that kills itself and its JVM: `python -m tests.spark_export.killed_run STORE ARCHIVE RUN POINT`.
 
-To be started as the leader of a process group of its own. POINT: "writing", as soon as Spark has a file in the staging
+To be started as the leader of a process group of its own. POINT: "writing", as soon as a task has a file in the staging
 directory; else a method of LocalStorage, before its second call.
 """
 
@@ -25,18 +25,18 @@ def _die() -> None:
 
 
 def _die_while_writing(archive: Path) -> None:
-    write = compact_module.__dict__["write_staged"]
+    write = compact_module.__dict__["write_pieces"]
 
     def watch() -> None:
         while not any(file.is_file() for file in archive.glob("_staging/**/*.parquet")):
             time.sleep(0.001)
         _die()
 
-    def write_staged(*args: Any, **options: Any) -> None:
+    def write_pieces(*args: Any) -> Any:
         threading.Thread(target=watch, daemon=True).start()
-        write(*args, **options)
+        return write(*args)
 
-    vars(compact_module)["write_staged"] = write_staged
+    vars(compact_module)["write_pieces"] = write_pieces
 
 
 def _die_before_second(method: str) -> None:

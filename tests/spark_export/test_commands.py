@@ -326,13 +326,13 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(
 
 
 def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_s(tmp_path: Path) -> None:
-    store = put(tmp_path / "mailserver.db", envelopes(1400))
+    store, other = (put(tmp_path / name / "mailserver.db", envelopes(1400)) for name in ("one", "two"))
     with small_disk(tmp_path / "disk", "64k") as disk:
-        on_disk = ("--conf", f"spark.local.dir={disk}")
+        on_disk = ("--store", other, "--conf", f"spark.local.dir={disk}")
 
         done = run("compact", "--store", store, "--archive", tmp_path / "archive", *on_disk, *FAST)
 
-    needed = size_text(int(sum(len(one.raw) for one in envelopes(1400)) * 1.5))
+    needed = size_text(int(2 * sum(len(one.raw) for one in envelopes(1400)) * 0.5))
     cause = said(done)
     assert cause.startswith(f"the disk of the scratch folder is full: no space left on device at {disk}, ")
     assert cause.endswith(f" are free now, about {needed} are needed")

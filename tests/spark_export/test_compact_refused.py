@@ -1,28 +1,27 @@
 """What a nightly run refuses, and what it does not publish."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 import spark_export.compact as compact_module
 from mailserver.archive.errors import ArchiveError
-from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.layout import PartitionBy
 from mailserver.store.sqlite.handoff import archived_file, compaction_lock
 from mailserver.waku.envelope import Topic
-from spark_export import load
 from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.pieces import Piece, Source, StoreRows
 from spark_export.storage import open_storage
+from spark_export.writing import Job, PieceWritten, write_pieces
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
     FIRST,
-    MIDNIGHT,
-    NEWS,
     NOON,
     SECOND,
     archived,
@@ -136,39 +135,64 @@ def test_handover_that_cannot_be_written_is_named(spark: SparkSession, store: Pa
         compact_into(spark, archive, store)
 
 
-@contextlib.contextmanager
-def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[DataFrame], DataFrame]) -> Iterator[None]:
-    """Let something else be written than what is meant to."""
-    write = load.write_staged
+Pieces = list[Piece]
 
-    def write_staged(frame: DataFrame, layout: Layout, path: str, *, rows: int, size: int) -> None:
-        write(spoil(frame), layout, path, rows=rows, size=size)
+
+@contextlib.contextmanager
+def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Pieces], Pieces]) -> Iterator[None]:
+    """Let something else be written than what is meant to."""
+
+    def write_spoiled(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[PieceWritten]:
+        return write_pieces(spark, job, spoil(list(pieces)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(compact_module, "write_staged", write_staged)
+        patch.setattr(compact_module, "write_pieces", write_spoiled)
         yield
 
 
-SPOILS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "a row is lost": (lambda frame: frame.where(F.col("created") != NOON), SECOND),
-    "a row stands twice": (lambda frame: frame.unionByName(frame.where(F.col("created") == NOON)), SECOND),
-    "a day is lost": (lambda frame: frame.where(F.col("date") != SECOND), SECOND),
-    "a row is another": (
-        lambda frame: frame.withColumn(
-            "hash", F.when(F.col("created") == NOON, F.regexp_replace("hash", "^0x.", "0xg")).otherwise(F.col("hash"))
-        ),
-        SECOND,
-    ),
-    "a row is shorter": (
-        lambda frame: frame.withColumn(
-            "raw", F.when(F.col("created") == NOON, F.lit(b"short")).otherwise(F.col("raw"))
-        ),
-        SECOND,
-    ),
-    "a row is on another day": (
-        lambda frame: frame.withColumn("date", F.when(F.col("created") == NOON, F.lit(FIRST)).otherwise(F.col("date"))),
-        FIRST,
-    ),
+def without_a_row(pieces: Pieces) -> Pieces:
+    """Leave out the last row of each store."""
+
+    def shorter(source: Source) -> Source:
+        return replace(source, last_seq=source.last_seq - 1) if isinstance(source, StoreRows) else source
+
+    return [replace(piece, sources=tuple(map(shorter, piece.sources))) for piece in pieces]
+
+
+def with_a_row_twice(pieces: Pieces) -> Pieces:
+    """Read the last row of each store twice."""
+
+    def last(source: Source) -> list[Source]:
+        return [replace(source, first_seq=source.last_seq)] if isinstance(source, StoreRows) else []
+
+    return [
+        replace(piece, sources=(*piece.sources, *(row for source in piece.sources for row in last(source))))
+        for piece in pieces
+    ]
+
+
+def of_day(spoil: Callable[[Pieces], Pieces], day: str = SECOND) -> Callable[[Pieces], Pieces]:
+    """Spoil what a day has."""
+    return lambda pieces: [one for piece in pieces for one in (spoil([piece]) if piece.period == day else [piece])]
+
+
+def on_another_day(pieces: Pieces) -> Pieces:
+    """Put the last row of the second day to the first."""
+    moved = [replace(only_last(piece), period=FIRST, number=1) for piece in pieces if piece.period == SECOND]
+    return [*of_day(without_a_row)(pieces), *moved]
+
+
+def only_last(piece: Piece) -> Piece:
+    (source,) = piece.sources
+    assert isinstance(source, StoreRows)
+    return replace(piece, sources=(replace(source, first_seq=source.last_seq),))
+
+
+SPOILS: dict[str, tuple[Callable[[Pieces], Pieces], str]] = {
+    "a row is lost": (of_day(without_a_row), SECOND),
+    "a row stands twice": (of_day(with_a_row_twice), SECOND),
+    "a day is lost": (of_day(lambda pieces: []), SECOND),
+    "a row is on another day": (on_another_day, FIRST),
 }
 
 
@@ -178,9 +202,9 @@ def test_what_is_written_wrongly_is_not_published(
 ) -> None:
     day_two = [*envelopes(6, day=DAY + 1, first=50), envelope(90, received=NOON + DAY_S, created=NOON)]
     put(store, envelopes(6), day_two)
-    change_frame, day = SPOILS[spoil]
+    change, day = SPOILS[spoil]
 
-    with spoiled(monkeypatch, change_frame), pytest.raises(ExportCheckFailed) as caught:
+    with spoiled(monkeypatch, change), pytest.raises(ExportCheckFailed) as caught:
         compact_into(spark, archive, store)
 
     assert caught.value.day == day
@@ -202,8 +226,7 @@ def test_day_whose_new_rows_fail_the_check_stays_as_it_was(
     put(store, envelopes(6, first=50))
     before = {name: content for name, content in tree(archive).items() if not name.startswith("_staging")}
 
-    kept = F.col("hash") != "0x" + envelope(0, received=MIDNIGHT).hash.hex()
-    with spoiled(monkeypatch, lambda frame: frame.where(kept)), pytest.raises(ExportCheckFailed, match=FIRST):
+    with spoiled(monkeypatch, without_a_row), pytest.raises(ExportCheckFailed, match=FIRST):
         compact_into(spark, archive, store, run="run-2")
 
     after = {name: content for name, content in tree(archive).items() if not name.startswith("_staging")}
@@ -217,8 +240,7 @@ def test_groups_before_the_one_that_fails_are_published(
 ) -> None:
     put(store, envelopes(6), envelopes(6, day=DAY + 1, first=50))
 
-    kept = (F.col("date") == FIRST) | (F.col("topic") != "0x" + NEWS.hex())
-    with spoiled(monkeypatch, lambda frame: frame.where(kept)), pytest.raises(ExportCheckFailed, match=SECOND):
+    with spoiled(monkeypatch, of_day(without_a_row)), pytest.raises(ExportCheckFailed, match=SECOND):
         compact_into(spark, archive, store)
 
     assert periods(archive) == [FIRST]

@@ -64,7 +64,7 @@ def test_trace_of_spark_tells_who_was_writing(
     assert (full.what, full.folder) == (what, scratch if what == "scratch folder" else tmp_path)
     assert full.free is not None
     assert full.free > 0
-    assert full.needed == int(MIB * (1.5 if what == "scratch folder" else 1.1))
+    assert full.needed == int(MIB * (0.5 if what == "scratch folder" else 1.1))
 
 
 def test_error_with_a_name_tells_by_it(spark: SparkSession, tmp_path: Path, scratch: Path) -> None:

@@ -15,7 +15,6 @@ from mailserver.archive.faults import FaultKind
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.manifest import lost_of
 from mailserver.store.interface import NewEnvelope
-from spark_export import load
 from spark_export.acknowledgement import acknowledge
 from spark_export.errors import ExportCheckFailed
 from spark_export.mending import Mending
@@ -116,10 +115,7 @@ def many_envelopes() -> list[NewEnvelope]:
     return [envelope(number, received=DAY * DAY_S + number, size=1000) for number in range(6000)]
 
 
-def test_every_whole_row_of_a_damaged_file_and_what_the_store_has_are_kept(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load, "ROW_GROUP_BYTES", 1024 * 1024)
+def test_every_whole_row_of_a_damaged_file_and_what_the_store_has_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")
     many = many_envelopes()
     put(place.store, many)

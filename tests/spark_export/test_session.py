@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
-from spark_export.errors import ExportError
-from spark_export.session import check_java, resolves, root_cause, spark_session
+from mailserver.archive.errors import ArchiveError
+from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.session import check_java, resolves, root_cause, spark_session, tasks_failures_told
 
 OLD = 'openjdk version "11.0.2" 2019-01-15'
 NEW = 'openjdk version "17.0.15" 2025-04-15'
@@ -104,3 +106,38 @@ def test_user_without_a_name_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("host", "address"), [("localhost", True), ("a..b", False), ("x" * 64, False)])
 def test_host_without_an_address_is_told(host: str, address: bool) -> None:
     assert resolves(host) is address
+
+
+TRACE = (
+    "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+    ": org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent..\n"
+    "OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device\n"
+    "{}\n\n\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "raised"),
+    [
+        ("mailserver.archive.errors.ArchiveError: cannot write a: b: c", ArchiveError("cannot write a: b: c")),
+        ("spark_export.errors.ExportError: cannot read the store s", ExportError("cannot read the store s")),
+        (
+            "spark_export.errors.ExportCheckFailed: check failed for 2024-10: is: bad",
+            ExportCheckFailed("2024-10", "is: bad"),
+        ),
+    ],
+)
+def test_what_a_task_has_raised_is_raised(line: str, raised: Exception) -> None:
+    with pytest.raises(type(raised)) as caught, tasks_failures_told():
+        raise PySparkException(TRACE.format(line))
+
+    assert (type(caught.value), caught.value.args) == (type(raised), raised.args)
+
+
+def test_error_of_spark_itself_stays_as_it_is() -> None:
+    error = PySparkException(TRACE.format("MemoryError"))
+
+    with pytest.raises(PySparkException) as caught, tasks_failures_told():
+        raise error
+
+    assert caught.value is error

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mailserver.archive.errors import ArchiveError
+from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.index.check import check_index
 from mailserver.archive.manifest import PeriodRecord
-from mailserver.archive.paths import directory_of, snapshot_of
+from mailserver.archive.paths import directory_of, index_of, snapshot_of
 from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import SECONDS_PER_DAY
@@ -76,8 +77,15 @@ def _archived(root: Path) -> set[bytes]:
 
 def _read(root: Path, record: PeriodRecord) -> list[bytes]:
     raws: list[bytes] = []
+    folder = root / directory_of(record.period)
+    if record.files:
+        try:
+            with (root / index_of(record.period, record.run)).open("rb") as index:
+                check_index(index, record, lambda path: (folder / path).open("rb"))
+        except (OSError, ArchiveFault) as error:
+            raise Broken(f"the index of {record.period}: {error}") from error
     for file in record.files:
-        path = root / directory_of(record.period) / file.path
+        path = folder / file.path
         if path.stat().st_size != file.bytes:
             raise Broken(f"{file.path} has {path.stat().st_size} bytes, not {file.bytes}")
         second = (root / snapshot_of(record) / file.path).with_suffix("")

@@ -1,8 +1,7 @@
-"""Writing periods into the staging directory, and reading back what was written."""
+"""An archive's files as Spark frames."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,79 +9,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import FILE_BYTES, PERIOD, Layout
+from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import FileRecord
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.schema import ENVELOPES
-from spark_export.transform import arranged
-
-TASK_BYTES = 64 * 1024 * 1024
-"""About how many bytes of envelopes one task sorts and writes, in memory."""
-
-ROW_GROUP_BYTES = 18 * 1024 * 1024
-"""A reader of one topic decodes at least one row group of it; a larger one would save little."""
-
-ROW_OVERHEAD_BYTES = 48
-"""What the other columns add to an envelope's own bytes in the file, about."""
-
-BLOOM_BYTES = 16 * 1024
-"""Largest bloom filter of a row group: what its hashes take. Of several sizes, the least that does is written."""
-
-_FALSE_POSITIVES = 0.1
-_BLOOM_SIZES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What is found in one period's directory."""
-
-    days: dict[int, Fingerprint]
-    created: dict[int, tuple[int, int]]
-    files: tuple[FileRecord, ...]
+from spark_export.written import Written
 
 
 def file_schema(layout: Layout) -> StructType:
     """What the files hold, followed by the partition columns that Spark adds from their paths."""
     fields = [field for field in ENVELOPES.fields if field.name != layout.column]
     return StructType([*fields, StructField(PERIOD, StringType()), StructField(layout.column, StringType())])
-
-
-def write_staged(envelopes: DataFrame, layout: Layout, path: str, *, rows: int, size: int) -> None:
-    """Write ENVELOPES with a period column to `path`, one directory for each period and partition below it.
-
-    Args:
-        rows: about how many there are.
-        size: about how many bytes of envelopes.
-    """
-    spark = envelopes.sparkSession
-    at_once = spark.sparkContext.defaultParallelism
-    tasks = at_once * max(2, -(-size // (at_once * TASK_BYTES)))  # so many that all cores are done at the same time
-    row_bytes = max(1, size // max(1, rows)) + ROW_OVERHEAD_BYTES
-    writer = (
-        arranged(envelopes, layout, tasks)
-        .write.partitionBy(PERIOD, layout.column)
-        .option("maxRecordsPerFile", max(1, FILE_BYTES // row_bytes))
-        .option("parquet.block.size", ROW_GROUP_BYTES)
-        .option("parquet.bloom.filter.adaptive.enabled", "true")
-        .option("parquet.bloom.filter.max.bytes", BLOOM_BYTES)
-        .option("parquet.writer.max-padding", 0)  # else row groups are moved apart, to blocks of HDFS
-        # The level that costs least: it finds what little there is in ciphertext, and hex digits.
-        .option("compression", "zstd")
-        .option("parquet.compression.codec.zstd.level", 1)
-    )
-    writer = writer.option("parquet.column.statistics.enabled#raw", "false")  # nobody looks for a value of it
-    for column in ("raw", "created", "received", "expiry"):  # few values stand twice
-        writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
-    for column in ("hash", "topic"):
-        if column != layout.column:
-            writer = (
-                writer.option(f"parquet.bloom.filter.enabled#{column}", "true")
-                .option(f"parquet.bloom.filter.fpp#{column}", _FALSE_POSITIVES)
-                .option(f"parquet.bloom.filter.candidates.number#{column}", _BLOOM_SIZES)
-                .option(f"parquet.enable.dictionary#{column}", "false")  # with one, no bloom filter is written
-            )
-    writer.parquet(path)
 
 
 def read_periods(
@@ -95,12 +33,6 @@ def read_periods(
     reader = spark.read.schema(file_schema(layout)).option("basePath", base)
     reader = reader.option("ignoreCorruptFiles", str(ignore_damage).lower())
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*paths)
-
-
-def read_back(spark: SparkSession, layout: Layout, base: str, periods: Sequence[str]) -> dict[str, Written]:
-    """Read every page in these periods' directories, and say what was found in each."""
-    found = read_files(spark, layout, base, [f"{base}/{PERIOD}={period}" for period in periods])
-    return {period: found.get(period, Written({}, {}, ())) for period in periods}
 
 
 def read_files(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> dict[str, Written]:

@@ -1,0 +1,215 @@
+"""What each task of a run writes: a piece of a period, from ranges of stores and files of the archive.
+
+A piece is read, sorted and written in memory, so it has about PIECE_BYTES. It gets one file in each directory that its
+rows belong to. A usual day is one piece.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from mailserver.archive.days import day_name
+from mailserver.archive.manifest import FileRecord, PeriodRecord
+from mailserver.archive.paths import directory_of
+from spark_export.store import Store, StoreDay
+
+PIECE_BYTES = 96 * 1024 * 1024
+"""About how many bytes of envelopes a task holds, some three times at once."""
+
+Seqs = np.ndarray[tuple[int], np.dtype[np.int64]]
+Key = tuple[str, int]
+"""Topic and time of creation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRows:
+    """Rows with `first_seq <= seq <= last_seq` that one store received on one day, but for those in `left_out`,
+    sorted."""
+
+    store: int
+    path: str
+    day: int
+    first_seq: int
+    last_seq: int
+    left_out: Seqs
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows of a file of the archive.
+
+    `name`: relative to the archive. `sha256`: what its bytes must have, "" if that is not known. `groups`: only these
+    row groups. `span`: only rows from the first key on, and before the second; None for no bound.
+    """
+
+    name: str
+    sha256: str = ""
+    groups: tuple[int, ...] | None = None
+    span: tuple[Key | None, Key | None] = (None, None)
+
+
+Source = StoreRows | FileRows
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a task writes. `number`: within the period."""
+
+    period: str
+    number: int
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpan:
+    """A row group: in which file, as which, how many bytes its envelopes have, and its ranges of topics and times of
+    creation, inclusive."""
+
+    file: str
+    number: int
+    bytes: int
+    topics: tuple[str, str]
+    created: tuple[int, int]
+
+    @property
+    def first(self) -> Key:
+        """No row of it is before this key."""
+        return self.topics[0], self.created[0]
+
+    @property
+    def last(self) -> Key:
+        """No row of it is behind this key."""
+        return self.topics[1], self.created[1]
+
+
+def pieces_of_day(
+    day: int,
+    size: int,
+    stores: Sequence[Store],
+    wanted: Sequence[Sequence[StoreDay]],
+    left_out: Mapping[int, Seqs],
+    before: PeriodRecord | None,
+) -> list[Piece]:
+    """Cut a day into pieces.
+
+    Args:
+        size: how many bytes of envelopes it will have.
+        wanted: of each store, the days to read.
+        left_out: of each store by its number, rows that do not go into the archive, sorted.
+        before: what the archive has of the day, which is written again.
+    """
+    count = _count(size)
+    sources: list[list[Source]] = [[] for _ in range(count)]
+    for number, days in enumerate(wanted):
+        for one in days:
+            if one.day == day:
+                path, without = str(stores[number].path.absolute()), left_out.get(number, np.array([], np.int64))
+                for into, (first, last) in zip(sources, _ranges(one, count), strict=True):
+                    between = without[np.searchsorted(without, first) : np.searchsorted(without, last, "right")]
+                    into.append(StoreRows(number, path, day, first, last, between))
+    for number, file in enumerate(before.files if before is not None else ()):
+        sources[number % count].append(file_rows(day_name(day), file))
+    return [Piece(day_name(day), number, tuple(of_piece)) for number, of_piece in enumerate(sources)]
+
+
+def file_rows(period: str, file: FileRecord) -> FileRows:
+    """All rows of a file of a period."""
+    return FileRows(f"{directory_of(period)}/{file.path}", file.sha256)
+
+
+def path_in_period(name: str) -> str:
+    """The path of a file as its period's record has it, from its name."""
+    return "/".join(name.split("/")[-2:])
+
+
+def pieces_of_files(record: PeriodRecord) -> list[Piece]:
+    """Cut what a period has, file by file."""
+    pieces: list[list[Source]] = []
+    room = 0
+    for file in record.files:
+        if file.bytes > room:
+            pieces.append([])
+            room = PIECE_BYTES
+        pieces[-1].append(file_rows(record.period, file))
+        room -= file.bytes
+    return [Piece(record.period, number, tuple(sources)) for number, sources in enumerate(pieces)]
+
+
+def large_partitions(parts: Iterable[PeriodRecord]) -> dict[str, list[FileRows]]:
+    """The files of directories that are too large for one task, when these periods become one: by the directory."""
+    return {
+        partition: [source for source, _ in files]
+        for partition, files in _by_partition(parts).items()
+        if sum(size for _, size in files) > PIECE_BYTES
+    }
+
+
+def pieces_of_month(
+    month: str, parts: Sequence[PeriodRecord], groups: Mapping[str, Sequence[GroupSpan]]
+) -> list[Piece]:
+    """Cut a month that these periods are merged into.
+
+    Each directory gets as few files as it can, one behind the other by (topic, created).
+
+    Args:
+        groups: of each directory in `large_partitions`, the row groups that its files have.
+    """
+    pieces: list[tuple[Source, ...]] = []
+    held: list[Source] = []
+    room = 0
+    for partition, files in sorted(_by_partition(parts).items()):
+        if partition in groups:
+            pieces += _cut(groups[partition])
+            continue
+        size = sum(file_bytes for _, file_bytes in files)
+        if size > room:
+            pieces.append(tuple(held))
+            held, room = [], PIECE_BYTES
+        held += [source for source, _ in files]
+        room -= size
+    pieces.append(tuple(held))
+    return [Piece(month, number, sources) for number, sources in enumerate(filter(None, pieces))]
+
+
+def _count(size: int) -> int:
+    """How many pieces: one, or as many as all cores of a usual machine can begin and end together."""
+    count = max(1, -(-size // PIECE_BYTES))
+    return count if count == 1 else count + count % 2
+
+
+def _ranges(day: StoreDay, count: int) -> list[tuple[int, int]]:
+    """So many ranges of `seq`, of which some may be empty."""
+    seqs = day.last_seq - day.first_seq + 1
+    bounds = [day.first_seq + seqs * number // count for number in range(count + 1)]
+    return [(first, end - 1) for first, end in pairwise(bounds)]
+
+
+def _by_partition(parts: Iterable[PeriodRecord]) -> dict[str, list[tuple[FileRows, int]]]:
+    found: dict[str, list[tuple[FileRows, int]]] = defaultdict(list)
+    for part in parts:
+        for file in part.files:
+            source = file_rows(part.period, file)
+            found[file.path.partition("/")[0]].append((source, file.bytes))
+    return found
+
+
+def _cut(groups: Sequence[GroupSpan]) -> list[tuple[Source, ...]]:
+    """Ranges of keys that have about PIECE_BYTES each, and what each is read from."""
+    ordered = sorted(groups, key=lambda group: (group.first, group.file, group.number))
+    sizes = accumulate(group.bytes for group in ordered)
+    starts: dict[int, Key] = {}
+    for group, size in zip(ordered, sizes, strict=True):
+        starts.setdefault((size - group.bytes) // PIECE_BYTES, group.first)
+    bounds: list[Key | None] = [None, *sorted(set(list(starts.values())[1:])), None]
+    cut: list[tuple[Source, ...]] = []
+    for lower, upper in pairwise(bounds):
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for group in ordered:
+            if (lower is None or group.last >= lower) and (upper is None or group.first < upper):
+                numbers[group.file].append(group.number)
+        sources = [FileRows(file, groups=tuple(sorted(of_file))) for file, of_file in sorted(numbers.items())]
+        cut.append(tuple(replace(source, span=(lower, upper)) for source in sources))
+    return cut

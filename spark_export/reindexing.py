@@ -1,0 +1,87 @@
+"""Indexes that are not what they should be: found, and made anew from the files, which they never outweigh."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.index.check import check_index
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import STAGING, directory_of, index_of
+from spark_export.pieces import pieces_of_files
+from spark_export.publishing import WritableArchive
+from spark_export.task_files import TaskFiles, access_to
+from spark_export.writing import Job, index_pieces, write_period_index
+
+log = logging.getLogger(__name__)
+
+
+def remove_damaged_indexes(
+    spark: SparkSession, archive: WritableArchive, layout: Layout, records: Sequence[PeriodRecord]
+) -> None:
+    """Compare indexes with every row of the files, which were just read and found sound; remove those that differ.
+
+    Raises:
+        ArchiveError: the archive cannot be read or written.
+    """
+    present = [record for record in records if record.index is not None and not _is_missing(archive, record)]
+    if not present:
+        return
+    job = Job(access_to(spark, archive.url), layout, "")
+    tasks = spark.sparkContext.parallelize(present, len(present))
+    for record, cause in zip(present, tasks.map(lambda record: _fault(job, record)).collect(), strict=True):
+        if cause:
+            log.warning("damaged index removed period=%s cause=%r", record.period, cause)
+            archive.storage.remove(index_of(record.period, record.run))
+
+
+def make_missing_indexes(
+    spark: SparkSession, archive: WritableArchive, layout: Layout, records: Mapping[str, PeriodRecord], run: str
+) -> dict[str, PeriodRecord]:
+    """Make the indexes that records have and that are not there with their sizes; return all records as they are then.
+
+    Periods of earlier versions have none; a merge gives them one.
+    """
+    missing = [record for record in records.values() if record.index is not None and _is_missing(archive, record)]
+    return {**records, **make_indexes(spark, archive, layout, missing, run)}
+
+
+def make_indexes(
+    spark: SparkSession, archive: WritableArchive, layout: Layout, records: Iterable[PeriodRecord], run: str
+) -> dict[str, PeriodRecord]:
+    """Make the indexes of these periods from their files; return their records. What cannot be done is left."""
+    job = Job(access_to(spark, archive.url), layout, f"{run}-index")
+    files = TaskFiles(job.access)
+    made = {}
+    for record in records:
+        try:
+            fragments = index_pieces(spark, job, pieces_of_files(record))
+            index = write_period_index(files, job, record.period, record.run, fragments)
+            archive.sync_index(record)
+        except ArchiveError as error:
+            log.warning("index not made period=%s cause=%r", record.period, str(error))
+            continue
+        made[record.period] = replace(record, index=index)
+        archive.replace_record(made[record.period])
+        log.info("index made period=%s bytes=%d", record.period, index.bytes)
+    archive.storage.remove(f"{STAGING}/{job.run}")
+    return made
+
+
+def _is_missing(archive: WritableArchive, record: PeriodRecord) -> bool:
+    size = None if record.index is None else record.index.bytes
+    return archive.storage.size(index_of(record.period, record.run)) != size
+
+
+def _fault(job: Job, record: PeriodRecord) -> str:
+    """What is wrong with an index, "" if nothing is."""
+    files = TaskFiles(job.access)
+    try:
+        with files.opened(index_of(record.period, record.run)) as index:
+            check_index(index, record, lambda path: files.opened(f"{directory_of(record.period)}/{path}"))
+    except ArchiveFault as error:
+        return str(error)
+    return ""

@@ -1,0 +1,304 @@
+"""Writing periods into the staging directory. Each task reads a piece, sorts it, writes its files, and reads them back.
+
+Spark hands out the pieces and collects what is said of them; the rows stay in the worker, in Arrow. What a task has
+written is another task's too, byte for byte, if it gets the same piece: so a task may be tried again.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.index import check
+from mailserver.archive.layout import PERIOD, Layout
+from mailserver.archive.manifest import FileRecord, IndexRecord
+from mailserver.archive.paths import STAGING, directory_of, index_of, staged_data
+from spark_export.errors import ExportCheckFailed
+from spark_export.indexing import Fragments, fragment_of, write_index
+from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
+from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
+from spark_export.session import tasks_failures_told
+from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
+from spark_export.task_files import Access, TaskFiles
+from spark_export.written import Written, contents, together
+
+PIECE = "_piece"
+"""Column of frames that are written: which piece a row goes into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of one writing have in common."""
+
+    access: Access
+    layout: Layout
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class PieceWritten:
+    """What was read back of one piece, and the rows of its stores that are no envelopes and were left out."""
+
+    period: str
+    found: Written
+    fragments: Fragments
+    faulty: tuple[Faulty, ...] = ()
+
+
+def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[PieceWritten]:
+    """Write each piece in a task of its own.
+
+    Raises:
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
+    """
+    if not pieces:
+        return []
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: write_piece(job, piece)).collect()
+
+
+def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
+    """Write rows that only Spark can read.
+
+    Args:
+        envelopes: ENVELOPES with the columns date and PIECE: numbers below `pieces`, each of one date.
+    Raises:
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
+    """
+
+    def write(rows: Iterable[Row]) -> Iterable[PieceWritten]:
+        batches: list[pa.RecordBatch] = []
+        piece: tuple[str, int] | None = None
+        left = iter(rows)
+        while some := list(islice(left, BATCH_ROWS)):
+            piece = some[0][PERIOD], some[0][PIECE]
+            columns = [
+                pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)
+            ]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))
+        if piece is not None:
+            yield _write(job, *piece, _sorted(batches))
+
+    with tasks_failures_told():
+        return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
+
+
+def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[GroupSpan]:
+    """The row groups of files of the archive, each of which was found to have the bytes that it should.
+
+    Raises:
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
+    """
+    if not files:
+        return []
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(files, len(files)).flatMap(lambda file: group_spans(job, file)).collect()
+
+
+def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[Fragments]:
+    """Make the fragments of files that are in their places, as `write_pieces` makes those of files that it writes.
+
+    Raises:
+        ArchiveError, ExportError: a task has failed by its own words.
+        PySparkException, Py4JError: Spark has failed.
+    """
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: index_piece(job, piece)).collect()
+
+
+def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
+    """What all pieces of each period have together."""
+    return {period: together([piece.found for piece in pieces]) for period, pieces in _with_files(written).items()}
+
+
+def write_indexes(job: Job, written: Iterable[PieceWritten]) -> dict[str, IndexRecord]:
+    """Write the index of each period, out of what its pieces have left for it.
+
+    Raises:
+        ArchiveError: the archive cannot be read or written.
+    """
+    files = TaskFiles(job.access)
+    return {
+        period: write_period_index(files, job, period, job.run, [piece.fragments for piece in pieces])
+        for period, pieces in _with_files(written).items()
+    }
+
+
+def _with_files(written: Iterable[PieceWritten]) -> dict[str, list[PieceWritten]]:
+    """The pieces that have rows, by their periods."""
+    found: dict[str, list[PieceWritten]] = defaultdict(list)
+    for piece in written:
+        if piece.found.files:
+            found[piece.period].append(piece)
+    return found
+
+
+def write_period_index(
+    files: TaskFiles, job: Job, period: str, run: str, fragments: Sequence[Fragments]
+) -> IndexRecord:
+    """Put the index of a period together, as `run` has written its files.
+
+    Raises:
+        ArchiveError: the archive cannot be read or written.
+    """
+    return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index")
+
+
+def write_piece(job: Job, piece: Piece) -> PieceWritten:
+    """Read, sort, write and read back one piece: what a task does.
+
+    Raises:
+        ExportCheckFailed: what comes back is not what was written.
+        ExportError: a store cannot be read.
+        ArchiveError: the archive cannot be read or written.
+    """
+    files = TaskFiles(job.access)
+    batches: list[pa.RecordBatch] = []
+    faulty: list[Faulty] = []
+    for source in piece.sources:
+        if isinstance(source, FileRows):
+            batches += _rows_of(files, job.layout, source).to_batches()
+        else:
+            for rows, set_aside in read_envelopes(source):
+                batches.append(rows)
+                faulty += set_aside
+    rows = _sorted(batches)
+    return _write(job, piece.period, piece.number, rows, tuple(faulty))
+
+
+def index_piece(job: Job, piece: Piece) -> Fragments:
+    """Make the fragments of the files of a piece: what `index_pieces` does for each.
+
+    Raises:
+        ArchiveError: one cannot be read, or is not what it should be; or the archive cannot be written.
+    """
+    files = TaskFiles(job.access)
+    parts = []
+    for source in piece.sources:
+        assert isinstance(source, FileRows)
+        data, path = _checked(files, source), path_in_period(source.name)
+        parts.append((path, check.fragment_of(BytesIO(data), check.topic_of(path))))
+    return _keep_fragments(files, job, piece.period, piece.number, parts)
+
+
+def group_spans(job: Job, file: FileRows) -> list[GroupSpan]:
+    """The row groups of a file: what `look_into` does for each.
+
+    Raises:
+        ArchiveError: it cannot be read, or is not what it should be.
+    """
+    data = _checked(TaskFiles(job.access), file)
+    return [
+        GroupSpan(file.name, number, size, topics, created)
+        for number, (size, topics, created) in enumerate(row_groups(data, job.layout, file.name))
+    ]
+
+
+def _rows_of(files: TaskFiles, layout: Layout, source: FileRows) -> pa.Table:
+    """The rows of a file that belong to a piece; ROWS."""
+    if source.groups is None:
+        rows = decode(_checked(files, source), layout, source.name)
+    else:
+        with files.opened(source.name) as file:
+            rows = read_row_groups(file, layout, source.name, source.groups)
+    lower, upper = source.span
+    if lower is not None:
+        rows = rows.filter(pc.invert(_is_before(rows, lower)))
+    return rows if upper is None else rows.filter(_is_before(rows, upper))
+
+
+def _is_before(rows: pa.Table, key: Key) -> pa.ChunkedArray:
+    topic, created = key
+    same = pc.equal(rows.column("topic"), topic)
+    return pc.or_(pc.less(rows.column("topic"), topic), pc.and_(same, pc.less(rows.column("created"), created)))
+
+
+def _checked(files: TaskFiles, source: FileRows) -> pa.Buffer:
+    """The bytes of a file. A footer has no checksum, and pyarrow may end the process where one is damaged."""
+    data = files.read(source.name)
+    if source.sha256 and hashlib.sha256(data).hexdigest() != source.sha256:
+        raise ArchiveError(f"{source.name} is damaged: its bytes have another SHA-256 than its record says")
+    return data
+
+
+def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
+    """ROWS in their order, in one chunk. The batches are taken out of the list: nobody holds them twice."""
+    rows = pa.Table.from_batches(batches, ROWS)
+    batches.clear()
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ORDER])
+    return rows.take(order).combine_chunks()
+
+
+def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
+    """Write rows, which are sorted, to a file in each of their directories, and read these back."""
+    files = TaskFiles(job.access)
+    found = []
+    fragments = []
+    name = f"part-{number:05}-{job.run}.c000.zstd.parquet"
+    for value, of_directory in _directories(rows, job.layout):
+        path = f"{job.layout.column}={value}/{name}"
+        whole = f"{staged_data(job.run)}/{directory_of(period)}/{path}"
+        ends = row_group_ends(of_directory)
+        files.write(whole, encode(of_directory, job.layout, ends), f"{_attempts(job)}/{period}-{value}-{name}")
+        part, fragment = _read_back(files, whole, job.layout, period, of_directory, ends)
+        found.append(part)
+        fragments.append((path, fragment))
+    return PieceWritten(period, together(found), _keep_fragments(files, job, period, number, fragments), faulty)
+
+
+def _keep_fragments(
+    files: TaskFiles, job: Job, period: str, number: int, fragments: Sequence[tuple[str, bytes]]
+) -> Fragments:
+    """Put the fragments of a piece where the driver finds them."""
+    name = f"{STAGING}/{job.run}/fragments/{period}-{number:05}"
+    if fragments:
+        content = pa.py_buffer(b"".join(fragment for _, fragment in fragments))
+        files.write(name, content, f"{_attempts(job)}/{period}-{number:05}.fragments")
+    return Fragments(name, tuple((path, len(fragment)) for path, fragment in fragments))
+
+
+def _attempts(job: Job) -> str:
+    """Where this attempt at a task, or the driver, may have files until they are whole."""
+    context = TaskContext.get()
+    return f"{STAGING}/{job.run}/attempts/{'driver' if context is None else context.taskAttemptId()}"
+
+
+def _directories(rows: pa.Table, layout: Layout) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each directory, by its value; they are sorted by topic."""
+    values = rows.column("topic")
+    if layout.prefix_digits:
+        values = pc.utf8_slice_codeunits(values, 2, 2 + layout.prefix_digits)  # as `Layout.value`
+    runs = pc.run_end_encode(values.combine_chunks())
+    start = 0
+    for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield value, rows.slice(start, end - start)
+        start = end
+
+
+def _read_back(
+    files: TaskFiles, name: str, layout: Layout, period: str, should: pa.Table, ends: Sequence[int]
+) -> tuple[Written, bytes]:
+    """Read what was written from where it is; return what it has, and its fragment of the index."""
+    data, path = files.read(name), path_in_period(name)
+    rows = decode(data, layout, name)
+    if not rows.equals(should):
+        raise ExportCheckFailed(period, f"{path} does not come back as it was written")
+    try:
+        fragment = fragment_of(rows, ends, data)
+    except ArchiveFault as error:
+        raise ExportCheckFailed(period, f"{path}: {error}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    days, created = contents(rows)
+    return Written(days, created, (FileRecord(path, data.size, rows.num_rows, digest),)), fragment
