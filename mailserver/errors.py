@@ -42,6 +42,8 @@ defined here. A class whose name begins with an underscore never leaves its modu
       ArchiveError             [archive.errors] the archive cannot be read, or a later version made it
         ArchiveFault             [archive.errors] it does not have what its record says: delete nothing
           FileGone                 [archive.reading.row_groups] a file is not where it was: look up the periods again
+          IndexUnusable            [archive.reading.indexed] an index cannot be used: read the period without it
+            IndexGone                [archive.reading.indexed] it is missing, perhaps because its period was replaced
         ArchiveBusy              [archive.errors] a run is changing it: look again soon
         RecordDamaged            [archive.errors] a record of it cannot be read: the compaction repairs it
         Unreadable               [archive.errors] a file of it is there, and its bytes cannot be read

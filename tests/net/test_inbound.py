@@ -11,7 +11,7 @@ from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
 from mailserver.waku.peer import Event, PacketIgnored
 from tests.memory import no_search_for_cycles
-from tests.waiting import turns
+from tests.waiting import until
 
 
 def ignored(message: MessageReceived | LongMessage) -> Event:
@@ -93,6 +93,5 @@ async def test_what_a_damaged_long_message_inflated_to_is_freed_at_once() -> Non
             await inflated(message)
         except DecodeError as error:
             faults.append(weakref.ref(error))  # it refers to the frames that raised it
-        await turns()  # those who waited for the thread have let go, too
 
-        assert [fault() for fault in faults] == [None]
+        await until(lambda: [fault() for fault in faults] == [None])  # the thread, too, lets go

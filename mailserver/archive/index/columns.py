@@ -31,8 +31,6 @@ def bytes_of(column: pa.Array | pa.ChunkedArray, width: int) -> Bytes:
         raise ValueError("a value is missing")
     array = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     array = array.cast(pa.binary()).combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.binary())
     count = len(array)
     _, offsets, data = array.buffers()
     if not count:

@@ -77,6 +77,7 @@ def test_footer_of_other_row_groups_is_refused() -> None:
     [
         columns(ROWS[:5])._replace(topics=pa.array(["0x12"] * 5)),
         columns(ROWS[:5])._replace(topics=pa.array(["0x1234567g"] * 5)),
+        columns(ROWS[:5])._replace(topics=pa.array(["1234567890"] * 5)),
         columns(ROWS[:5])._replace(hashes=pa.array([None] * 5, pa.string())),
         columns(ROWS[:5])._replace(created=pa.array([1, 2, None, 4, 5], pa.int64())),
         columns(ROWS[:5])._replace(created=pa.array([1, 2], pa.int64())),
@@ -105,6 +106,11 @@ def test_index_has_its_fragments_and_says_where() -> None:
         head = content[entry.head_at : entry.head_at + entry.head_bytes]
         assert head + content[entry.bulk_at : entry.bulk_at + entry.bulk_bytes] == one
         assert sha256(head).digest() == entry.digest
+
+
+def test_file_without_rows_is_refused() -> None:
+    with pytest.raises(ArchiveFault, match="a file has no rows"):
+        FragmentWriter().finish(footer([1]))
 
 
 def test_index_takes_no_cut_fragment() -> None:

@@ -282,7 +282,6 @@ async def test_disk_that_does_not_answer_fails_requests_in_time_and_serves_again
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "READ_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(reads, "TURN_TIMEOUT_S", 0.1)
     held: list[tuple[Path, Path]] = []
     for file in files(archive):
         held.append((file, tmp_path / str(len(held))))
@@ -291,6 +290,7 @@ async def test_disk_that_does_not_answer_fails_requests_in_time_and_serves_again
     reading = Reading(archive)
 
     assert "has not answered within" in await reading.refusal()
+    monkeypatch.setattr(reads, "TURN_TIMEOUT_S", 0.1)
     assert "none of the threads that read it was free" in await reading.refusal()
 
     for pipe, file in held:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import shutil
 import time
 from collections import Counter
@@ -52,7 +53,7 @@ async def cut_power(
     Args:
         scratch: a folder for the disks; each is removed again.
         start: what is done with each disk before it is looked at; raises Broken.
-        until: no more cuts are made once a promise is broken whose text contains this.
+        until: no more cuts are made once a promise is broken whose text this pattern matches.
     """
     outcome, began = Outcome(), time.process_time()
     disk = copy.deepcopy(scenario.recording.disk)
@@ -76,7 +77,7 @@ async def cut_power(
             finally:
                 shutil.rmtree(remains)
             outcome.disks += 1
-        if until is not None and any(until in text for text in outcome.broken):
+        if until is not None and any(re.search(until, text) for text in outcome.broken):
             break
     outcome.cpu_s = time.process_time() - began
     return outcome
