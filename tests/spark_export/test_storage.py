@@ -60,6 +60,12 @@ def test_unknown_scheme_is_an_archive_error(spark: SparkSession) -> None:
         open_storage(spark, "moon://there")
 
 
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_bucket_is_one_archive_by_either_scheme(spark: SparkSession, scheme: str) -> None:
+    with pytest.raises(ArchiveError, match=r"cannot open s3a://bucket/archive: .*S3AFileSystem not found"):
+        open_storage(spark, f"{scheme}://bucket/archive")  # Hadoop's client for it is not installed here
+
+
 def test_text_is_read_as_written(archive: Storage) -> None:
     archive.write("_records/one.json", "first\n")
     archive.write("_records/one.json", "second\n")
