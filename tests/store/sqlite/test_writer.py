@@ -74,7 +74,7 @@ async def test_any_number_of_envelopes_is_stored_once_and_in_order(path: Path, c
 
 
 async def test_nothing_is_stored_at_once(path: Path) -> None:
-    async with connected(path) as (writer, _, statements, _):
+    async with connected(path) as (writer, _, statements, *_):
         await writer.put([])  # and waits for no one
 
         assert statements == []

@@ -37,7 +37,7 @@ def fail(connection: sqlite3.Connection) -> None:
 
 
 async def test_job_has_the_connection_to_itself(path: Path) -> None:
-    async with running(path) as (writer, _, statements, _):
+    async with running(path) as (writer, _, statements, *_):
         puts = put_each(writer, new_envelopes(50))
 
         def job(connection: sqlite3.Connection) -> bool:

@@ -189,9 +189,11 @@ async def test_cancelled_put_is_stored_all_the_same(path: Path) -> None:
 
 async def test_put_that_is_cancelled_while_it_is_committed_is_stored(path: Path) -> None:
     async with running(path) as opened:
+        opened.may_go_on.clear()
         put = asyncio.create_task(opened.writer.put([new_envelope(1)]))
         await opened.begun.wait()
         put.cancel()
+        opened.may_go_on.set()
         await opened.writer.put([new_envelope(2)])
 
     assert raws(stored(path)) == raws(new_envelopes(2, first=1))
@@ -200,9 +202,11 @@ async def test_put_that_is_cancelled_while_it_is_committed_is_stored(path: Path)
 async def test_cancelled_put_that_fails_is_not_reported_to_anyone(path: Path) -> None:
     async with running(path) as opened:
         await fill(opened.worker)
+        opened.may_go_on.clear()
         put = asyncio.create_task(opened.writer.put([new_envelope(1, size=50_000)]))
         await opened.begun.wait()
         put.cancel()
+        opened.may_go_on.set()
         with pytest.raises(StoreError):  # behind the first one, which has failed then
             await opened.writer.put([new_envelope(2, size=50_000)])
         await make_room(opened.worker)
@@ -246,6 +250,7 @@ async def test_put_after_close_fails(path: Path) -> None:
 async def test_writer_that_is_cancelled_leaves_no_one_waiting(path: Path) -> None:
     async with connected(path) as opened:
         run = asyncio.create_task(opened.writer.run())
+        opened.may_go_on.clear()
         committing = asyncio.create_task(opened.writer.put([new_envelope(1)]))
         await opened.begun.wait()
         queued = asyncio.create_task(opened.writer.put([new_envelope(2)]))
@@ -257,6 +262,7 @@ async def test_writer_that_is_cancelled_leaves_no_one_waiting(path: Path) -> Non
         assert [put.done() and type(put.exception()) for put in (committing, queued)] == [StoreError] * 2
         with pytest.raises(StoreError):
             await opened.writer.put([new_envelope(3)])
+        opened.may_go_on.set()
         await work_is_done(opened.worker)
         assert raws(stored(path)) == raws([new_envelope(1)])  # it had begun, and goes on to its end
 

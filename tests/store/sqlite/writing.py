@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +24,14 @@ LIMIT_S = 15.0
 class Running(NamedTuple):
     """A writer that runs, and its worker; `statements` are those that it has begun, as SQLite says them.
 
-    `begun` is set whenever a transaction begins.
+    `begun` is set whenever a transaction begins. It goes on while `may_go_on` is set, which it is by default.
     """
 
     writer: StoreWriter
     worker: Worker
     statements: list[str]
     begun: asyncio.Event
+    may_go_on: threading.Event
 
     def commits(self) -> int:
         return self.statements.count("COMMIT")
@@ -41,16 +43,19 @@ async def connected(path: Path) -> AsyncIterator[Running]:
     worker = await open_writer(path)
     loop = asyncio.get_running_loop()
     statements: list[str] = []
-    begun = asyncio.Event()
+    begun, may_go_on = asyncio.Event(), threading.Event()
+    may_go_on.set()
 
     def trace(statement: str) -> None:  # in the worker's thread
         statements.append(statement)
         if statement == "BEGIN IMMEDIATE":
             loop.call_soon_threadsafe(begun.set)
+            may_go_on.wait(LIMIT_S)
 
     await worker.run(lambda connection: connection.set_trace_callback(trace))
     try:
-        yield Running(StoreWriter(worker, path, Presence(path), StoreFailures(path)), worker, statements, begun)
+        writer = StoreWriter(worker, path, Presence(path), StoreFailures(path))
+        yield Running(writer, worker, statements, begun, may_go_on)
     finally:
         await worker.close()
 
