@@ -69,7 +69,7 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     if cause:
         text = f"requests are answered from the store alone: {cause}"
         advice = (
-            "install waku-mailserver[archive] and use a local or mounted --archive, or set --answer-from-archive false"
+            "install waku-mailserver[archive] and use a local or mounted --archive, or set --no-answer-from-archive"
         )
         return [warning(check, text, advice)]
     folder = local_folder(config.archive)
