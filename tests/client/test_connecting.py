@@ -62,7 +62,7 @@ async def test_node_with_another_key_is_not_talked_to() -> None:
 
     async with listening(serve, STATUS) as enode:
         another = Enode(private_key("another").public_key, enode.host, enode.port)
-        with pytest.raises(ConnectionLost, match="another node id is there than the enode says"):
+        with pytest.raises(ConnectionLost, match="another node id than the enode says"):
             async with connect(another, "client/1"):
                 pass
 

@@ -179,7 +179,7 @@ async def test_static_peer_with_another_node_id_than_its_enode_says_is_told(tmp_
         with running_daemon(tmp_path / "ours", "--static-peers", wrong) as daemon:
             line = daemon.wait_for_line("static peer not reached")
 
-            assert "another node id is there than the enode says" in line
+            assert "another node id than the enode says" in line
 
 
 async def test_whoever_has_our_own_key_hears_so(tmp_path: Path, peers: Peers) -> None:
