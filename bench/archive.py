@@ -58,8 +58,9 @@ class FilledArchive:
     end: int
 
     def file_bytes(self) -> int:
-        """What it takes on disk."""
-        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        """What it takes on disk. A file with two names counts once."""
+        files = (path.stat() for path in self.folder.rglob("*") if path.is_file())
+        return sum({stat.st_ino: stat.st_size for stat in files}.values())
 
 
 def prepare_archive(store: FilledStore, envelopes: int) -> FilledArchive:
