@@ -2,16 +2,17 @@
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import pyarrow.parquet as pq
 
+from mailserver.archive.errors import ArchiveError
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
@@ -40,6 +41,7 @@ from mailserver.archive.reading.reads import (
 )
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
+from mailserver.archive.reading.topic_order import TopicOrder
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
@@ -102,9 +104,7 @@ class PaidReader:
         self.work = 0
         self._archive = archive
         self._payer = payer
-        self._topics: list[Topic] = []
-        self._numbers = np.empty(0, np.uint32)
-        self._topics_of: object = None
+        self._order: TopicOrder | None = None
 
     async def periods(self) -> tuple[Period, ...]:
         """Return the archive's periods. The one with the newest envelope comes first."""
@@ -160,14 +160,23 @@ class PaidReader:
                 work = 0
             steps[-1].append(group)
             work += raws_work(group, is_parsed=True)
-        read = await asyncio.gather(
-            *(self._raws({group: of_groups[group] for group in step}) for step in steps), return_exceptions=True
-        )
         raws: dict[EnvelopeHash, bytes] = {}
-        for found in read:
-            if isinstance(found, BaseException):
-                raise found
-            raws.update(found)
+        left = deque(steps)
+
+        async def read_on() -> None:
+            while left:
+                step = left.popleft()
+                try:
+                    raws.update(await self._raws({group: of_groups[group] for group in step}))
+                except ArchiveError:
+                    left.clear()
+                    raise
+
+        # No more wait at once than can be read: else the last would have to wait for all before it, and be given up.
+        readers = min(self._archive.reads.at_once, len(steps))
+        for fault in await asyncio.gather(*(read_on() for _ in range(readers)), return_exceptions=True):
+            if fault is not None:
+                raise fault
         return raws
 
     def cost(self, group: RowGroup) -> int:
@@ -183,19 +192,37 @@ class PaidReader:
             IndexUnusable: it cannot be read, is damaged, or is of other files.
         """
         directory = self._archive.kept(index, PeriodIndex)
-        known = {file.path: self._archive.kept(_indexed_key(file, index), IndexedFile) for file in files}
         topics = wanted.interest.topics
-        numbers = None if topics is None else self._in_order(topics)[1]
-        work = STEP + sum(KEPT_FILE if one else INDEX_FILE for one in known.values())
-        if directory is None:
-            work += INDEX + RECORD_FILE * len(of_period.files)
-        found = await self._run(work, partial(_look_up, directory, index, of_period, files, known, wanted, numbers))
-        if directory is None:
-            self._archive.keep(index, found.directory, _ENTRY_BYTES * len(found.directory.entries))
-        placed = {file.path: file for file in files}
-        for file in found.read:
-            self._archive.keep(_indexed_key(placed[file.entry.path], index), file, file.memory_bytes)
-        return found.candidates
+        numbers = None if topics is None else self._in_order(topics).numbers
+        candidates: list[Candidate] = []
+        for known in self._indexed_steps(files, index):
+            work = STEP + sum(KEPT_FILE if one else INDEX_FILE for one in known.values())
+            if directory is None:
+                work += INDEX + RECORD_FILE * len(of_period.files)
+            found = await self._run(work, partial(_look_up, directory, index, of_period, known, wanted, numbers))
+            if directory is None:
+                directory = found.directory
+                self._archive.keep(index, directory, _ENTRY_BYTES * len(directory.entries))
+            placed = {file.path: file for file in known}
+            for file in found.read:
+                self._archive.keep(_indexed_key(placed[file.entry.path], index), file, file.memory_bytes)
+            candidates += found.candidates
+        return candidates
+
+    def _indexed_steps(
+        self, files: Sequence[PlacedFile], index: IndexFile
+    ) -> Iterator[dict[PlacedFile, IndexedFile | None]]:
+        """Split files into steps, each with what the cache has of them: a month may have a hundred thousand files."""
+        step: dict[PlacedFile, IndexedFile | None] = {}
+        work = 0
+        for file in files:
+            if work >= STEP_WORK:
+                yield step
+                step, work = {}, 0
+            known = step[file] = self._archive.kept(_indexed_key(file, index), IndexedFile)
+            work += KEPT_FILE if known else INDEX_FILE
+        if step:
+            yield step
 
     async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
         """Find the row groups by the footers of the files."""
@@ -258,9 +285,8 @@ class PaidReader:
         """Return the files that can have wanted topics. Their directories tell."""
         topics = wanted.interest.topics
         if topics is not None:
-            lengths = {len(file.prefix) for file in files}
-            prefixes = {topic.hex()[:length] for topic in topics for length in lengths}
-            return [file for file in files if file.prefix in prefixes]
+            order = self._in_order(topics)
+            return [file for file in files if file.prefix in order.prefixes(len(file.prefix))]
         joined = b"".join(file.file.topic or b"" for file in files)
         if not files or len(joined) != len(files) * len(files[0].file.topic or b"."):
             return [*files]
@@ -273,16 +299,15 @@ class PaidReader:
         topics = wanted.interest.topics
         if topics is None:
             return first != last or wanted.interest.wants(first)
-        in_order, _ = self._in_order(topics)
+        in_order = self._in_order(topics).in_order
         at = bisect_left(in_order, first)
         return at < len(in_order) and in_order[at] <= last
 
-    def _in_order(self, topics: Iterable[Topic]) -> tuple[list[Topic], Numbers32]:
-        """Return the topics in order, and as numbers. A search asks for the same topics each time: they are kept."""
-        if self._topics_of is not topics:
-            self._topics, self._topics_of = sorted(topics), topics
-            self._numbers = np.frombuffer(b"".join(self._topics), ">u4").astype(np.uint32)
-        return self._topics, self._numbers
+    def _in_order(self, topics: Collection[Topic]) -> TopicOrder:
+        """Return the topics in order. A search asks for the same ones each time: they are kept."""
+        if self._order is None or self._order.topics is not topics:
+            self._order = TopicOrder(topics)
+        return self._order
 
 
 def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
@@ -307,20 +332,19 @@ def _look_up(
     directory: PeriodIndex | None,
     index: IndexFile,
     of_period: PeriodFiles,
-    files: Sequence[PlacedFile],
-    known: Mapping[str, IndexedFile | None],
+    known: Mapping[PlacedFile, IndexedFile | None],
     wanted: Wanted,
     numbers: Numbers32 | None,
 ) -> _Found:
     if directory is None:
         directory = read_index(index, {file.path: file.file.rows for file in of_period.files})
     low, high = wanted.above[0], wanted.below[0]
-    entries = [(file, directory.entries[file.path]) for file in files]
+    entries = [(file, directory.entries[file.path]) for file in known]
     near = [(file, entry) for file, entry in entries if entry.created[0] <= high and entry.created[1] >= low]
-    unknown = [(file.file, entry) for file, entry in near if known[file.path] is None]
+    unknown = [(file.file, entry) for file, entry in near if known[file] is None]
     read = read_files(index, unknown) if unknown else []
     by_path = {file.entry.path: file for file in read}
-    indexed = [known[file.path] or by_path[file.path] for file, _ in near]
+    indexed = [known[file] or by_path[file.path] for file, _ in near]
     return _Found(directory, candidates_of(indexed, wanted, numbers) if indexed else [], read)
 
 

@@ -93,6 +93,7 @@ class ArchiveReads:
     """A fixed number of threads that read."""
 
     def __init__(self, at_once: int, *, metrics: Metrics) -> None:
+        self.at_once = at_once
         self._semaphore = FairSemaphore(at_once)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-reader")
         self._metrics = metrics

@@ -1,18 +1,20 @@
 """mailserver.archive.reading: what is found in archives, and read of them, beside a plain model."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.archive.layout import Layout
-from mailserver.archive.reading import search
+from mailserver.archive.reading import reads, search
+from mailserver.archive.reading import source as source_module
 from mailserver.archive.reading.search import LEAST_HASH
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.metrics.labels import ArchiveRead
@@ -23,6 +25,8 @@ from mailserver.waku.envelope import EnvelopeHash, Topic
 from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, write_period
 from tests.properties import settings
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, UNSHRUNK, answer, place
+
+T = TypeVar("T")
 
 CHAT = Topic(b"\x9a\x00\x00\x01")
 TOPICS = (NEWS, SPORT, CHAT, Topic(b"\xff\x00\xff\x07"))
@@ -376,3 +380,45 @@ def test_any_archive_answers_as_the_model(
 
     assert found == raws(expected[:most])
     assert reached is None
+
+
+async def test_index_of_many_files_is_looked_through_in_slices(tmp_path: Path) -> None:
+    topics = [Topic(number.to_bytes(4, "big")) for number in range(1, 121)]
+    kept = [envelope(number, created=START + number, topic=topic) for number, topic in enumerate(topics)]
+    write_period(tmp_path, kept, layout=BY_TOPIC)
+    charged: list[int] = []
+    query = Query(*EVER, Interest(bloom=bloom_of(topics)))
+
+    with reading(tmp_path) as source:
+        found = await source.find(query, 1000, above=None, payer=Payer(charge=charged.append))
+
+    assert len(found.matches) == len(topics)
+    of_directory = reads.INDEX + reads.RECORD_FILE * len(topics)
+    assert sum(charged) > 120 * reads.INDEX_FILE > 2 * reads.STEP_WORK
+    assert max(charged) <= reads.STEP + reads.STEP_WORK + of_directory
+
+
+async def test_page_has_no_more_reads_waiting_than_threads_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [Topic(number.to_bytes(4, "big")) for number in range(1, 61)]
+    kept = [envelope(number, created=START + number, topic=topic) for number, topic in enumerate(topics)]
+    write_period(tmp_path, kept, layout=BY_TOPIC)
+    under_way, most = 0, 0
+
+    class Counted(reads.ArchiveReads):
+        async def run(self, work: int, payer: Payer, read: Callable[[], T]) -> T:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await super().run(work, payer, read)
+            finally:
+                under_way -= 1
+
+    monkeypatch.setattr(source_module, "ArchiveReads", Counted)
+    with reading(tmp_path) as source:
+        found, _ = await raws_of(source, Query(*EVER, FULL), 1000)
+
+    assert sorted(found) == sorted(raws(kept))
+    assert most == 2
