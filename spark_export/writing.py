@@ -6,10 +6,11 @@ written is another task's too, byte for byte, if it gets the same piece: so a ta
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,9 @@ from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
 from spark_export.task_files import Access, TaskFiles
 from spark_export.written import Written, contents, together
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 PIECE = "_piece"
 """Column of frames that are written: which piece a row goes into."""
@@ -61,10 +65,7 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
         ArchiveError, ExportError: a task has failed by its own words.
         PySparkException, Py4JError: Spark has failed.
     """
-    if not pieces:
-        return []
-    with tasks_failures_told():
-        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: write_piece(job, piece)).collect()
+    return _in_tasks(spark, pieces, lambda piece: write_piece(job, piece))
 
 
 def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
@@ -101,10 +102,7 @@ def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[
         ArchiveError, ExportError: a task has failed by its own words.
         PySparkException, Py4JError: Spark has failed.
     """
-    if not files:
-        return []
-    with tasks_failures_told():
-        return spark.sparkContext.parallelize(files, len(files)).flatMap(lambda file: group_spans(job, file)).collect()
+    return [span for spans in _in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
 
 
 def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[Fragments]:
@@ -114,8 +112,15 @@ def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
         ArchiveError, ExportError: a task has failed by its own words.
         PySparkException, Py4JError: Spark has failed.
     """
+    return _in_tasks(spark, pieces, lambda piece: index_piece(job, piece))
+
+
+def _in_tasks(spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
+    """Do the work of each part in a task of its own."""
+    if not parts:
+        return []
     with tasks_failures_told():
-        return spark.sparkContext.parallelize(pieces, len(pieces)).map(lambda piece: index_piece(job, piece)).collect()
+        return spark.sparkContext.parallelize(parts, len(parts)).map(work).collect()
 
 
 def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
