@@ -16,7 +16,7 @@ from mailserver.codec.keys import Enode
 from mailserver.waku.envelope import encode_envelopes
 from mailserver.waku.packets import PacketCode
 
-_LEAST_SLEEP_S = 0.001
+_MIN_SLEEP_S = 0.001
 _MAX_UNSENT_BYTES = 256 * 1024
 
 
@@ -47,7 +47,7 @@ class EvenPoster:
                 self._wire.send(PacketCode.MESSAGES, self._packet())
                 self._wire.flush()
                 sent += 1
-            await asyncio.sleep(max(began + sent / self._packets_per_s - time.perf_counter(), _LEAST_SLEEP_S))
+            await asyncio.sleep(max(began + sent / self._packets_per_s - time.perf_counter(), _MIN_SLEEP_S))
 
     def confirmed(self) -> int:
         """How many envelopes were confirmed since it began.

@@ -1,7 +1,6 @@
-"""A peer by hand, over a real socket: it says the bytes that it is told to, lawful or not, and tells what it hears.
+"""A peer by hand, over a real socket: it sends what a test gives it, lawful or not, and returns what it hears.
 
-Built on the machines of `mailserver.rlpx` for the key exchange and the frames, and on nothing above them: no
-Session, no WakuPeer. `Link` is the socket, `RawPeer` what speaks over it once the key exchange is done.
+For the key exchange and the frames it uses `mailserver.rlpx`; it knows no Session and no WakuPeer.
 """
 
 import asyncio

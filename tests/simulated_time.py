@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
-LEAST_STEP_S = 1e-6  # a wait must not become so short by rounding that the time does not change
+MIN_STEP_S = 1e-6  # a wait must not become so short by rounding that the time does not change
 
 P = ParamSpec("P")
 
@@ -27,7 +27,7 @@ class _SkippingSelector(selectors.DefaultSelector):
         if not ready:
             assert timeout is not None, "every task waits for something that will never happen"
             if timeout > 0:
-                self.skipped_s += max(timeout, LEAST_STEP_S)
+                self.skipped_s += max(timeout, MIN_STEP_S)
         return ready
 
 

@@ -36,7 +36,7 @@ FULL_BYTES = 64 * 1024**2
 CLOCK_WINDOW_S = 300.0
 """How far back refusals of envelopes for their time are counted."""
 
-LEAST_REFUSED = 20
+MIN_REFUSED = 20
 """Fewer refused envelopes say nothing about our clock: the clocks of some peers are wrong."""
 
 NOTABLE_S = 86_400.0
@@ -164,7 +164,7 @@ class Health:
             (latest.from_future - first.from_future, "came from the future: the clock here may be slow"),
             (latest.too_old - first.too_old, "had long expired: the clock here may be fast"),
         ):
-            if count >= LEAST_REFUSED and count * 2 > received:
+            if count >= MIN_REFUSED and count * 2 > received:
                 text = f"{count:.0f} of the last {received:.0f} envelopes {hand}"
                 return [Problem(Check.CLOCK, text)]
         return self._leap()

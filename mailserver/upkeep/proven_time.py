@@ -26,7 +26,7 @@ LOOK_INTERVAL_S = 15.0
 SAVE_INTERVAL_S = 60.0
 """How much of the time that has passed a kill may lose: envelopes then age that much later."""
 
-LEAST_ENVELOPES = 20
+MIN_ENVELOPES = 20
 """Fewer envelopes say nothing about our clock: some peers' own clocks are wrong."""
 
 MAX_DRIFT_S = 60.0
@@ -104,9 +104,9 @@ class ProvenTime:
             self._counted = counts
         self._looked_offset = self._offset()
         agreeing, contradicting = agree - self._counted[0], contradict - self._counted[1]
-        if agreeing + contradicting >= LEAST_ENVELOPES:
+        if agreeing + contradicting >= MIN_ENVELOPES:
             self._counted = counts
-            if agreeing >= LEAST_ENVELOPES and agreeing > contradicting:
+            if agreeing >= MIN_ENVELOPES and agreeing > contradicting:
                 self._proven_offset = self._looked_offset
         self._tell()
 

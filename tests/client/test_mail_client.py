@@ -131,7 +131,7 @@ async def test_pages_that_the_mailserver_ends_early_are_followed(
     caplog.set_level(logging.INFO, requests_module.__name__)
     monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
     monkeypatch.setattr(search_module, "MAX_ROWS", 7)
-    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MIN_ROWS", 7)
     monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
     envelopes = [make_envelope(number, topic=SPORT if number % 50 == 9 else NEWS) for number in range(100)]
     await fill(store, envelopes)

@@ -27,7 +27,7 @@ from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.time_record import time_file
-from mailserver.upkeep.proven_time import LEAST_ENVELOPES
+from mailserver.upkeep.proven_time import MIN_ENVELOPES
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32, Envelope, encode_envelope, mine
@@ -145,7 +145,7 @@ async def off_for_a_year(folder: Path, rng: random.Random) -> Broken:
         daemon.wait_for_line("clock is ahead of the time that has passed")
         async with _client(daemon) as client:
             await _compare(client, {one.raw for one in history}, "before peers agree", broken)
-            while len(new) < LEAST_ENVELOPES:
+            while len(new) < MIN_ENVELOPES:
                 new |= await _post(client, _live(rng, LIVE_TTL_S), clock, broken)
     with _daemon(folder, clock) as daemon:
         daemon.wait_for_line(f"pruned envelopes={len(history)} ")

@@ -508,7 +508,7 @@ async def test_page_by_bloom_filter_that_takes_too_much_work_ends_early_and_lead
     caplog.set_level(logging.INFO, requests_module.__name__)
     monkeypatch.setattr(delivery_module, "PAGE_WORK", 0)
     monkeypatch.setattr(search_module, "MAX_ROWS", 7)
-    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MIN_ROWS", 7)
     monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
     envelopes = [make_envelope(number, topic=SPORT if number % 50 == 9 else NEWS) for number in range(100)]
     await fill(desk.store, envelopes)
@@ -534,7 +534,7 @@ async def test_page_by_bloom_filter_that_takes_too_much_work_ends_early_and_lead
 async def test_page_by_bloom_filter_that_takes_too_long_ends_early(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_module, "PAGE_TIME_S", 0.0)
     monkeypatch.setattr(search_module, "MAX_ROWS", 7)
-    monkeypatch.setattr(search_module, "LEAST_ROWS", 7)
+    monkeypatch.setattr(search_module, "MIN_ROWS", 7)
     monkeypatch.setattr(search_module, "MAX_PAIRS", -1)
     await fill(desk.store, make_envelopes(100))
 

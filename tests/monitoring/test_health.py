@@ -15,7 +15,7 @@ from mailserver.monitoring.health import (
     CLOCK_WINDOW_S,
     FULL_BYTES,
     LATE_S,
-    LEAST_REFUSED,
+    MIN_REFUSED,
     NEARLY_FULL_BYTES,
     NO_PEERS_S,
     NOT_BEFORE,
@@ -129,17 +129,17 @@ def test_clock_from_before_this_program_is_fatal() -> None:
 def test_clock_that_most_envelopes_contradict_is_a_problem(verdict: Verdict, words: str) -> None:
     patient = Patient()
     patient.judge()
-    patient.receive(LEAST_REFUSED, verdict)
-    patient.receive(LEAST_REFUSED - 1)
+    patient.receive(MIN_REFUSED, verdict)
+    patient.receive(MIN_REFUSED - 1)
 
     problem = patient.problem()
 
     assert problem.check is Check.CLOCK
-    assert problem.text == f"{LEAST_REFUSED} of the last {2 * LEAST_REFUSED - 1} envelopes {words}"
+    assert problem.text == f"{MIN_REFUSED} of the last {2 * MIN_REFUSED - 1} envelopes {words}"
     assert not problem.is_fatal  # who sends us nonsense must not be able to take us out of service
 
 
-@pytest.mark.parametrize(("refused", "taken"), [(LEAST_REFUSED - 1, 0), (LEAST_REFUSED, LEAST_REFUSED)])
+@pytest.mark.parametrize(("refused", "taken"), [(MIN_REFUSED - 1, 0), (MIN_REFUSED, MIN_REFUSED)])
 def test_few_envelopes_with_a_wrong_time_are_their_senders_fault(refused: int, taken: int) -> None:
     patient = Patient()
     patient.judge()
@@ -152,7 +152,7 @@ def test_few_envelopes_with_a_wrong_time_are_their_senders_fault(refused: int, t
 def test_clock_is_well_again_when_the_contradictions_are_long_ago() -> None:
     patient = Patient()
     patient.judge()
-    patient.receive(LEAST_REFUSED, Verdict.VERY_OLD)
+    patient.receive(MIN_REFUSED, Verdict.VERY_OLD)
     assert patient.judge()
 
     patient.uptime_s += CLOCK_WINDOW_S + 1

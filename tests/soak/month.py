@@ -51,7 +51,7 @@ ACCIDENTS = ((0.1, True), (0.2, False), (0.3, True), (0.95, False))
 SAFE_SHARE = 0.7
 """Phones ask back to this share of the retention: what is older may be pruned while they read it."""
 
-LEAST_JUDGED_DAYS = 5.0
+MIN_JUDGED_DAYS = 5.0
 """A daemon that has run for less is warming up: caches and rings fill, and what grows says nothing."""
 
 PASSWORD = "status-offline-inbox"
@@ -350,7 +350,7 @@ class Soak:
         result, visits, model = self.result, self._visits, self._model
         result.verdicts = judge(result.samples, self.settings.retention_days)
         result.broken += visits.wrong
-        if len(longest_run(result.samples)) >= LEAST_JUDGED_DAYS * 24:
+        if len(longest_run(result.samples)) >= MIN_JUDGED_DAYS * 24:
             result.broken += [
                 f"{v.name}: {v.before:.1f} became {v.after:.1f}" for v in result.verdicts if not v.is_flat
             ]

@@ -14,8 +14,8 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.time_record import SqliteTimeRecord, time_file
 from mailserver.upkeep.proven_time import (
-    LEAST_ENVELOPES,
     MAX_DRIFT_S,
+    MIN_ENVELOPES,
     NOTABLE_S,
     SAVE_INTERVAL_S,
     ProvenTime,
@@ -107,7 +107,7 @@ def test_clock_that_is_stepped_forward_and_back_is_believed_again(machine: Machi
 def test_clock_is_believed_once_most_envelopes_agree_with_it(machine: Machine) -> None:
     machine.wall += YEAR
     machine.service.look()
-    machine.hear(agreeing=LEAST_ENVELOPES + 1, very_old=LEAST_ENVELOPES)
+    machine.hear(agreeing=MIN_ENVELOPES + 1, very_old=MIN_ENVELOPES)
     machine.service.look()
 
     assert machine.service.now() == NOW + YEAR
@@ -117,7 +117,7 @@ def test_clock_that_most_envelopes_contradict_is_not_believed(machine: Machine) 
     machine.wall += YEAR
     for _ in range(10):
         machine.service.look()
-        machine.hear(agreeing=LEAST_ENVELOPES, very_old=LEAST_ENVELOPES)
+        machine.hear(agreeing=MIN_ENVELOPES, very_old=MIN_ENVELOPES)
 
     assert machine.service.now() == NOW
 
@@ -125,7 +125,7 @@ def test_clock_that_most_envelopes_contradict_is_not_believed(machine: Machine) 
 def test_few_envelopes_tell_nothing_however_long_they_take_to_be_enough(machine: Machine) -> None:
     machine.wall += YEAR
     machine.service.look()
-    for _ in range(LEAST_ENVELOPES - 1):
+    for _ in range(MIN_ENVELOPES - 1):
         machine.hear(agreeing=1)
         machine.service.look()
     assert machine.service.now() == NOW
@@ -151,7 +151,7 @@ def test_contradictions_from_before_the_clock_was_set_right_do_not_count(machine
     machine.hear(very_old=10_000)
     machine.wall -= YEAR - 2 * DAY  # two days have passed meanwhile
     machine.service.look()
-    machine.hear(agreeing=LEAST_ENVELOPES)
+    machine.hear(agreeing=MIN_ENVELOPES)
     machine.service.look()
 
     assert machine.service.now() == NOW + 2 * DAY
@@ -160,7 +160,7 @@ def test_contradictions_from_before_the_clock_was_set_right_do_not_count(machine
 def test_clock_that_drifts_is_believed_as_it_drifts(machine: Machine) -> None:
     for _ in range(100):
         machine.wall += MAX_DRIFT_S / 2
-        machine.hear(agreeing=LEAST_ENVELOPES)
+        machine.hear(agreeing=MIN_ENVELOPES)
         machine.service.look()
         assert machine.service.now() == machine.wall
 
@@ -168,11 +168,11 @@ def test_clock_that_drifts_is_believed_as_it_drifts(machine: Machine) -> None:
 def test_peers_set_back_what_was_believed_wrongly(machine: Machine) -> None:
     machine.wall += YEAR
     machine.service.look()
-    machine.hear(agreeing=LEAST_ENVELOPES)
+    machine.hear(agreeing=MIN_ENVELOPES)
     machine.service.look()
     machine.wall -= YEAR
     machine.service.look()
-    machine.hear(agreeing=LEAST_ENVELOPES)
+    machine.hear(agreeing=MIN_ENVELOPES)
     machine.service.look()
     machine.wall += YEAR
 
@@ -291,6 +291,6 @@ def test_clock_that_is_ahead_is_told_once_and_when_it_is_believed(
     (line,) = [record.message for record in caplog.records]
     assert line.startswith("clock is ahead of the time that has passed")
 
-    machine.hear(agreeing=LEAST_ENVELOPES)
+    machine.hear(agreeing=MIN_ENVELOPES)
     machine.service.look()
     assert caplog.records[-1].message == "clock is believed, pruning goes by it"

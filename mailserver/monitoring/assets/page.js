@@ -8,9 +8,9 @@ const CHART_HEIGHT = 150;
 const MINUTE_S = 60;
 const HOUR_S = 3600;
 const DAY_S = 86400;
-const LEAST_DAYS = 14;
-const LEAST_ZOOM_S = 2 * MINUTE_S;
-const LEAST_BAR = 0.03; // of the highest value
+const MIN_DAYS = 14;
+const MIN_ZOOM_S = 2 * MINUTE_S;
+const MIN_BAR = 0.03; // of the highest value
 
 // Numbers in the same form as mailserver/units.py writes them.
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -150,7 +150,7 @@ class Chart {
     const top = this.values.flat().reduce(
       (most, value, at) => (this.isSeen(times[at % times.length]) ? Math.max(most, value) : most), 0);
     const drawn = this.values.map((column, at) =>
-      this.series[at][3] ? column.map((value) => value && Math.max(value, top * LEAST_BAR)) : column);
+      this.series[at][3] ? column.map((value) => value && Math.max(value, top * MIN_BAR)) : column);
     const bars = this.isDaily ? 0 : this.series.filter(([, , , isBars]) => isBars).length; // bars come first
     for (let at = bars - 2; at >= 0; at -= 1) {
       drawn[at] = drawn[at].map((value, index) => value === null ? null : value + drawn[at + 1][index]);
@@ -223,7 +223,7 @@ class Chart {
     if (!width) return;
     const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-    if (to - from >= LEAST_ZOOM_S) look({ from, to });
+    if (to - from >= MIN_ZOOM_S) look({ from, to });
   }
 }
 
@@ -278,7 +278,7 @@ function showDays(status) {
   const { days, time: now } = status;
   const times = days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
   const last = times.at(-1) ?? Math.floor(now / DAY_S) * DAY_S;
-  const first = Math.min(times[0] ?? last, last - (LEAST_DAYS - 1) * DAY_S);
+  const first = Math.min(times[0] ?? last, last - (MIN_DAYS - 1) * DAY_S);
   const columns = {};
   for (const name of dayCharts.flatMap((chart) => chart.names)) columns[name] = days.map((day) => day[name]);
   const missing = [];

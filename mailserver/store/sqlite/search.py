@@ -25,7 +25,7 @@ from mailserver.waku.envelope import TOPIC_BYTES
 MAX_ROWS = 2000
 """Most envelopes that a statement looks at: some 3 ms."""
 
-LEAST_ROWS = 64
+MIN_ROWS = 64
 """Fewest envelopes that are scanned at once: they take no longer than an empty statement does."""
 
 MAX_TOPICS = 8000
@@ -220,7 +220,7 @@ class Search:
         end = days[-1].day * SECONDS_PER_DAY, b""
         while True:
             likely = self._lacking / self._chance if self._chance else MAX_ROWS
-            rows = MAX_ROWS if self._interest.topics else int(max(LEAST_ROWS, min(MAX_ROWS, 1.2 * likely)))
+            rows = MAX_ROWS if self._interest.topics else int(max(MIN_ROWS, min(MAX_ROWS, 1.2 * likely)))
             packed, topics = await self._lookups.by_time_with_topics(self._rest.above(end), rows)
             marks = self._marks(topics)
             if any(marks):

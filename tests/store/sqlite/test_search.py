@@ -67,7 +67,7 @@ bloom_interests = st.one_of(
 bounds = st.fixed_dictionaries(
     {
         "MAX_ROWS": st.sampled_from([1, 2, 5, 2000]),
-        "LEAST_ROWS": st.sampled_from([1, 64]),
+        "MIN_ROWS": st.sampled_from([1, 64]),
         "MAX_TOPICS": st.sampled_from([1, 3, 8000]),
         "MAX_TOPICS_OF_DAY": st.sampled_from([1, 4, 200_000]),
         "MAX_PAIRS": st.sampled_from([1, 3, 8192]),
