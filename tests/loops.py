@@ -12,18 +12,18 @@ import uvloop
 
 Factories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
-_BOTH: Factories = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+BOTH: Factories = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 def on_both_loops() -> Factories:
     """Have every test of the folder run on both."""
-    return _BOTH
+    return BOTH
 
 
 def on_both_loops_in(*files: str) -> Callable[[pytest.Item], Factories]:
     """Have the tests of these files run on both, and the others of the folder on asyncio's."""
 
     def pytest_asyncio_loop_factories(item: pytest.Item) -> Factories:
-        return _BOTH if item.path.name in files else {"asyncio": _BOTH["asyncio"]}
+        return BOTH if item.path.name in files else {"asyncio": BOTH["asyncio"]}
 
     return pytest_asyncio_loop_factories
