@@ -16,9 +16,8 @@ from mailserver.files import (
     write_holder,
     write_new,
 )
+from tests.nobody import NOBODY
 from tests.synced import watch_syncs
-
-NOBODY = 65534
 
 
 def mode_of(path: Path) -> int:

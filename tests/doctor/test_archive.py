@@ -1,7 +1,5 @@
 """mailserver.doctor.archive: what pruning and answering require of the archive. Nothing is changed."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +12,10 @@ from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.archive.archives import make_archive
+from tests.nobody import as_nobody, folder_for_all
 
 DAY_NUMBER = 20_000
 VERIFIED_AT = 1_795_200_000
-NOBODY = 65_534
 
 
 def findings_of(folder: Path, archive: str, *, hours: float = 1.0, answer: bool = True) -> dict[str, Finding]:
@@ -31,23 +29,9 @@ def archived_to(folder: Path, archive: Path | str) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, as those of `tmp_path` are not."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@pytest.fixture
-def _as_nobody() -> Iterator[None]:
-    """Not as root, which may read all."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+    """A folder that everybody may enter."""
+    with folder_for_all() as folder:
+        yield folder
 
 
 def test_no_archive_no_findings(tmp_path: Path) -> None:
@@ -128,19 +112,18 @@ def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["file", "folder", "date"])
-def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str, request: pytest.FixtureRequest) -> None:
+def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str) -> None:
     file = make_archive(folder / "archive", "id", DAY_NUMBER, seq=7)
     archived_to(folder, folder / "archive")
     archived_file(folder / STORE_FILE).chmod(0o644)
     locked = {"file": file, "folder": file.parent, "date": file.parent.parent}[part]
     mode = locked.stat().st_mode
     locked.chmod(0)
-    request.getfixturevalue("_as_nobody")
 
-    finding = findings_of(folder, str(folder / "archive"))["answers from archive"]
+    with as_nobody():
+        finding = findings_of(folder, str(folder / "archive"))["answers from archive"]
+    locked.chmod(mode)  # or the folder could not be removed
 
     assert finding.verdict is Verdict.PROBLEM
     assert "cannot be read: requests that need it fail" in finding.text
     assert str(locked) in finding.text
-    if os.geteuid() != NOBODY:
-        locked.chmod(mode)  # or the folder could not be removed

@@ -25,6 +25,7 @@ from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PacketCode, StatusOptions
 from mailserver.waku.payload import key_from_password
 from tests.integration.daemons import Daemon, run_command, running_daemon
+from tests.nobody import NOBODY
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, bound_stream
 
@@ -38,7 +39,6 @@ ASKED_FOR = Topic(b"\x91\x4c\xe5\x37")
 
 CLIENT_ADDRESS = "127.91.76.229"
 PASSWORD = "status-offline-inbox"
-NOBODY = 65534
 
 
 def sockets_of(daemon: Daemon) -> set[str]:

@@ -18,9 +18,9 @@ from tests.integration.daemons import (
     run_command,
     running_daemon,
 )
+from tests.nobody import NOBODY
 
 pytestmark = pytest.mark.integration
-NOBODY = 65534
 
 
 def refused_start(data_dir: Path, *flags: str) -> subprocess.CompletedProcess[str]:

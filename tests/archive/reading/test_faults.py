@@ -24,6 +24,7 @@ from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, Query
 from mailserver.waku.bloom import Interest
 from tests.archive.reading.parquet import envelope, publish, write_period
+from tests.nobody import as_nobody, folder_for_all
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
 
 EVERYTHING = Query(*EVER, FULL)
@@ -65,7 +66,11 @@ class Reading:
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """An archive of two days."""
-    archive = tmp_path / "archive"
+    return archive_in(tmp_path)
+
+
+def archive_in(folder: Path) -> Path:
+    archive = folder / "archive"
     write_period(archive, ON_FIRST_DAY)
     write_period(archive, [one for one in KEPT if one not in ON_FIRST_DAY])
     return archive
@@ -211,16 +216,18 @@ async def test_index_of_other_files_is_not_used(archive: Path) -> None:
     assert "the index is of other files" in reading.source.problem
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
-async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back(archive: Path) -> None:
-    reading = Reading(archive)
-    archive.chmod(0)
-    try:
-        assert "Permission denied" in await reading.refusal()
-    finally:
+async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back() -> None:
+    with folder_for_all() as folder:
+        archive = archive_in(folder)
+        reading = Reading(archive)
+
+        archive.chmod(0)
+        with as_nobody():
+            refusal = await reading.refusal()
         archive.chmod(0o755)
 
-    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+        assert "Permission denied" in refusal
+        assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
 
 
 async def test_archive_that_is_gone_is_a_fault_until_it_is_back(archive: Path) -> None:

@@ -1,7 +1,6 @@
 """mailserver.store.sqlite.connections: files that are not ours, damaged, or closed to us are left alone."""
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from mailserver.store.sqlite.connections import (
     open_writer,
 )
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION, STORE_FILE
+from tests.nobody import NOBODY, as_nobody, folder_for_all
 from tests.store.samples import (
     change,
     contents_of,
@@ -188,8 +188,6 @@ async def test_file_that_another_process_locks_cannot_become_a_store(
 
 # Permissions
 
-NOBODY = 65534
-
 
 @pytest.fixture
 def restricted(tmp_path: Path) -> Iterator[Path]:
@@ -197,13 +195,10 @@ def restricted(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory() as folder:  # not below tmp_path, which only root may enter
+    with folder_for_all() as folder:
         os.chown(folder, NOBODY, NOBODY)
-        os.seteuid(NOBODY)
-        try:
-            yield Path(folder)
-        finally:
-            os.seteuid(0)
+        with as_nobody():
+            yield folder
 
 
 @each_open
