@@ -123,7 +123,8 @@ class ControlSocket:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], asyncio.WriteTransport] = {}
+        self._stopped = False
 
     async def start(self, data_dir: Path) -> None:
         """Listen in the data directory. A socket that a killed daemon has left there is removed: we hold the lock.
@@ -143,21 +144,24 @@ class ControlSocket:
             raise StartupError(f"cannot create {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
 
     async def stop(self) -> None:
-        """Stop listening, and cancel the calls under way."""
+        """Stop listening, cancel the calls under way, and hang up on every command."""
+        self._stopped = True
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
+        for task, transport in self._serving.items():
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+            # Here: a task that has not begun yet will not do it, and a command may read nothing.
+            transport.abort()
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     def _on_connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MAX_CONNECTIONS:
+        if self._stopped or len(self._serving) >= MAX_CONNECTIONS:  # stopped: it was accepted just before
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._serving[task] = writer.transport
+        task.add_done_callback(self._serving.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def send(text: str) -> None:

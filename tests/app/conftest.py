@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.loops import on_both_loops_in
+
+pytest_asyncio_loop_factories = on_both_loops_in("test_control.py")
+
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:

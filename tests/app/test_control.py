@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import os
+import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.catchup.servers import DAY, Archive, Asked, make_envelopes, serving
 from tests.mailservers import NOW
 from tests.pairs import private_key
 from tests.raw_peer import close_stream
-from tests.waiting import DEADLINE_S, until
+from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +46,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.hanging = 0
+        self.shouted = 0
 
     async def echo(self, params: Fields, call: Call) -> Json:
         return params.required("text", text(100))
@@ -62,11 +64,16 @@ class Calls:
             self.hanging -= 1
         return None
 
+    async def shout(self, params: Fields, call: Call) -> Json:
+        self.shouted += 1
+        return "x" * MAX_LINE_BYTES
+
     def table(self) -> dict[str, Method]:
         return {
             "echo": Method(self.echo, ("text",)),
             "count": Method(self.count),
             "hang": Method(self.hang, timeout_s=None),
+            "shout": Method(self.shout),
         }
 
 
@@ -221,6 +228,45 @@ async def test_half_a_line_is_no_call(tmp_path: Path, control: ControlSocket, ca
 
         assert await hears_the_end(stream)
     assert calls.hanging == 0
+
+
+# Stopping
+
+
+@contextlib.contextmanager
+def asking(folder: Path) -> Iterator[socket.socket]:
+    """A connection that is made without a turn of the loop."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(f"/proc/self/fd/{descriptor}/{CONTROL_FILE}")
+            asking.setblocking(False)
+            yield asking
+    finally:
+        os.close(descriptor)
+
+
+# Not after one step: asyncio, unlike uvloop, loses whom it is just accepting when the server is closed.
+@pytest.mark.parametrize("steps", [0, 2, 3, 4, 5])
+async def test_stop_hangs_up_on_whoever_has_just_connected(tmp_path: Path, control: ControlSocket, steps: int) -> None:
+    with asking(tmp_path) as command:
+        await turns(steps)
+
+        await asyncio.wait_for(control.stop(), DEADLINE_S)
+
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(command, 1), DEADLINE_S) == b""
+
+
+async def test_stop_does_not_wait_for_a_command_that_reads_nothing(
+    tmp_path: Path, control: ControlSocket, calls: Calls
+) -> None:
+    with asking(tmp_path) as command:
+        command.send(b'{"jsonrpc":"2.0","id":1,"method":"shout"}\n')
+        await until(lambda: calls.shouted == 1)
+        await turns()  # it waits for the command to read
+
+        await asyncio.wait_for(control.stop(), DEADLINE_S)
 
 
 # How long a command waits

@@ -11,7 +11,7 @@ import pytest
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.params import Fields, Json
-from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods
+from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods, call_daemon
 from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
 from mailserver.handoff.last_run import Compaction
@@ -126,11 +126,15 @@ async def test_mailserver_that_does_not_answer_is_not_waited_for_long(
         await asyncio.Event().wait()
         return None
 
-    control = ControlSocket(Dispatcher({STATUS: Method(never)}, CONTROL_ERRORS))
+    async def at_once(params: Fields, call: Call) -> Json:
+        return None
+
+    control = ControlSocket(Dispatcher({STATUS: Method(never), "next": Method(at_once)}, CONTROL_ERRORS))
     await control.start(tmp_path)
 
     assert await status(tmp_path) == 1
     assert "the mailserver has not answered for 0.05 s" in capsys.readouterr().err
+    await call_daemon(tmp_path, "next", {}, lambda _: None)  # asyncio loses whom it is just accepting at `stop`
     await control.stop()
 
 
