@@ -1,7 +1,7 @@
-"""The nightly compaction: the envelope store of a mailserver to Parquet by day and topic, as a PySpark job.
+"""The nightly compaction, a PySpark job: it writes a mailserver's envelopes to Parquet, by day and topic.
 
-`spark_export.read_archive` is for other programs; it is imported when it is asked for, so that the command line can
-say in one line that PySpark is not installed.
+`spark_export.read_archive` is for other programs. It is imported on first use, so that the command line can report in
+one line that PySpark is not installed.
 """
 
 from typing import TYPE_CHECKING, Any

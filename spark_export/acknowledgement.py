@@ -1,4 +1,4 @@
-"""An operator takes note of what an archive has lost: from then on it is in the archive's history, and no fault."""
+"""Acknowledging what an archive has lost: from then on, that is history and no longer a fault."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What nobody had acknowledged before: rows that are lost by day, records that were damaged, and how many rows
-    were set aside."""
+    """What was acknowledged, and had not been before: lost rows by day, damaged records, and how many rows were set
+    aside."""
 
     losses: tuple[Loss, ...]
     damaged_records: tuple[Fault, ...]
@@ -36,19 +36,19 @@ class Acknowledged:
         }
 
     def as_words(self) -> list[str]:
-        """For people: how much it was, then each loss."""
+        """For people: the totals, then each loss."""
         lost = sum(loss.rows for loss in self.losses)
         whole = " the whole archive" if self.whole_archive else ""
         return [
             f"acknowledged{whole} lost={lost} quarantined={self.quarantined}",
             *map(str, self.losses),
             *map(str, self.damaged_records),
-            "`last`, /ready and alerts say so after the next `spark-export compact`",
+            "`last`, /ready and the alerts learn of it from the next `spark-export compact`",
         ]
 
 
 def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool = False) -> Acknowledged:
-    """Note in an archive that its losses are known, at `now`, Unix seconds; return what they were.
+    """Record in an archive that its losses are known at `now` (Unix seconds); return what they were.
 
     Args:
         all_is_lost: the archive itself is gone, and a new one may begin in its place.
@@ -59,7 +59,7 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
     archive = WritableArchive(open_storage(spark, path))
     if all_is_lost != archive.is_empty():
         raise ExportError(
-            f"{archive.url} is not lost as a whole" if all_is_lost else f"there is no archive at {archive.url}"
+            f"there still is an archive at {archive.url}" if all_is_lost else f"there is no archive at {archive.url}"
         )
     with archive.storage.locked():
         incidents = Incidents(archive.storage)
@@ -73,7 +73,7 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
         quarantined = quarantined_rows(records)
         set_aside = max(0, quarantined - incidents.quarantined_acknowledged)
         damaged = incidents.damaged_records()
-        # First that it is known, then that nothing is missing any more: killed in between, it is done again.
+        # First note that the losses are known, then clear them: if we are killed in between, the next call repeats it.
         incidents.acknowledge(lost_of(records.values()), quarantined, now)
         for record in records.values():
             days = {day: replace(of_day, lost_rows=0, lost_bytes=0) for day, of_day in record.days.items()}

@@ -11,7 +11,7 @@ from mailserver.archive.fingerprint import MODULUS, Fingerprint
 def aggregates(size: Column) -> list[Column]:
     """The aggregates to select; `size` is the bytes of an envelope, column `hash` begins with 0x.
 
-    The halves of the eight bytes are summed apart: 2**31 rows of them fit into a long.
+    The halves of the eight bytes are summed separately: a long holds the sum of 2**31 of them.
     """
     return [
         F.count("*").alias("rows"),

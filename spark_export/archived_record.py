@@ -1,5 +1,5 @@
-"""Telling a store's daemon which of its rows are in the archive, as it deletes no others; and what the records beside a
-store know of the archive, in case the archive has lost it."""
+"""The record beside a store that tells its daemon which rows are archived: it deletes no others. And what the records
+beside a store know of the archive, in case the archive has lost it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastFound:
-    """What is written beside a store of the archive, as the last run that did its work found it.
+    """What the last successful run found in the archive, as it is written beside a store.
 
     Args:
         at: when that run ended, Unix seconds.
-        days: the latest days of reception that the archive held, from whatever stores; only so many are written down.
-        months: how many rows of each month it held, older ones, too.
-        seqs: for each day that is still in the store, the `seq` up to which the archive held its rows; the last one
-            where that is no longer known.
+        days: the latest days of reception that the archive held, of all its stores; only a limited number is written
+            down.
+        months: how many rows the archive held of each month, older months included.
+        seqs: for each day that is still in the store, the `seq` up to which the archive held its rows; the day's last
+            one if that is no longer known.
     """
 
     store_id: str
@@ -39,15 +40,15 @@ class LastFound:
 
 
 def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], archive: str, now: float) -> None:
-    """Write the record beside each store, from what the archive says of the days that are still in it.
+    """Write the record beside each store: how far the archive has the days that are still in the store.
 
     Raises:
         ExportError: it cannot be written.
     """
     for store in stores:
         known = {day: known_seq(records, day.day, store.id) for day in store.days}
-        # `last_seq` never falls: where the archive knows of more, the store was put back from a backup, and other rows
-        # may have those numbers now. The run that looks at that day again says up to where they are archived.
+        # `last_seq` never falls. If the archive knows a higher one, the store was restored from a backup, and other
+        # rows may have those numbers now. The next run that reads that day says how far it is archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
         _write(store.path, Archived(store.id, archive, int(now), archived))
 
@@ -86,13 +87,12 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
 
 
 def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) -> None:
-    """Do not take an empty folder for a new archive: its disk may not be mounted.
+    """Make sure that an empty folder is not the place of an archive whose disk is not mounted.
 
-    Where the archive is empty, but the record beside a store says that it was not, the record no longer says so
-    afterwards.
+    If the record beside a store names days of an archive that is empty, it no longer names them afterwards.
 
     Raises:
-        ArchiveGone: that is so, and no operator has said that the archive is lost.
+        ArchiveGone: a record names days of an archive that is empty, and no operator has said that it is lost.
         ExportError: a record cannot be read or written.
     """
     if not archive.is_empty():
@@ -117,7 +117,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
 
 
 def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFound]:
-    """What is written beside the stores of this archive."""
+    """What is written beside the stores about this archive."""
     found = []
     for store in stores:
         try:

@@ -38,7 +38,7 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
         "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with the store, or several"),
         "merge": (spark, options.MERGE_OPTIONS, "merge the days of each past month into larger files"),
         "verify": (spark, options.VERIFY_OPTIONS, "read the whole archive and compare it with its records"),
-        "report": (spark, options.REPORT_OPTIONS, "say what is in the archive: days, topics, sizes"),
+        "report": (spark, options.REPORT_OPTIONS, "show what is in the archive: days, topics, sizes"),
         "acknowledge": (
             spark,
             options.ACKNOWLEDGE_OPTIONS,
@@ -47,18 +47,18 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
         "schedule": (
             service + "schedule",
             options.SCHEDULE_OPTIONS,
-            "compact, merge and verify on schedules, until SIGTERM or SIGINT; a run that was missed is made at once",
+            "compact, merge and verify on schedules, until SIGTERM or SIGINT; a missed run is made up for at once",
         ),
         "nightly": (
             service + "nightly",
             options.NIGHTLY_OPTIONS,
             "compact, then merge and verify if their schedules say so: for cron and systemd",
         ),
-        "now": (service + "now", options.NOW_OPTIONS, "compact once, at once, as the schedule does"),
+        "now": (service + "now", options.NOW_OPTIONS, "compact once, now, as the schedule does"),
         "last": (
             "spark_export.last_command:last",
             options.LAST_OPTIONS,
-            "say how the last run went and when the next one is due; exit code 1 if something is wrong",
+            "show how the last run went and when the next one is due; exit code 1 if something is wrong",
         ),
     }
     parser = argparse.ArgumentParser(prog="spark-export", description="The Parquet archive of a Waku v1 mailserver.")

@@ -1,4 +1,4 @@
-"""The commands that need Spark: what they print, and what is said of their errors."""
+"""The commands that need Spark: what they print, and how they explain errors."""
 
 import argparse
 import json
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         "report": _report,
         "acknowledge": _acknowledge,
     }
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs with a trace, it raises, too
-    signal.signal(signal.SIGTERM, _interrupt)  # as SIGINT: a service is stopped by it
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # all that it logs, with a trace, it also raises
+    signal.signal(signal.SIGTERM, _interrupt)  # like SIGINT: this is how a service is stopped
     try:
         commands[arguments.command](arguments)
         sys.stdout.flush()
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """The exit code that an error leads to, and one line on what it is."""
+    """Return the exit code that an error leads to, and one line that says what it is."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     if isinstance(error, (MailserverError, OSError)):

@@ -1,9 +1,10 @@
-"""The nightly run: what stores received on closed UTC days, into the archive.
+"""The nightly run: it archives what stores received on closed UTC days.
 
-For each group of days: read what the stores' columns say (the keys), find what another store or the archive has, cut
-the rest into pieces, have each written and read back by a task (`spark_export.writing`), compare, publish. The
-comparison is between two ways that have nothing in common but SQLite: counts, sizes and hashes as the daemon wrote them
-down, and envelopes decoded, hashed anew, sorted, written as Parquet and read again.
+For each group of days, it reads what the stores' columns say (the keys), and finds what another store or the archive
+already has. It cuts the rest into pieces; a task writes each piece and reads it back (`spark_export.writing`). Then the
+run compares, and publishes. What it compares comes by two ways that have nothing in common but SQLite: the counts,
+sizes and hashes that the daemon wrote down; and the envelopes, decoded, hashed anew, sorted, written as Parquet and
+read again.
 """
 
 import contextlib
@@ -87,7 +88,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             archive.repair()
             records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
-            hand_over(stores, records, archive.url, now)  # before anything else: what may be gone is not covered
+            hand_over(stores, records, archive.url, now)  # before anything else: it no longer covers what may be gone
             records = mending.mend(records)
             records = make_missing_indexes(spark, archive, layout, records, run)
             report.faults = mending.faults
@@ -108,7 +109,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 report.faults = mending.faults
             hand_over(stores, records, archive.url, time.time())
         report.archived = archived_days(records)
-        # Records that are lost take their count of these with them.
+        # A record that is lost takes its count of these with it.
         report.quarantined_in_all = max(0, quarantined_rows(records) - incidents.quarantined_acknowledged)
         report.losses = incidents.losses(records.values())
         archive.write_report(run, report.as_json(time.time()))
@@ -134,7 +135,7 @@ class _Compaction:
         self._run = run
         self._job = Job(access_to(spark, archive.url), layout, run)
         self._now = now
-        self._recovered: dict[int, Fingerprint] = {}  # by day, what was lost and is in a store
+        self._recovered: dict[int, Fingerprint] = {}  # by day, what the archive lost and a store still has
         self._faulty: list[tuple[int, int]] = []  # PLACE
         self._quarantined: Counter[int] = Counter()  # by day
         self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
@@ -143,7 +144,7 @@ class _Compaction:
         """Write, verify and publish; return the new record of each day."""
         expected, pieces = self._write(group, records)
         if faulty := [row for piece in pieces for row in piece.faulty]:
-            # What was written must be written again: a sound copy, in another store, may have been left out.
+            # All must be written again: a sound copy of such a row, in another store, may have been left out.
             self._set_aside(faulty, records)
             expected, pieces = self._write(group, records)
         written = self._verified(records, expected, by_period(pieces))
@@ -160,8 +161,8 @@ class _Compaction:
             else:
                 self._archive.replace_record(record)
         report.quarantined += self._quarantined.total()
-        # A row whose time of reception is damaged, for example, is of no day. It stays in its store: what is not handed
-        # over is not pruned, and each run looks at it again.
+        # A row whose time of reception is damaged, for example, belongs to no day. It stays in its store: what is not
+        # handed over is not pruned, and each run looks at it again.
         for (store, day), rows in self._miscounted.items():
             report.miscounted.append({"store": str(self._stores[store].path), "day": day_name(day), "rows": rows})
             log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
@@ -170,8 +171,8 @@ class _Compaction:
     def _write(
         self, group: Group, records: Mapping[str, PeriodRecord]
     ) -> tuple[dict[int, Fingerprint], list[PieceWritten]]:
-        """Stage each day that has something new, with what the archive has of it; return what is new of it, and what
-        is staged."""
+        """Stage each day that has new rows, together with what the archive has of that day; return what is new, and
+        what is staged."""
         with self._surplus(group, records) as surplus:
             expected = self._expected(group, surplus)
             self._recovered = self._lost_and_found(group, records, surplus)
@@ -185,8 +186,8 @@ class _Compaction:
 
     @contextlib.contextmanager
     def _surplus(self, group: Group, records: Mapping[str, PeriodRecord]) -> Iterator[DataFrame | None]:
-        """KEYS of the rows that are in the archive already, or in another store and received there first; None if
-        there are none. Faulty rows count as surplus, too."""
+        """KEYS of the rows that the archive has already, or that another store received first; None if there are none.
+        Faulty rows count as surplus, too."""
         several = sum(1 for days in group.wanted if days) > 1
         latest = max((day.created_max for record in records.values() for day in record.days.values()), default=None)
         if not (several or latest is not None or self._faulty):
@@ -216,7 +217,7 @@ class _Compaction:
             yield None if surplus.isEmpty() else surplus
 
     def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
-        """The hashes, as long as KEYS has them, of all rows of the archive that were created in the time range of the
+        """The hashes, cut to the length that KEYS has, of all archived rows that were created in the time range of the
         keys."""
         ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
         near = near_periods(records, first, last)
@@ -247,7 +248,7 @@ class _Compaction:
     def _lost_and_found(
         self, group: Group, records: Mapping[str, PeriodRecord], surplus: DataFrame | None
     ) -> dict[int, Fingerprint]:
-        """Rows that were once in the archive, are no longer in it, and are in a store: by day of reception."""
+        """What the archive once had and has lost, and a store still has, by day of reception."""
         lost = lost_of(records.values())
         once = [
             (F.col("store") == store) & (F.col("day") == day.day) & (F.col("seq") <= seq)
@@ -269,7 +270,7 @@ class _Compaction:
         }
 
     def _set_aside(self, rows: Sequence[Faulty], records: Mapping[str, PeriodRecord]) -> None:
-        """Keep rows that are no envelopes apart."""
+        """Set aside rows that are not envelopes."""
         there = quarantine(self._archive.storage, self._stores, rows)
         for record in records.values():  # what remains is new, or was set aside by a run that was killed
             there.subtract({day: said.quarantined for day, said in record.days.items() if day in there})
@@ -310,7 +311,8 @@ class _Compaction:
         written: Written | None,
         index: IndexRecord | None,
     ) -> PeriodRecord:
-        """What is to be said of a day: anew, or, if nothing in it is new, that its stores have been read."""
+        """The new record of a day; if nothing in the day is new, the old one, which now says that its stores have been
+        read."""
         period = day_name(day)
         old = records.get(period)
         known = old.days[day] if old is not None else DayRecord(Fingerprint(), 0, 0, {}, 0)
@@ -328,7 +330,7 @@ class _Compaction:
         if written is None:
             if old is not None:
                 return replace(old, days={day: known})
-            # Named unlike any other: by its name a merge says that it has taken the record in.
+            # A name of its own: a merge names the records that it has taken in.
             return PeriodRecord(period, f"{self._run}-empty", {day: known}, (), verified_at=int(self._now))
         first, last = written.created[day]
         found = self._recovered.get(day, Fingerprint())

@@ -1,8 +1,8 @@
-"""Rows of a store into rows of the archive: decoded, hashed anew, and compared with what the store says of them.
+"""Makes rows of the archive from rows of a store: decodes, hashes anew, and compares with what the store says.
 
 Nearly all envelopes have the usual form (`mailserver.waku.envelope`). These are decoded in columns, all rows of a
-statement at once: what is left to do for each is to hash it, twice. Whatever else there is, and whatever differs,
-`decode_row` looks at by itself, and knows what to say.
+statement at once: only hashing, twice, is done row by row. Any other row, and any that differs from its columns, goes
+to `decode_row`, which says what is wrong with it.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class StoredRow(NamedTuple):
-    """A row of a store, or many in columns. Of a damaged one, topic and hash may be of any type."""
+    """A row of a store, or many in columns. In a damaged row, topic and hash may be of any type."""
 
     received: Any
     created: Any
@@ -47,7 +47,7 @@ class StoredRow(NamedTuple):
 
 
 def decode_rows(rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Decode rows with the fields of StoredRow, one at least, each as `decode_row` does. They stay in their order."""
+    """Decode one or more rows, each with the fields of StoredRow, as `decode_row` does. Their order stays the same."""
     usual, batch = _decode_usual(StoredRow(*zip(*rows, strict=True)))
     if len(usual) == len(rows):
         return batch
@@ -61,7 +61,8 @@ def decode_rows(rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
 def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: bytes) -> tuple[object, ...]:
     """Decode a row of a store into the columns of DECODED.
 
-    What does not decode, or is not what the row's other columns say (a bit turned on the disk, say), gets a fault.
+    A row that does not decode, or differs from its other columns (because a bit flipped on the disk, say), gets a
+    fault.
     """
     try:
         envelope, full_hash = decode_and_compare(created, topic, key_hash, raw)
@@ -82,7 +83,7 @@ def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: 
 
 
 def hex_strings(data: Bytes) -> pa.Array:
-    """0x and hex digits, of as many bytes in each row."""
+    """Each row's bytes as text: 0x and hex digits."""
     count, width = data.shape
     text = np.empty((count, 2 + 2 * width), np.uint8)
     text[:, 0], text[:, 1] = b"0x"
@@ -92,7 +93,7 @@ def hex_strings(data: Bytes) -> pa.Array:
 
 
 def _decode_usual(rows: StoredRow) -> tuple[Numbers, pa.RecordBatch]:
-    """Decode the rows that have the usual form, and are what their columns say; return which they are, too."""
+    """Decode the rows that have the usual form and match their columns; also return which those are."""
     lengths = np.fromiter(map(len, rows.raw), np.int64)
     joined = b"".join(rows.raw)
     starts = lengths.cumsum() - lengths
@@ -144,7 +145,7 @@ def _created(heads: Bytes) -> Numbers:
 
 
 def _pow_digests(raws: list[bytes], nonces_at: list[int]) -> Bytes:
-    """The hashes that proof of work is told from (6/WAKU1), of envelopes of the usual form."""
+    """The hashes from which the proof of work is computed (6/WAKU1), of envelopes of the usual form."""
     prefixes = {at: b"\xf9" + (at - 3).to_bytes(2, "big") for at in set(nonces_at)}
     digests = [
         keccak256(prefixes[at] + raw[3:at] + raw[at + 1 :].rjust(_NONCE_BYTES, b"\0"))
@@ -154,13 +155,13 @@ def _pow_digests(raws: list[bytes], nonces_at: list[int]) -> Bytes:
 
 
 def _zero_bits(digests: Bytes) -> tuple[Numbers, Mask]:
-    """How many bits lead each digest that are zero, and which of these numbers are certain."""
+    """How many leading bits of each digest are zero, and which of these numbers are certain."""
     lead = np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0] >> np.uint64(64 - _EXACT_BITS)
     return _EXACT_BITS - np.frexp(lead.astype(np.float64))[1].astype(np.int64), lead > 0
 
 
 def _windows(data: bytes, starts: Numbers, width: int) -> Bytes:
-    """So many bytes from each start on; zeros behind the end."""
+    """`width` bytes from each start on; zeros after the end."""
     padded = np.frombuffer(data + bytes(width), np.uint8)
     return padded[np.minimum(starts, len(data))[:, np.newaxis] + np.arange(width)]
 

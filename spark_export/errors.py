@@ -17,7 +17,7 @@ CHECK_FAILED = "check failed for "
 
 
 class ExportError(MailserverError):
-    """The export could not be done; what was there is as it was."""
+    """The export failed; what was there is unchanged."""
 
 
 class ExportCheckFailed(ExportError):
@@ -57,9 +57,9 @@ class DiskFull(ExportError):
     def __str__(self) -> str:
         said = f"the disk of the {self.what} is full: no space left on device at {self.folder}"
         if self.free is not None:
-            said += f", {size_text(self.free)} are free now"
+            said += f", {size_text(self.free)} free now"
         if self.needed is not None:
-            said += f", about {size_text(self.needed)} are needed"
+            said += f", about {size_text(self.needed)} needed"
         return said
 
 

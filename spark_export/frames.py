@@ -28,7 +28,7 @@ def read_periods(
 ) -> DataFrame:
     """The rows below `paths`, files or directories of periods or partitions, all below `base`.
 
-    A damaged page is an error, or else what a task would read after it is left out.
+    A damaged page is an error. With `ignore_damage`, whatever the same task would read after it is left out instead.
     """
     reader = spark.read.schema(file_schema(layout)).option("basePath", base)
     reader = reader.option("ignoreCorruptFiles", str(ignore_damage).lower())
@@ -36,7 +36,7 @@ def read_periods(
 
 
 def read_files(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> dict[str, Written]:
-    """Read every page of files, or of all in directories, and say what was found of each period.
+    """Read every page of files, or of all files in directories; return what was found of each period.
 
     Args:
         paths: below `base`, each in the directory of its period or that directory itself.
@@ -52,7 +52,7 @@ def read_files(spark: SparkSession, layout: Layout, base: str, paths: Sequence[s
             *aggregates(F.length("raw")),
             F.min("created").alias("first"),
             F.max("created").alias("last"),
-            *(F.count(name).alias(f"{name}_read") for name in ENVELOPES.fieldNames()),  # else some would not be read
+            *(F.count(name).alias(f"{name}_read") for name in ENVELOPES.fieldNames()),  # so that every column is read
         )
         .collect()
     )

@@ -1,4 +1,4 @@
-"""A full disk, told so that an operator knows which one: the archive's, or that of what is on its way."""
+"""Tells the operator which disk is full: the archive's, or that of temporary files."""
 
 import contextlib
 import os
@@ -17,10 +17,10 @@ from mailserver.files import NO_ROOM
 from spark_export.errors import DiskFull
 
 SCRATCH_PER_BYTE = 0.5
-"""Of keys of envelopes that are compared with those of other stores and of the archive, for each byte of envelopes."""
+"""Bytes of temporary files for each byte of envelopes: keys, to be compared with others."""
 
 ARCHIVE_PER_BYTE = 1.1
-"""Of files, for each byte of envelopes: ciphertext does not get smaller, and hashes stand beside it."""
+"""Bytes of the archive's files for each byte of envelopes: ciphertext does not compress, and hashes come on top."""
 
 _NO_ROOM = re.compile("|".join(re.escape(os.strerror(number)) for number in sorted(NO_ROOM)))
 _WRITER = re.compile(
@@ -30,12 +30,12 @@ _WRITER = re.compile(
     r")\.",
     re.MULTILINE,
 )
-"""In a trace of the JVM, who was writing: the first of them, as who writes files may have to sort their rows before."""
+"""Who was writing, by a trace of the JVM. The first match counts: code that writes files may be sorting their rows."""
 
 
 @contextlib.contextmanager
 def full_disk_told(spark: SparkSession, archive: str, size: int | None = None) -> Iterator[None]:
-    """Say which disk is full, if what is done in the context fails for that.
+    """If what is done in the context fails because a disk is full, say which disk.
 
     Args:
         archive: its path or URL.
@@ -58,14 +58,14 @@ def full_disk_told(spark: SparkSession, archive: str, size: int | None = None) -
 def _which(
     error: Exception, words: Sequence[int], archive: Path | None, scratch: Path, size: int | None
 ) -> DiskFull | None:
-    """Which of the two is full; None where it is neither, as that of a store, whose name the error has.
+    """Which of the two is full; None if neither is: the disk of a store may be, and then the error names the store.
 
     Args:
         words: where in the error's text its words for a full disk end.
     """
     text = str(error)
     if isinstance(error, (PySparkException, Py4JError)):
-        # What comes after the words is the trace of who met with it.
+        # After the words comes the trace of the code that met with it.
         writers = filter(None, (_WRITER.search(text, end) for end in reversed(words)))
         writer = next(writers, None)
         if writer is None:
@@ -91,7 +91,7 @@ def _local(archive: str) -> Path | None:
 
 
 def _scratch(spark: SparkSession) -> Path:
-    """Where Spark puts what is on its way, by its own rules."""
+    """Where Spark puts temporary files, by its own rules."""
     folders = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
     return Path(folders.split(",")[0])
 

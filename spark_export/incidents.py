@@ -2,8 +2,8 @@
 
     _incidents.json    an incident for each period that was found faulty: when, which files, and what became of them
 
-How many rows are lost stands in the periods' records (`mailserver.archive.manifest.lost_of`), which change in one step
-with the files. An incident says which files they were in.
+The periods' records say how many rows are lost (`mailserver.archive.manifest.lost_of`): they change in one step with
+the files. An incident says which files the rows were in.
 """
 
 import json
@@ -22,7 +22,7 @@ INCIDENTS_FILE = "_incidents.json"
 INCIDENTS_VERSION = 1
 
 MAX_CLOSED_INCIDENTS = 1000
-"""How many closed incidents are kept, the latest ones."""
+"""How many closed incidents are kept: the latest ones."""
 
 WHOLE_ARCHIVE = ""
 """The period of an incident that is the loss of everything."""
@@ -30,9 +30,9 @@ WHOLE_ARCHIVE = ""
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Rows of a day of reception that were archived, and are in no file and no store any more.
+    """Rows of a day of reception that were archived and are no longer in any file or store.
 
-    `files` are those that were missing or damaged; of a day that lies in several, any of them.
+    `files`: those that were missing or damaged. The rows may have been in any of them.
     """
 
     day: int
@@ -55,7 +55,7 @@ class Incident:
     Args:
         run: the run that had written it; `mending.NO_RECORD` where no record mentioned it.
         days: the days of reception in its record.
-        taken_in: whether what is whole of the files that were set aside is in the archive.
+        taken_in: whether every whole row of the files that were set aside is in the archive.
         acknowledged_at: when an operator took note of what is lost; None until then.
         lost_rows: how many were lost then.
     """
@@ -90,7 +90,7 @@ class Incidents:
     def add(self, period: str, run: str, days: Iterable[int], faults: Sequence[Fault], now: float) -> None:
         """Add what was found to the open incident of this period and run, or begin one.
 
-        An incident that an operator has acknowledged is closed: what is found later is another one.
+        An incident that an operator has acknowledged is closed: what is found later begins another.
         """
         open_ = (one for one in self.all if one.acknowledged_at is None)
         known = next((one for one in open_ if (one.period, one.run) == (period, run)), None)
@@ -123,11 +123,11 @@ class Incidents:
         self._write((*self.all, gone))
 
     def losses(self, records: Iterable[PeriodRecord]) -> tuple[Loss, ...]:
-        """What is lost, and not acknowledged, day by day."""
+        """What is lost and not acknowledged, by day."""
         return tuple(Loss(day, rows, size, self._files_of(day)) for day, (rows, size) in lost_of(records).items())
 
     def damaged_records(self) -> tuple[Fault, ...]:
-        """Damaged records that nobody has acknowledged: no count has what was lost with them."""
+        """Damaged records that nobody has acknowledged: what was lost with them is in no count."""
         return tuple(
             fault
             for one in self.all
@@ -144,14 +144,15 @@ class Incidents:
         return sum(one.lost_rows for one in known if day in one.days)
 
     def is_acknowledged(self, period: str, since: float) -> bool:
-        """Whether an operator has acknowledged what became of a period, or of all, since then (Unix seconds)."""
+        """Whether an operator has acknowledged what happened to a period, or to all, at `since` (Unix seconds) or
+        later."""
         return any(
             one.period in (period, WHOLE_ARCHIVE) and one.acknowledged_at is not None and one.acknowledged_at >= since
             for one in self.all
         )
 
     def whole_archive_lost_at(self) -> int | None:
-        """When an operator last said that all of the archive is gone; Unix seconds."""
+        """When an operator last said that the whole archive is gone, Unix seconds; None if never."""
         said = [one.acknowledged_at for one in self.all if one.period == WHOLE_ARCHIVE]
         return max((moment for moment in said if moment is not None), default=None)
 
@@ -192,13 +193,13 @@ def summary(faults: Sequence[Fault], losses: Sequence[Loss]) -> str:
     if records:
         parts.append(
             f"records of the archive were damaged ({_some(records)}), and nobody knows what is lost with them: run "
-            "`spark-export compact`, see what `spark-export verify` says of them, then run `spark-export acknowledge`"
+            "`spark-export compact`, look at what `spark-export verify` says, then run `spark-export acknowledge`"
         )
     if losses:
         rows = sum(loss.rows for loss in losses)
         parts.append(
             f"{rows} rows that were in the archive are lost ({_some([day_name(loss.day) for loss in losses])}): "
-            "put their files back and run `spark-export compact`, or `spark-export acknowledge`"
+            "put their files back and run `spark-export compact`, or run `spark-export acknowledge`"
         )
     return "; ".join(parts)
 

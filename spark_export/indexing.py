@@ -1,7 +1,7 @@
-"""The index of each period (`mailserver.archive.index`): put together from what tasks make with the files.
+"""The index of each period (`mailserver.archive.index`): put together from fragments that tasks make.
 
-Tasks put the fragments of a piece into one file of the staging directory, one behind the other, and so the driver holds
-one at a time.
+A task puts the fragments of a piece into one file of the staging directory, one after another. So the driver holds one
+fragment at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,11 @@ _TAIL_BYTES = 8  # of a Parquet file: the footer's length, and the magic
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Fragments that a task has made: in which file, and in their order there, of which data file each is, by its path
-    in the period's directory, and how many bytes it has."""
+    """The fragments that a task has made, in the file `name`.
+
+    `parts`: the fragments in their order in that file. For each, the path of its data file in the period's directory,
+    and how many bytes it has.
+    """
 
     name: str
     parts: tuple[tuple[str, int], ...]
@@ -32,10 +35,10 @@ def fragment_of(rows: pa.Table, ends: Sequence[int], file: pa.Buffer) -> bytes:
 
     Args:
         rows: ROWS of the file, as they were read back.
-        ends: behind which row each row group ends.
+        ends: after which row each row group ends.
         file: all its bytes.
     Raises:
-        ArchiveFault: the rows are not in order, or one stands twice.
+        ArchiveFault: the rows are not in order, or one is there twice.
     """
     writer = FragmentWriter()
     for start, end in zip([0, *ends], ends, strict=False):
@@ -70,7 +73,7 @@ def write_index(files: TaskFiles, name: str, fragments: Sequence[Fragments], way
 
 
 def _each(files: TaskFiles, fragments: Sequence[Fragments]) -> Iterator[tuple[str, bytes]]:
-    """Each fragment, and of which file it is, in the order of these."""
+    """Each fragment with the path of its data file, in the order of the paths."""
     places = []
     for of_piece in fragments:
         at = 0

@@ -26,10 +26,10 @@ from spark_export.session import root_cause
 from spark_export.written import Written, together
 
 _NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
-"""Causes that say nothing about the file that was read: a whole file must not be taken for damaged."""
+"""Causes that say nothing about the file that was read: a sound file must not be taken for a damaged one."""
 
 LEAD_S = SECONDS_PER_DAY + 2 * 3600
-"""How long before its time is up a period is read again: the next nightly run might be too late."""
+"""A period is read again this long before its time is up: the next nightly run might be too late."""
 
 
 def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
@@ -48,7 +48,7 @@ def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> li
 
 
 def days_gone(records: Iterable[PeriodRecord], found: Mapping[int, ArchivedDay]) -> dict[int, ArchivedDay]:
-    """What the records no longer mention, not even as lost, of the days that were found in the archive before."""
+    """Of days that were found in the archive before, what the records no longer mention, not even as lost."""
     there: dict[int, tuple[int, int]] = {}
     for record in records:
         for day, said in record.days.items():
@@ -86,7 +86,7 @@ def _unrecorded(period: str, files: Mapping[str, int]) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What reading some files of a period has found: those that are as recorded, what is in them, and the faults."""
+    """What reading some files of a period found: the files that are as recorded, what is in them, and the faults."""
 
     good: tuple[FileRecord, ...]
     written: Written
@@ -105,7 +105,7 @@ def read_contents(
     """Read every byte of these files of a period, and compare each with the record.
 
     Args:
-        decode: look at every row even where all bytes are what they were.
+        decode: decode every row, even of files whose bytes are unchanged.
     """
     faults = []
     for file in files:
@@ -129,8 +129,8 @@ def _decoded(
 ) -> Contents:
     """Read every row of these files.
 
-    If they are all the files of the period, and each by itself is as recorded, but together they are not what the
-    days should be, then nobody knows which are wrong: all of them are faulty.
+    If these are all files of the period, and each by itself is as recorded, but together they do not have what the days
+    should have, nobody knows which are wrong: all of them count as faulty.
     """
     written = _read(spark, archive, layout, record, files)
     if isinstance(written, Written) and not (faults := _differences(record, files, written)):
@@ -162,8 +162,8 @@ def _as_recorded(record: PeriodRecord) -> Written:
 def periods_to_read(records: Mapping[str, PeriodRecord], within_s: float, now: float) -> list[PeriodRecord]:
     """The periods to read in this run, so that each is read again before its last reading is `within_s` old.
 
-    Work is spread over the runs: of periods that were all read in one night, each later run reads some, those first
-    that were read longest ago.
+    The work is spread over the runs: if all periods were read in one night, each later run reads some of them,
+    beginning with those that were read longest ago.
     """
     # A reading in the future, made while the clock was ahead, does not count.
     read_at = {period: said.verified_at if said.verified_at <= now else 0 for period, said in records.items()}
@@ -172,7 +172,7 @@ def periods_to_read(records: Mapping[str, PeriodRecord], within_s: float, now: f
     )
     since_last = now - max(read_at.values(), default=0)
     interval = min(since_last, float(SECONDS_PER_DAY))
-    # How many bytes must be read now, to be in time for each with the same work in each run.
+    # How many bytes to read now, so that with equal work in each run every period is read in time.
     budget = total = 0.0
     left = {record.period: read_at[record.period] + within_s - LEAD_S - now for record in waiting}
     for record in waiting:
@@ -208,12 +208,12 @@ def _read(
         cause = root_cause(error)
         if any(word in cause for word in _NOT_THE_FILE):
             raise
-        spark.range(1).count()  # raises where it is not the file, but Spark itself that has failed
+        spark.range(1).count()  # raises if Spark itself has failed, and not the file
         return f"cannot be read: {cause}"
 
 
 def _differences(record: PeriodRecord, files: Sequence[FileRecord], written: Written) -> list[Fault]:
-    there = {file.path: file for file in written.files}  # but for files without rows
+    there = {file.path: file for file in written.files}  # files without rows are not in it
     faults = []
     for file in files:
         found = there.get(file.path)

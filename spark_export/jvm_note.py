@@ -1,7 +1,7 @@
-"""What Spark's JVM writes to stderr, passed on without the note that Java makes at every start of Spark.
+"""Passes on what Spark's JVM writes to stderr, except for the note that Java writes whenever Spark starts.
 
-Spark asks for a module that is in incubation, whatever is set, and Java has no option that keeps it from saying so
-(https://openjdk.org/jeps/11): in cron's mail it would stand every night. Everything else is passed on as it comes.
+Spark asks for an incubating module, whatever its settings, and Java has no option to keep it from saying so
+(https://openjdk.org/jeps/11). Without this, the note would be in cron's mail every night.
 """
 
 import os
@@ -16,15 +16,15 @@ _NOTE = b"WARNING: Using incubator modules: "
 
 
 def without_note(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines that are no such note."""
+    """The lines without those of the note."""
     return (line for line in lines if not line.startswith(_NOTE))
 
 
 @contextmanager
 def stderr_without_note() -> Iterator[int]:
-    """Yield a descriptor for a child's stderr: what it writes there comes to ours, but for the note.
+    """Yield a descriptor for a child's stderr. What the child writes there goes to our stderr, without the note.
 
-    After an error in the context, all that was written has been passed on when it is left.
+    If the context ends with an error, all that was written by then has been passed on.
     """
     source, target = os.pipe()
     thread = Thread(target=_pass_on, args=(source,), name="stderr of the JVM", daemon=True)

@@ -1,5 +1,5 @@
-"""`spark-export last`: how the last run went, when the next is due, and whether all is well. The health check of the
-compaction's container: no Spark, and some milliseconds beyond Python's own start.
+"""`spark-export last`: how the last run went, when the next is due, and whether all is well. It is the health check of
+the compaction's container: it needs no Spark, and only some milliseconds more than Python's own start.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class _Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A store as it stands; `faults` is empty where all is well."""
+    """The state of a store; `faults` is empty if all is well."""
 
     store: Path
     state: CompactionState
@@ -79,7 +79,8 @@ def _look(store: Path, limits: _Limits, now: float) -> _Look:
     state, record = last_run(store)
     upkeep = {task: last_upkeep(store, task) for task in Task}
     at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
-    # Late is no fault while a run is at work, as runs are made one after another; nor where nothing is archived yet.
+    # A late task is no fault while a run is at work, as runs are made one after another; nor if nothing is archived
+    # yet.
     may_be_late = not at_work and record is not None and bool(record.archived)
     faults = [_fault(store, state, record, limits, now), "" if record is None else record.damage]
     for task, (task_state, run) in upkeep.items():
@@ -90,7 +91,7 @@ def _look(store: Path, limits: _Limits, now: float) -> _Look:
 
 
 def _fault(store: Path, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
-    """What is wrong with the compaction, apart from what it has found; "" is nothing."""
+    """What is wrong with the compaction itself, apart from what it found in the archive; "" if nothing is."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:
         # Not late: it is working on what waits, be it a month of a store that was restored or moved.
@@ -108,7 +109,7 @@ def _fault(store: Path, state: CompactionState, record: Compaction | None, limit
 
 
 def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limits, now: float) -> str:
-    """What is wrong with how a merge or verification went; "" is nothing."""
+    """What is wrong with how a merge or verification went; "" if nothing is."""
     name = _RUN_OF[task]
     if state is CompactionState.RUNNING and run.started_at is not None:
         return _hanging(name, run.started_at, limits, now)
@@ -200,7 +201,7 @@ def _seconds(run: Upkeep) -> float:
 
 
 def _set_aside(record: Compaction) -> str:
-    """Rows that are in no archive, and not by the daemon's doing; "" if there are none."""
+    """How many rows of the stores did not go into the archive; "" if none."""
     figures = record.archive
     counts = {"quarantined": figures.quarantined_rows, "miscounted": figures.miscounted_rows}
     return "".join(f" {name}={rows}" for name, rows in counts.items() if rows)

@@ -2,12 +2,12 @@
 
     _damaged/date=2026-11-20/run=.../topic_prefix=9/part-...parquet     files that were set aside
 
-First, for all faulty periods: an incident that names the files is written down. The periods' records, and the records
-beside the stores (`archived_record`), no longer say that any store's rows are archived: from then on, none of these
-rows is pruned. Then, period by period: missing files get their names back from their second names (`_snapshots`), all
-that is left is read, what is not as recorded is set aside, and the record says what is there and how much is lost.
-Last, every whole row of the files that were set aside is taken in as if it came late (`salvage`). The run continues
-with the stores, and archives again what they still have.
+First, for all faulty periods, an incident that names the files is written down. The periods' records, and the records
+beside the stores (`archived_record`), no longer say that any store's rows are archived. From then on, none of these
+rows is pruned. Then each period is mended: missing files get their names back from their second names (`_snapshots`),
+everything that is left is read, and what is not as recorded is set aside. The record then says what is there and how
+much is lost. Last, every whole row of the files that were set aside is taken in as if it came late (`salvage`). The run
+continues with the stores, and archives again what they still have.
 """
 
 import logging
@@ -91,10 +91,9 @@ class Mending:
         return self._damaged
 
     def name_days_gone(self, records: dict[str, PeriodRecord], last: Sequence[LastFound]) -> dict[str, PeriodRecord]:
-        """Name days that were in the archive, by what is written beside the stores, and that no record mentions any
-        more.
+        """Name days that the archive once had, as is written beside the stores, and that no record mentions any more.
 
-        Their records then say what is lost; return the records that hold then.
+        Their records then say what is lost. Return all records as they are then.
         """
         known: dict[int, ArchivedDay] = {}
         for found in last:
@@ -136,7 +135,7 @@ class Mending:
         for month, rows in gone.items():
             cause = f"lacks {rows} rows of {month} that the last run found in the archive"
             fault = Fault(month, record_of(month), FaultKind.RECORD, rows, cause)
-            if fault not in self.faults:  # else an earlier run found it, and did not end well
+            if fault not in self.faults:  # else an earlier run found it, and failed
                 self._found([fault])
             record = records.get(month)
             run, days = (NO_RECORD, list[int]()) if record is None else (record.run, list(record.days))
@@ -145,8 +144,8 @@ class Mending:
     def find(
         self, records: dict[str, PeriodRecord], *, read_within_s: float, decode: bool = False
     ) -> dict[str, PeriodRecord]:
-        """Compare names and sizes of all files, and the contents of those whose turn it is; return the records that
-        hold.
+        """Compare names and sizes of all files, and the contents of those whose turn it is; return the records as they
+        are then.
 
         Faults are written down, and records of faulty periods no longer cover any store's rows. An index that differs
         from the files is removed.
@@ -208,7 +207,7 @@ class Mending:
                 self._archive.replace_record(records[record.period])
 
     def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
-        """Mend every period of an open incident; return the records that hold then.
+        """Mend every period of an open incident; return the records as they are then.
 
         All faulty files are set aside before any rows are taken in, because taking in reads and replaces directories.
         """
@@ -247,7 +246,7 @@ class Mending:
         self.faults += faults
 
     def _mend_period(self, record: PeriodRecord, run: str) -> PeriodRecord:
-        """Set aside what is not as recorded of a period, and have its record say what is left."""
+        """Set aside the files of a period that are not as recorded, and have its record say what is left."""
         directory = directory_of(record.period)
         there = self._archive.storage.sizes(directory)
         aside = damaged_of(record.period, record.run)
@@ -256,7 +255,7 @@ class Mending:
                 there[file.path] = file.bytes
         present = [file for file in record.files if there.get(file.path) == file.bytes]
         contents = read_contents(self._spark, self._archive, self._layout, record, present)
-        # The second name of what is damaged may lead to another file, which is whole.
+        # The second name of a damaged file may lead to another file, which is sound.
         faulty = {fault.file for fault in contents.faults}
         suspects = [file for file in present if f"{directory}/{file.path}" in faulty]
         restored = [self._restore(record, file, there, aside) for file in suspects]
@@ -277,7 +276,8 @@ class Mending:
         return mended
 
     def _restore(self, record: PeriodRecord, file: FileRecord, there: Mapping[str, int], aside: str) -> bool:
-        """Put the file that a second name leads to in its place, unless it is the file that is there."""
+        """Put the file that a second name leads to in its place, unless the file there is the same one; return whether
+        that was done."""
         storage, name = self._archive.storage, f"{directory_of(record.period)}/{file.path}"
         second = f"{snapshot_of(record)}/{file.path.removesuffix('.parquet')}"
         if not record.snapshot or storage.is_same(second, name) or storage.size(second) != file.bytes:

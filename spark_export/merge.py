@@ -1,4 +1,5 @@
-"""Many days' files into a month's: `date=2026-11` takes the place of `date=2026-11-01` to `date=2026-11-30`."""
+"""Merges the files of many days into those of a month: `date=2026-11` replaces `date=2026-11-01` to
+`date=2026-11-30`."""
 
 import logging
 import time
@@ -31,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Sequence[Path] = ()) -> RunReport:
-    """Merge the days of each month that is over; a month's late days, too.
+    """Merge the days of each month that is over, days that came late included.
 
     Args:
-        stores: those of the archive; what may be gone is removed from the records beside them.
+        stores: those of the archive. The records beside them no longer cover what may be gone.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
         ArchiveError: there is no archive, it cannot be read or written, or another run is at work.
@@ -68,14 +69,14 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
             with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
                 record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts, now)
             report.add(record, 0)
-        look()  # days are kept where their month's files are not what they were
+        look()  # if a month's files are no longer as written, its days are kept
         archive.write_report(run, report.as_json(time.time()))
     return report
 
 
 def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, list[PeriodRecord]]]:
-    """The months that are over and in more than one piece, in days, or without index, as earlier versions wrote them:
-    oldest first, with their pieces."""
+    """The months that are over and have something to merge, with their pieces, oldest first: those that are in several
+    pieces or in days, and those without an index, as earlier versions wrote them."""
     present = month_of(day_of(int(now)))
     pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
     for record in records.values():
@@ -123,9 +124,10 @@ def _check(month: str, days: Mapping[int, DayRecord], written: Written) -> None:
 
 
 def _merged_days(parts: Sequence[PeriodRecord]) -> dict[int, DayRecord]:
-    """What a month's pieces say of each day: of a day that came late, both the month and the day itself do."""
+    """What a month's pieces say of each day. If a day's rows came late, both the month and the day itself speak of
+    it."""
     days: dict[int, DayRecord] = {}
-    for part in sorted(parts, key=lambda part: part.period):  # the month first: what a day says of stores is later
+    for part in sorted(parts, key=lambda part: part.period):  # the month first: what a day says of stores is newer
         for day, record in part.days.items():
             days[day] = _together(days[day], record) if day in days else record
     return days

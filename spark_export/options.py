@@ -2,7 +2,7 @@
 
 One rule for all: `--driver-memory` is SPARK_EXPORT_DRIVER_MEMORY. A flag overrides the environment, which overrides the
 default. An empty variable counts as not set; a variable that no option has is an error. An option that may be repeated
-takes a list of words there, quoted as in a shell. Values are checked, but stay texts: a schedule passes them on.
+takes a list of words there, quoted as in a shell. Values are checked, but stay strings: a schedule passes them on.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option; `check` raises ValueError for a text that is no value of it."""
+    """One option; `check` raises ValueError for text that is not a valid value."""
 
     name: str
     help: str
@@ -50,10 +50,10 @@ class Option:
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     def value(self, text: str) -> str:
-        """The text, if it is a value of this option.
+        """Return the text, if it is a valid value.
 
         Raises:
-            argparse.ArgumentTypeError: it is none.
+            argparse.ArgumentTypeError: it is not.
         """
         if self.check is not None:
             try:
@@ -63,10 +63,10 @@ class Option:
         return text
 
     def from_variable(self, text: str) -> str | list[str] | bool:
-        """The value that the text of the environment variable means.
+        """Return the value that the text of the environment variable means.
 
         Raises:
-            argparse.ArgumentTypeError: none.
+            argparse.ArgumentTypeError: it means none.
         """
         if self.switch:
             if text.lower() not in _SWITCH:
@@ -80,7 +80,7 @@ class Option:
             raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Let a parser read the flag; None stands for one that is not given."""
+        """Add the flag to a parser; if it is not given, its value is None."""
         if self.switch:
             parser.add_argument(self.flag, action="store_true", default=None, help=self.help)
         else:
@@ -211,18 +211,19 @@ COMPACT_OPTIONS = (
     ),
     Option(
         "keep_open_day",
-        "also archive the present day, as far as it has come; later runs complete it",
+        "also archive what today has brought so far; later runs complete the day",
         switch=True,
     ),
     Option(
         "partition_by",
-        "for a new archive: a directory per topic, or per first digits of the topic (default: by the number of topics)",
+        "for a new archive: a directory per topic, or per first digits of the topic (default: depends on the number "
+        "of topics)",
         "{topic,topic-prefix}",
         _one_of(by.value for by in PartitionBy),
     ),
     Option(
         "prefix_digits",
-        "for a new archive by topic-prefix: the number of hex digits (default: by the bytes of a day)",
+        "for a new archive by topic-prefix: the number of hex digits (default: depends on the bytes of a day)",
         "N",
         _one_of(str(digits) for digits in range(1, MAX_PREFIX_DIGITS + 1)),
     ),
@@ -242,7 +243,7 @@ VERIFY_SCHEDULE = _schedule_or_off(
 )
 MAX_RUN_HOURS = Option(
     "max_run_hours",
-    "hours that a run may take; one that takes longer hangs, and the schedule that started it ends it (default: 12)",
+    "hours that a run may take; a run that takes longer must be hanging, and the schedule ends it (default: 12)",
     "H",
     _hours,
     default="12",

@@ -13,14 +13,15 @@ from mailserver.archive.layout import Layout
 from spark_export.schema import ENVELOPES
 
 ROWS = to_arrow_schema(ENVELOPES)
-"""What a task holds: the columns of ENVELOPES, of which a file may lack the one that its directory tells."""
+"""What a task holds: the columns of ENVELOPES. A file may lack the one that its directory names."""
 
 ORDER = ("topic", "created", "hash")
 
 ROW_GROUP_BYTES = 1024 * 1024
-"""About how many bytes of envelopes a row group has: a reader of one topic decodes at least one of them, in 0.5 to 0.8
-ms. Of 3 MiB it would take 1.4 ms, of 18 MiB 4.3; of 0.6 MiB 0.5, but with footers half as large again. Size, and time
-of a scan by DuckDB, hardly differ: 590, 590, 591.7 and 592.5 bytes a row for 18, 3, 1 and 0.6 MiB."""
+"""About how many bytes of envelopes a row group has. A reader of one topic decodes at least one row group, in 0.5 to
+0.8 ms. With 3 MiB it would take 1.4 ms, with 18 MiB 4.3 ms, and with 0.6 MiB 0.5 ms, but then footers are half as large
+again. Neither the size nor the time of a scan by DuckDB differs much: 590, 590, 591.7 and 592.5 bytes a row for 18, 3,
+1 and 0.6 MiB."""
 
 _FALSE_POSITIVES = 0.1
 _FEW_VALUES = ("topic", "ttl", "pow", "size")
@@ -29,7 +30,7 @@ _FILTERED = ("hash", "topic")
 
 
 def row_group_ends(rows: pa.Table) -> list[int]:
-    """Behind which row each row group of a file ends, by the sizes of its envelopes."""
+    """After which row each row group of a file ends, by the sizes of its envelopes."""
     sizes = rows.column("size").to_numpy().cumsum(dtype=np.int64)
     numbers = (sizes - 1) // ROW_GROUP_BYTES
     return [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), rows.num_rows]
@@ -39,8 +40,8 @@ def encode(rows: pa.Table, layout: Layout, ends: Sequence[int]) -> pa.Buffer:
     """Make a file of rows of one directory, which are sorted by ORDER.
 
     Args:
-        rows: ROWS, one at least.
-        ends: behind which row each row group ends.
+        rows: ROWS, at least one.
+        ends: after which row each row group ends.
     """
     bounds = list(zip([0, *ends], ends, strict=False))
     in_file = rows.drop_columns(layout.column) if layout.column in rows.column_names else rows
@@ -49,13 +50,13 @@ def encode(rows: pa.Table, layout: Layout, ends: Sequence[int]) -> pa.Buffer:
     with pq.ParquetWriter(
         sink,
         in_file.schema,
-        # The level that costs least: it finds what little there is in ciphertext, and hex digits.
+        # The cheapest level: it finds the little that there is to find in ciphertext, and hex digits.
         compression="zstd",
         compression_level=1,
         use_dictionary=[name for name in _FEW_VALUES if name in names],
         write_statistics=[name for name in names if name != _NOT_SEARCHED],
         write_page_checksum=True,
-        store_schema=False,  # Parquet's own says all
+        store_schema=False,  # Parquet's own schema says it all
         sorting_columns=[pq.SortingColumn(names.index(name)) for name in ORDER if name in names],
         bloom_filter_options={
             name: {"ndv": _most_values(in_file.column(name), bounds), "fpp": _FALSE_POSITIVES}
@@ -137,5 +138,5 @@ def _damage_named(name: str) -> Iterator[None]:
 
 
 def _most_values(column: pa.ChunkedArray, bounds: Sequence[tuple[int, int]]) -> int:
-    """How many different values the row group has that has most."""
+    """The number of different values in the row group that has the most."""
     return max(len(column.slice(start, end - start).unique()) for start, end in bounds)

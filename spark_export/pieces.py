@@ -17,7 +17,7 @@ from mailserver.archive.paths import directory_of
 from spark_export.store import Store, StoreDay
 
 PIECE_BYTES = 96 * 1024 * 1024
-"""About how many bytes of envelopes a task holds, some three times at once."""
+"""About how many bytes of envelopes a task holds. Some of them it holds three times."""
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.int64]]
 Key = tuple[str, int]
@@ -41,7 +41,7 @@ class StoreRows:
 class FileRows:
     """Rows of a file of the archive.
 
-    `name`: relative to the archive. `sha256`: what its bytes must have, "" if that is not known. `groups`: only these
+    `name`: relative to the archive. `sha256`: the digest of its bytes, "" if that is not known. `groups`: only these
     row groups. `span`: only rows from the first key on, and before the second; None for no bound.
     """
 
@@ -65,7 +65,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpan:
-    """A row group: in which file, as which, how many bytes its envelopes have, and its ranges of topics and times of
+    """A row group: its file, its number there, how many bytes its envelopes have, and its ranges of topics and times of
     creation, inclusive."""
 
     file: str
@@ -81,7 +81,7 @@ class GroupSpan:
 
     @property
     def last(self) -> Key:
-        """No row of it is behind this key."""
+        """No row of it is after this key."""
         return self.topics[1], self.created[1]
 
 
@@ -126,7 +126,7 @@ def path_in_period(name: str) -> str:
 
 
 def pieces_of_files(record: PeriodRecord) -> list[Piece]:
-    """Cut what a period has, file by file."""
+    """Cut a period into pieces of whole files."""
     pieces: list[list[Source]] = []
     room = 0
     for file in record.files:
@@ -139,7 +139,7 @@ def pieces_of_files(record: PeriodRecord) -> list[Piece]:
 
 
 def large_partitions(parts: Iterable[PeriodRecord]) -> dict[str, list[FileRows]]:
-    """The files of directories that are too large for one task, when these periods become one: by the directory."""
+    """The files of each directory that will be too large for one task when these periods become one, by directory."""
     return {
         partition: [source for source, _ in files]
         for partition, files in _by_partition(parts).items()
@@ -152,7 +152,7 @@ def pieces_of_month(
 ) -> list[Piece]:
     """Cut a month that these periods are merged into.
 
-    Each directory gets as few files as it can, one behind the other by (topic, created).
+    Each directory gets as few files as possible, one after another by (topic, created).
 
     Args:
         groups: of each directory in `large_partitions`, the row groups that its files have.
@@ -175,13 +175,13 @@ def pieces_of_month(
 
 
 def _count(size: int) -> int:
-    """How many pieces: one, or as many as all cores of a usual machine can begin and end together."""
+    """How many pieces: one, or an even number, so that both cores of a small machine begin and end together."""
     count = max(1, -(-size // PIECE_BYTES))
     return count if count == 1 else count + count % 2
 
 
 def _ranges(day: StoreDay, count: int) -> list[tuple[int, int]]:
-    """So many ranges of `seq`, of which some may be empty."""
+    """Cut the `seq` of a day into so many ranges; some may be empty."""
     seqs = day.last_seq - day.first_seq + 1
     bounds = [day.first_seq + seqs * number // count for number in range(count + 1)]
     return [(first, end - 1) for first, end in pairwise(bounds)]

@@ -11,8 +11,8 @@ from spark_export.config import CompactConfig
 from spark_export.store import Store, StoreDay
 
 GROUP_BYTES = 4 * 1024**3
-"""About how many bytes of envelopes are written before they are verified and published: rows on their way between tasks
-take twice as much room on disk."""
+"""About how many bytes of envelopes are written before they are verified and published. Until then, their keys may take
+half as much room on the disk for temporary files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class WritableArchive(Archive):
         self.storage = storage
 
     def begin(self, layout: Layout) -> None:
-        """Make this an archive of that layout."""
+        """Begin an archive with this layout."""
         self.storage.write(SETTINGS_FILE, encode_settings(layout))
 
     def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
@@ -89,7 +89,7 @@ class WritableArchive(Archive):
         return replace(record, files=tuple(files))
 
     def sync_index(self, record: PeriodRecord) -> None:
-        """Have the index of a period on disk, before its record mentions it."""
+        """Make sure that the index of a period is on disk, before its record mentions it."""
         self.storage.sync(index_of(record.period, record.run).rpartition("/")[0])
 
     def replace_record(self, record: PeriodRecord) -> None:
@@ -206,7 +206,7 @@ class WritableArchive(Archive):
                     self.storage.put(f"{REPLACED}/{directory}/{run}", directory)
 
     def _remove_old_indexes(self) -> None:
-        """Remove indexes of what nobody reads any more, and of runs that did not come to their end."""
+        """Remove indexes that nobody reads any more, and those of runs that did not finish."""
         current = {index_of(record.period, record.run) for record in self.records().values()}
         for period in self.storage.names(INDEXES):
             folder = f"{INDEXES}/{period}"

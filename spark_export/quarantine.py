@@ -1,4 +1,4 @@
-"""Rows that are no envelopes any more, set aside as JSON lines: `_quarantine/date=2026-11-20/STORE_ID.jsonl`.
+"""Rows that are no longer envelopes, set aside as JSON lines: `_quarantine/date=2026-11-20/STORE_ID.jsonl`.
 
 A line holds store, seq, received (Unix seconds), fault and raw (hex). A row is never dropped for being unreadable.
 """
@@ -16,8 +16,8 @@ from spark_export.store import Store
 
 
 def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]) -> Counter[int]:
-    """Add rows to what is there, a row once; return how many there are of each of their days, also of earlier runs and
-    other stores."""
+    """Add rows, each only once; return how many rows of each of their days are there now, those of earlier runs and of
+    other stores included."""
     lines: dict[str, dict[int, str]] = {}
     for row in rows:
         store = stores[row.store].id

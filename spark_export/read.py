@@ -1,4 +1,5 @@
-"""Reading an archive from Spark: only the directories that a question needs, and whole while a run changes them."""
+"""Reads an archive from Spark: only the directories that a query needs, and all of their rows while a run changes
+them."""
 
 import contextlib
 import math
@@ -27,7 +28,7 @@ def read_archive(
     start: date | float | None = None,
     end: date | float | None = None,
 ) -> DataFrame:
-    """Read envelopes: the columns of ENVELOPES, and `date`, the UTC day of reception. In no order.
+    """Read envelopes: the columns of ENVELOPES, and `date`, the UTC day of reception. The rows have no order.
 
     Args:
         path: the archive's directory or URL.
@@ -38,7 +39,7 @@ def read_archive(
     Raises:
         ArchiveError: there is no archive, or a later version made it.
         TypeError: a time is none of these.
-        ValueError: a topic is none.
+        ValueError: a topic is not one.
     """
     several = [topics] if isinstance(topics, (str, bytes)) else topics  # else their characters would be topics
     wanted = None if several is None else sorted({_topic(topic) for topic in several})

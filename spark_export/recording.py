@@ -1,6 +1,6 @@
 """The locks on the stores of a run, and the record that it leaves beside each (`mailserver.handoff.last_run`).
 
-The record is for people and for the daemon's metrics: a run goes on where it cannot be written, and says so.
+The record is for people and for the daemon's metrics: if it cannot be written, a run says so and goes on.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from spark_export.errors import ExportError
 log = logging.getLogger(__name__)
 
 _LISTS = ("days", "miscounted", "faults", "lost")
-"""Of the report: as long as the run was. The archive keeps them whole, in `_runs/`."""
+"""Lists of the report, which grow with the run. The archive keeps them whole, in `_runs/`."""
 
 
 class Recording:
@@ -62,10 +62,10 @@ class Recording:
 
 @contextlib.contextmanager
 def locked_stores(stores: Sequence[Path]) -> Iterator[list[Path]]:
-    """Keep other runs and the daemons' pruning away from the stores; yield those that there are.
+    """Keep other runs and the daemons' pruning away from the stores; yield those that exist.
 
     Raises:
-        ExportError: another run has the lock of one, or it cannot be locked, or one is named twice.
+        ExportError: another run holds the lock of one, or it cannot be locked, or one is named twice.
     """
     locked = []
     with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[in
         try:
             yield recording
             _end(records, lambda record: _succeeded(record, recording))
-        except ArchiveBusy as error:  # on the archive: the last run is still what it was
+        except ArchiveBusy as error:  # another run is at work on the archive: this one leaves what is said of the last
             for store, record in records.items():
                 _write(store, before[store] or _failed(record, *explain(error)))
             raise

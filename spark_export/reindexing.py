@@ -1,4 +1,5 @@
-"""Indexes that are not what they should be: found, and made anew from the files, which they never outweigh."""
+"""Finds indexes that are not what they should be, and makes them anew from the files. Where the two differ, the files
+are right."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ def remove_damaged_indexes(
 def make_missing_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Mapping[str, PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
-    """Make the indexes that records have and that are not there with their sizes; return all records as they are then.
+    """Make each index that a record names and that is missing or has another size; return all records as they are then.
 
     Periods of earlier versions have none; a merge gives them one.
     """
@@ -52,7 +53,7 @@ def make_missing_indexes(
 def make_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Iterable[PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
-    """Make the indexes of these periods from their files; return their records. What cannot be done is left."""
+    """Make the indexes of these periods from their files; return the new records of those for which it succeeded."""
     job = Job(access_to(spark, archive.url), layout, f"{run}-index")
     files = TaskFiles(job.access)
     made = {}

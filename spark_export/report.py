@@ -14,7 +14,7 @@ from spark_export.storage import open_storage
 TOP_TOPICS = 20
 
 STEPS = 4
-"""So many classes of sizes there are from each power of two to the next."""
+"""How many classes of sizes there are from one power of two to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ArchiveStatistics:
     top_topics: tuple[TopicStatistics, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """For JSON."""
         return asdict(self)
 
 

@@ -1,6 +1,6 @@
 """The page of `spark-export report`: one file that needs nothing else, and looks like the mailserver's status page.
 
-Its colours, light and dark, and the shape of its cards are those of the status page: it takes in that style sheet.
+Its colours, light and dark, and the shape of its cards are those of the status page: it includes that style sheet.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from mailserver.units import size_text
 from spark_export.report import ArchiveStatistics, class_width
 
 MAX_LABELS = 5
-"""Most dates or sizes below a plot; a phone shows every other one."""
+"""Maximum number of dates or sizes below a plot; a phone shows every other one."""
 
 MAX_LEVELS = 4
-"""Most values beside a plot, besides 0."""
+"""Maximum number of values beside a plot, 0 not counted."""
 
 Show = Callable[[float], str]
 
@@ -76,7 +76,8 @@ def _day_bars(dates: Sequence[date], values: Mapping[date, int]) -> list[_Bar]:
 
 
 def _size_bars(statistics: ArchiveStatistics) -> Iterator[_Bar]:
-    """Every class of sizes from the first to the last; those that begin at a power of two are labelled, or some."""
+    """Every class of sizes from the first to the last. Classes that begin at a power of two have labels, all or some of
+    them."""
     if not statistics.sizes:
         return
     counts = {size.least: size.envelopes for size in statistics.sizes}
@@ -91,10 +92,10 @@ def _size_bars(statistics: ArchiveStatistics) -> Iterator[_Bar]:
 
 
 def _plot(title: str, bars: Sequence[_Bar], show: Show) -> str:
-    """A figure of bars. They are drawn in a square of 100 by 100, which takes the shape of its place."""
+    """A figure of bars. They are drawn in a square of 100 by 100, which is stretched to the shape of its place."""
     most = max((bar.value for bar in bars), default=0)
     if not most:
-        return f'<figure><h3>{escape(title)}</h3><p class="empty">nothing is in the archive</p></figure>'
+        return f'<figure><h3>{escape(title)}</h3><p class="empty">the archive is empty</p></figure>'
     step = _step(most, _BYTE_STEPS if show is size_text else _COUNT_STEPS)
     top = -(-most // step) * step
     wide = 100 / len(bars)
@@ -124,13 +125,13 @@ _BYTE_STEPS = tuple(2**power for power in range(60))
 
 
 def _step(most: int, steps: Sequence[int]) -> int:
-    """How far the values beside a plot are apart."""
+    """How far apart the values beside a plot are."""
     return next((step for step in steps if -(-most // step) <= MAX_LEVELS), steps[-1])
 
 
 def _topics(statistics: ArchiveStatistics) -> str:
     if not statistics.top_topics:
-        return '<p class="empty">nothing is in the archive</p>'
+        return '<p class="empty">the archive is empty</p>'
     most = statistics.top_topics[0].envelopes
     rows = "".join(
         f"<tr><th><code>{escape(topic.topic)}</code></th>"
@@ -182,7 +183,7 @@ _PAGE = """<!doctype html>
 <main>
 <section><dl>{facts}</dl></section>
 <section><h2>Days <small>of reception, UTC</small></h2><div class="charts">{figures}</div></section>
-<section><h2>Topics with most envelopes</h2>{topics}</section>
+<section><h2>Topics with the most envelopes</h2>{topics}</section>
 </main>
 </body>
 </html>

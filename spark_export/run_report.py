@@ -62,10 +62,10 @@ class RunReport:
         """The report of a run that ends now. `bytes` are of files, `envelope_bytes` of envelopes in them.
 
         `faults`: files of the archive that this run found missing or damaged, before it mended what it could; records
-        of periods that were damaged, until an operator has acknowledged that. `lost`: rows that were archived and are
-        not there any more, until that is acknowledged, too.
-        `quarantined` is of this run, `quarantined_in_all` what nobody has acknowledged.
-        `miscounted`: days of which a store has more or fewer rows than it has counted; they are not handed over.
+        of periods that were damaged, until an operator has acknowledged them. `lost`: rows that were archived and are
+        not there any more, until that is acknowledged, too. `quarantined` is of this run, `quarantined_in_all` what
+        nobody has acknowledged. `miscounted`: days of which a store has more or fewer rows than it has counted; they
+        are not handed over.
         """
         seconds = now - self.started
         return {
@@ -90,7 +90,7 @@ class RunReport:
 
 
 def as_words(report: Mapping[str, Any]) -> Iterator[str]:
-    """What a report says to people, a line each: the whole, each period, and what they should know of."""
+    """The lines of a report for people: the totals, each period, and what they should know."""
     counts = " ".join(f"{name}={report[name]}" for name in ("rows", "files", "bytes", "seconds"))
     yield f"{report['command']} done periods={len(report['days'])} {counts}"
     for period in report["days"]:
@@ -101,7 +101,7 @@ def as_words(report: Mapping[str, Any]) -> Iterator[str]:
     for loss in report["lost"]:
         yield f"{loss['day']}: {loss['rows']} rows lost"
     if report["quarantined"]:
-        yield f"set aside, no envelopes any more rows={report['quarantined']}"
+        yield f"rows that are no longer envelopes set aside rows={report['quarantined']}"
     for differs in report["miscounted"]:
         yield f"store differs from its counts store={differs['store']} day={differs['day']} rows={differs['rows']:+d}"
 

@@ -1,4 +1,4 @@
-"""Every whole row of files that were set aside, taken into the archive as if it came late.
+"""Takes every whole row of files that were set aside into the archive, as if it came late.
 
 A row is whole if its columns are what its envelope says (`spark_export.decode`). Spark leaves out what it cannot read.
 """
@@ -55,7 +55,7 @@ class Salvage:
         self._read_again: set[str] = set()  # second names: several incidents may be of one month
 
     def take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
-        """Add what is whole of the files that were set aside, and not in the archive, to their days.
+        """Add to their days the whole rows of the files that were set aside and that the archive lacks.
 
         Return the records of these days.
 
@@ -76,7 +76,7 @@ class Salvage:
                 rows.unpersist()
 
     def _second_names(self, incident: Incident) -> list[str]:
-        """What an incident's days had in files that were replaced, as far as that is still there."""
+        """The files of an incident's days that were replaced, as far as they are still there."""
         periods = {incident.period, *map(day_name, incident.days), *map(month_of, incident.days)}
         wanted = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in sorted(periods))
         return [
@@ -87,7 +87,7 @@ class Salvage:
         ]
 
     def _new_rows(self, paths: Mapping[str, Sequence[str]], records: Mapping[str, PeriodRecord]) -> DataFrame:
-        """ENVELOPES of these files, but for rows that are not whole, that stand twice or are in the archive.
+        """ENVELOPES of these files, without rows that are not whole, duplicates, and rows that the archive has.
 
         Args:
             paths: of files, by the directory of the archive that they are below.
@@ -168,7 +168,8 @@ class Salvage:
 
 @contextlib.contextmanager
 def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
-    """Of what one task reads, Spark leaves out all that follows a fault."""
+    """Have Spark read each row group in a task of its own: after a fault, it leaves out the rest of what the task
+    reads."""
     limit = "spark.sql.files.maxPartitionBytes"
     before = spark.conf.get(limit)
     spark.conf.set(limit, str(ROW_GROUP_BYTES // 2))

@@ -45,7 +45,7 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a command, and how many seconds it may take. One that takes longer hangs, and is ended."""
+    """One run: a command, and how many seconds it may take. A run that takes longer must be hanging, and is ended."""
 
     name: str
     command: Sequence[str]
@@ -110,7 +110,7 @@ def now(arguments: argparse.Namespace) -> int:
 
 
 def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
-    """The jobs for the whole archive, in the order in which they run where both are due."""
+    """The jobs for the whole archive, in the order in which they run if both are due."""
     stores = _stores(arguments)
     return [
         Job(

@@ -1,7 +1,7 @@
 """Columns of every dataset that the export handles, and which of them may be null.
 
-Times are Unix seconds in 64-bit integers: an envelope's creation may lie below zero in a forged one, its expiry as
-late as 2106, and as seconds three times make up a hundredth of the archive instead of a twentieth.
+Times are Unix seconds in 64-bit integers: a forged envelope may have been created before 1970, and may expire as late
+as 2106. As seconds, the three times make up a hundredth of the archive instead of a twentieth.
 """
 
 from pyspark.sql.types import (
@@ -32,7 +32,7 @@ ENVELOPES = StructType(
         _required("raw", BinaryType),  # the envelope's RLP, exactly as received
     ]
 )
-"""A row of the archive: one envelope. `topic` is a partition column instead where there is a directory per topic."""
+"""A row of the archive: one envelope. If there is a directory per topic, `topic` is a partition column instead."""
 
 _PLACE = [
     _required("store", IntegerType),  # which of the run's stores

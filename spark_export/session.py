@@ -25,26 +25,27 @@ from spark_export.jvm_note import stderr_without_note
 from spark_export.source import StoreSource
 
 MIN_JAVA = 17
-NO_JAVA = f"Java {MIN_JAVA} or newer is needed (Debian: openjdk-17-jre-headless; JAVA_HOME names another one)"
+NO_JAVA = f"Java {MIN_JAVA} or newer is needed (Debian: openjdk-17-jre-headless; JAVA_HOME can name another one)"
 
 _JAVA_TIMEOUT_S = 60.0
 _JVM_END_S = 3.0
-"""Less than a schedule gives a run, after what Python takes to notice."""
+"""How long the JVM may take to end. With the time that Python takes to notice, this is less than a schedule gives a
+run."""
 _VERSION = re.compile(r'version "(\d+)')
 _OUR_ERROR = re.compile(r"^(?:\w+\.)*(ArchiveError|ExportError|ExportCheckFailed): (.+)$", re.MULTILINE)
-"""In the trace of a Python worker."""
+"""An error of ours, in the trace of a Python worker."""
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 DEFAULTS = {
     "spark.app.name": "waku-mailserver compaction",
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
-    # Ciphertext does not get smaller on its way from one task to another.
+    # Ciphertext does not compress.
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
-    # And is written once: few partitions would each get a file, and all these be copied into one.
+    # Write shuffled rows once: otherwise, few partitions each get a file, and all of these are copied into one.
     "spark.shuffle.sort.bypassMergeThreshold": "1",
-    # A job for throughput on few cores: nobody waits for a pause.
+    # Throughput on few cores is what counts: nobody notices a pause.
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.sql.session.timeZone": "UTC",
@@ -55,11 +56,11 @@ DEFAULTS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""What is set where neither the caller nor spark-submit sets it."""
+"""Settings that hold if neither the caller nor spark-submit says otherwise."""
 
 
 def check_java(environment: Mapping[str, str]) -> None:
-    """Make sure that a Java of MIN_JAVA or newer is there.
+    """Make sure that there is a Java, MIN_JAVA or newer.
 
     Raises:
         ExportError: there is none.
@@ -86,7 +87,7 @@ def spark_session(
 
     Args:
         master: URL; None for what spark-submit was told, else all cores of this machine.
-        settings: Spark's, above those of spark-submit, which are above DEFAULTS.
+        settings: of Spark. They override those of spark-submit, which override DEFAULTS.
         log_format: of the errors that Spark logs, if it is started here.
         progress: show Spark's progress bars on stderr.
     Raises:
@@ -95,9 +96,8 @@ def spark_session(
     check_java(os.environ)
     _check_user()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark runs whatever `python3` is
-    if not resolves(
-        socket.gethostname()
-    ):  # no network, as in a container; Spark does not start without an address of its own
+    # Without a network, as in some containers. Spark does not start without an address of its own.
+    if not resolves(socket.gethostname()):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     wanted = dict(settings)
     if master is not None:
@@ -134,10 +134,10 @@ def root_cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def tasks_failures_told() -> Iterator[None]:
-    """Raise what a task has raised, where it is an error of ours, in place of Spark's error with its traces.
+    """If a task has raised an error of ours, raise that in place of Spark's error with its traces.
 
     Raises:
-        ArchiveError, ExportError: as the task had it; an ExportCheckFailed, too.
+        ArchiveError, ExportError: what the task raised; ExportCheckFailed, too.
         PySparkException, Py4JError: anything else.
     """
     try:
@@ -168,7 +168,8 @@ def _nothing(spark: SparkSession) -> None:
 
 
 def _end_jvm(spark: SparkSession) -> None:
-    # To stop Spark in good order takes longer than a service has, and asks a JVM that may be amidst an answer.
+    # An orderly stop of Spark takes longer than a service has, and would call a JVM that may be in the middle of an
+    # answer.
     context = spark.sparkContext
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - nothing else leads to it
     if process is None:  # spark-submit's, which ends with us
@@ -193,13 +194,13 @@ def resolves(host: str) -> bool:
     """Whether a host has an address."""
     try:
         socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError):  # a name that is none
+    except (OSError, UnicodeError):  # not a host name
         return False
     return True
 
 
 def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: LogFormat) -> SparkSession:
-    # Memory and Java options must be known before the JVM starts; what spark-submit was told, only afterwards.
+    # Memory and Java options must be set before the JVM starts. What spark-submit was told is known only afterwards.
     with as_file(files("spark_export") / "log4j2.properties") as logging:
         java = (
             f"{defaults['spark.driver.defaultJavaOptions']} -Dlog4j2.configurationFile={logging.as_uri()}"
@@ -208,7 +209,7 @@ def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: L
         launch = SparkConf(loadDefaults=False)
         for name, value in {**defaults, "spark.driver.defaultJavaOptions": java, **wanted}.items():
             launch.set(name, value)
-        if defaults["spark.ui.showConsoleProgress"] == "true":  # a bar is no line
+        if defaults["spark.ui.showConsoleProgress"] == "true":  # a progress bar is not a line
             gateway = launch_gateway(conf=launch)  # type: ignore[no-untyped-call]
         else:
             with stderr_without_note() as stderr:
@@ -220,7 +221,7 @@ def _start(wanted: Mapping[str, str], defaults: Mapping[str, str], log_format: L
         conf.setIfMissing(name, value)
     conf.setIfMissing("spark.master", "local[*]")
     if (conf.get("spark.master") or "").startswith("local"):
-        conf.setIfMissing("spark.driver.host", "127.0.0.1")  # nobody else has business with it
+        conf.setIfMissing("spark.driver.host", "127.0.0.1")  # no other machine needs it
         conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
     SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.getOrCreate()

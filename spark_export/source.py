@@ -38,7 +38,7 @@ END_OF_TIME = 2**62
 # The casts cost nothing and keep a damaged row, whose values may be of any type, from ending the run.
 _RECEIVED, _CREATED = "CAST(received AS INTEGER)", "CAST(created AS INTEGER)"
 _HASH, _RAW = "CAST(hash AS BLOB)", "coalesce(CAST(raw AS BLOB), x'')"
-# What columns are made of has one length: a hash that has another is damaged, and zeros stand for it.
+# Columns are made of values of one length: a hash of another length is damaged, and zeros stand for it.
 _KEY_HASH = f"CASE length({_HASH}) WHEN {HASH_PREFIX_BYTES} THEN {_HASH} ELSE zeroblob({HASH_PREFIX_BYTES}) END"
 _OF_DAY = f"FROM envelopes WHERE seq BETWEEN ? AND ? AND {_RECEIVED} BETWEEN ? AND ? AND {_CREATED} <= ?"
 _SELECT_ENVELOPES = f"SELECT seq, {_RECEIVED}, {_CREATED}, topic, {_HASH}, {_RAW} {_OF_DAY} ORDER BY seq"
@@ -49,8 +49,8 @@ _SELECT_TOTALS = f"SELECT count(*), sum(length({_RAW})), CAST(group_concat({_KEY
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """A row of a store that is no envelope, or not the one that its columns say. `store`: its number; `received`: Unix
-    seconds."""
+    """A row of a store that is not an envelope, or not the one that its columns say. `store`: its number; `received`:
+    Unix seconds."""
 
     store: int
     seq: int
@@ -121,8 +121,8 @@ class StoreReader(DataSourceReader):
         self._created_until = created_until
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges that cover the wanted days, each row once. Those of several days overlap where the clock was set
-        back: of which day a row is, it says itself."""
+        """Ranges that cover the wanted days, each row once. Where the clock was set back, those of several days
+        overlap: each row says itself which day it belongs to."""
         return [
             StoreRange(number, day, first, min(first + PARTITION_ROWS - 1, end))
             for number, store in enumerate(self._stores)
@@ -194,12 +194,13 @@ def _place(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
 
 
 def _joined(key_hashes: bytes) -> Bytes:
-    """Hashes that stand one after the other, a row for each."""
+    """Hashes that are one after another, as an array with a row for each."""
     return np.frombuffer(key_hashes, np.uint8).reshape(-1, HASH_PREFIX_BYTES)
 
 
 class _Dataset(NamedTuple):
-    """What can be read: its columns, the statement, and what makes columns of its rows; no columns of no rows."""
+    """What can be read: its schema, the statement, and what makes columns of the rows; if there are no rows, there are
+    no columns."""
 
     schema: StructType
     select: str

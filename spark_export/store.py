@@ -27,15 +27,15 @@ class StoreDay:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store as it was at one moment. Rows never change and `seq` only rises, so `last_seq` of each day is all that
-    it takes to see the same rows later; what may go meanwhile, pruning holds back while the compaction lock is held.
+    """A store as it was at one moment. Rows never change and `seq` only rises, so `last_seq` of each day is enough to
+    see the same rows later. Nothing is pruned while the compaction lock is held.
     """
 
     path: Path
     id: str
     days: tuple[StoreDay, ...]
     topics_of_a_day: int
-    """Distinct topics on the day of creation that had most."""
+    """Distinct topics on the day of creation that had the most."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with path.open("rb") as file:
             if file.read(len(_SQLITE_HEADER)) != _SQLITE_HEADER:
-                raise ExportError(f"{path} is not a mailserver store: it is no SQLite database")
+                raise ExportError(f"{path} is not a mailserver store: it is not an SQLite database")
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     except FileNotFoundError as error:
         raise ExportError(f"cannot open the store {path}: there is none") from error
@@ -68,7 +68,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if application_id != APPLICATION_ID:
         raise ExportError(f"{path} is not a mailserver store (application_id {application_id:#x})")
     if version > SCHEMA_VERSION:
-        raise ExportError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+        raise ExportError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
     if version < SCHEMA_VERSION:
         raise ExportError(
             f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "

@@ -36,7 +36,7 @@ class Verification:
         }
 
     def as_words(self) -> list[str]:
-        """For people: how much it was, then each fault with its file, its cause, and what to do."""
+        """For people: the totals, then each fault with its file, its cause, and what to do."""
         counts = f"faults={len(self.faults)} lost={sum(loss.rows for loss in self.losses)}"
         return [
             f"verified periods={self.periods} rows={self.rows} {counts}",
@@ -48,11 +48,11 @@ class Verification:
 def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[Path] = ()) -> Verification:
     """Read every file of an archive and compare it with its record.
 
-    What is wrong is written down: nothing that may be gone is deleted from a store, and the next compaction mends it.
-    No file of envelopes is changed.
+    What is wrong is written down: then no store deletes what may be gone, and the next compaction mends it. No file of
+    envelopes is changed.
 
     Args:
-        stores: those of the archive; what may be gone is removed from the records beside them.
+        stores: those of the archive. The records beside them no longer cover what may be gone.
     Raises:
         ArchiveError: there is no archive, its records cannot be read or written, or a run is at work on it.
     """

@@ -1,7 +1,7 @@
 """Writing periods into the staging directory. Each task reads a piece, sorts it, writes its files, and reads them back.
 
-Spark hands out the pieces and collects what is said of them; the rows stay in the worker, in Arrow. What a task has
-written is another task's too, byte for byte, if it gets the same piece: so a task may be tried again.
+Spark hands out the pieces and collects the results; the rows stay in the worker, in Arrow. Two tasks that get the same
+piece write the same bytes, so a task may be tried again.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
     """Write each piece in a task of its own.
 
     Raises:
-        ArchiveError, ExportError: a task has failed by its own words.
+        ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
     return _in_tasks(spark, pieces, lambda piece: write_piece(job, piece))
@@ -74,7 +74,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
     Args:
         envelopes: ENVELOPES with the columns date and PIECE: numbers below `pieces`, each of one date.
     Raises:
-        ArchiveError, ExportError: a task has failed by its own words.
+        ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
 
@@ -96,20 +96,20 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
 
 
 def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[GroupSpan]:
-    """The row groups of files of the archive, each of which was found to have the bytes that it should.
+    """Return the row groups of files of the archive, whose bytes are compared with their digests first.
 
     Raises:
-        ArchiveError, ExportError: a task has failed by its own words.
+        ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
     return [span for spans in _in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
 
 
 def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[Fragments]:
-    """Make the fragments of files that are in their places, as `write_pieces` makes those of files that it writes.
+    """Make the fragments of files that are in their places already, as `write_pieces` does of files that it writes.
 
     Raises:
-        ArchiveError, ExportError: a task has failed by its own words.
+        ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
     return _in_tasks(spark, pieces, lambda piece: index_piece(job, piece))
@@ -129,7 +129,7 @@ def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
 
 
 def write_indexes(job: Job, written: Iterable[PieceWritten]) -> dict[str, IndexRecord]:
-    """Write the index of each period, out of what its pieces have left for it.
+    """Write the index of each period from the fragments of its pieces.
 
     Raises:
         ArchiveError: the archive cannot be read or written.

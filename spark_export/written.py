@@ -1,4 +1,4 @@
-"""What a period's directory was found to have, when it was read."""
+"""What was found in a period's directory when it was read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ _WORD_CHARS = slice(2, 18)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What files of one period have. `created`: from when to when, Unix seconds; as `days`, by day of reception."""
+    """What files of one period have. `days` and `created` go by the day of reception; `created` is the first and the
+    last time of creation, Unix seconds."""
 
     days: dict[int, Fingerprint]
     created: dict[int, tuple[int, int]]
@@ -44,7 +45,7 @@ def contents(rows: pa.Table) -> tuple[dict[int, Fingerprint], dict[int, tuple[in
 
 
 def together(parts: Sequence[Written]) -> Written:
-    """What several parts of a period have, which have no row in common."""
+    """What several parts of a period have together; no two have a row in common."""
     days: dict[int, Fingerprint] = {}
     created: dict[int, tuple[int, int]] = {}
     for part in parts:

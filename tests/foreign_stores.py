@@ -25,7 +25,7 @@ def store_of_a_later_version(path: Path) -> None:
 
 
 FOREIGN_STORES = [
-    (random_bytes, "{} is not a mailserver store: it is no SQLite database (if it was one, "),
+    (random_bytes, "{} is not a mailserver store: it is not an SQLite database (if it was one, "),
     (foreign_store, "{} is not a mailserver store"),
     (store_of_a_later_version, f"{{}} has schema version {SCHEMA_VERSION + 1}"),
 ]

@@ -319,7 +319,7 @@ def test_full_disk_is_one_line_and_leaves_the_archive_as_it_was(
 
         cause = said(done)
         assert cause.startswith(f"the disk of the archive is full: no space left on device at {archive}, ")
-        assert cause.endswith(" KiB are needed")
+        assert cause.endswith(" KiB needed")
         assert archived(archive) == before
         assert_told(store, cause)
         (disk / "ballast").unlink()
@@ -335,7 +335,7 @@ def test_full_disk_of_what_is_on_its_way_is_named_and_not_taken_for_the_archive_
     needed = size_text(int(2 * sum(len(one.raw) for one in envelopes(1400)) * 0.5))
     cause = said(done)
     assert cause.startswith(f"the disk of the scratch folder is full: no space left on device at {disk}, ")
-    assert cause.endswith(f" are free now, about {needed} are needed")
+    assert cause.endswith(f" free now, about {needed} needed")
     assert_told(store, cause)
 
 

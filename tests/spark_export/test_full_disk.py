@@ -113,6 +113,5 @@ def test_what_was_told_is_not_told_again(spark: SparkSession, tmp_path: Path, sc
 
     assert told(spark, tmp_path, full) is full
     assert str(full) == (
-        f"the disk of the archive is full: no space left on device at {tmp_path}, 5 MiB are free now, "
-        "about 7 MiB are needed"
+        f"the disk of the archive is full: no space left on device at {tmp_path}, 5 MiB free now, about 7 MiB needed"
     )

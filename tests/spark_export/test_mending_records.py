@@ -306,7 +306,7 @@ def test_archive_that_is_not_mounted_is_refused_and_covers_nothing(
 
 
 def test_new_archive_begins_once_an_operator_has_said_that_all_is_lost(spark: SparkSession, place: Place) -> None:
-    with pytest.raises(ExportError, match="is not lost as a whole"):
+    with pytest.raises(ExportError, match="there still is an archive"):
         acknowledge(spark, str(place.archive), now=NOW, all_is_lost=True)
     shutil.rmtree(place.archive)
     with pytest.raises(ExportError, match="there is no archive"):

@@ -92,7 +92,7 @@ def test_sizes_of_all_orders_have_few_labels() -> None:
 def test_empty_archive_says_so() -> None:
     page = as_html(replace(STATISTICS, days=(), sizes=(), top_topics=(), envelopes=0, bytes=0))
 
-    assert page.count("nothing is in the archive") == 5
+    assert page.count("the archive is empty") == 5
     assert "<svg" not in page
 
 

@@ -16,7 +16,7 @@ from spark_export.scratch import java_options, scratch_folder
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run sets for its process, put back."""
-    for name in ("SPARK_LOCAL_DIRS", "TMPDIR", "MPLCONFIGDIR"):
+    for name in ("SPARK_LOCAL_DIRS", "TMPDIR"):
         monkeypatch.setenv(name, "before")
     monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
 
@@ -25,7 +25,7 @@ def test_everything_is_led_there(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as folder:
         assert folder is not None
         assert folder.parent == tmp_path
-        assert {os.environ[name] for name in ("SPARK_LOCAL_DIRS", "TMPDIR", "MPLCONFIGDIR")} == {str(folder)}
+        assert {os.environ[name] for name in ("SPARK_LOCAL_DIRS", "TMPDIR")} == {str(folder)}
         assert tempfile.gettempdir() == str(folder)
         assert f"-Djava.io.tmpdir={folder} -Duser.home={folder}" in java_options(folder, {})
 

@@ -77,7 +77,7 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "mailserver.db"
     path.write_bytes(content)
 
-    assert_refused(path, "it is no SQLite database")
+    assert_refused(path, "it is not an SQLite database")
 
 
 def test_database_of_another_program_is_refused(tmp_path: Path) -> None:

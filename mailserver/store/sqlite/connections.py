@@ -136,7 +136,7 @@ def _check_ours(connection: sqlite3.Connection, path: Path, *, may_be_blank: boo
     if application_id != APPLICATION_ID:
         raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
     if version > SCHEMA_VERSION:
-        raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+        raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
 
 
 def _make(path: Path) -> None:

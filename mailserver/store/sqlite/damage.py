@@ -22,7 +22,7 @@ HEADER_BYTES = 100
 
 LOOK = "nothing was changed; run waku-mailserver check"
 NO_DATABASE = (
-    "is not a mailserver store: it is no SQLite database (if it was one, its beginning is damaged: waku-mailserver "
+    "is not a mailserver store: it is not an SQLite database (if it was one, its beginning is damaged: waku-mailserver "
     "salvage saves what is left)"
 )
 

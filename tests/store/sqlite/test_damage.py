@@ -78,8 +78,8 @@ def test_what_a_kill_left_is_opened(killed: Path) -> None:
     [
         (lambda path: path.write_bytes(b""), "is empty, but its log"),
         (lambda path: path.unlink(), "is not there, but its log"),
-        (lambda path: overwrite(path, 0, bytes(16)), "is no SQLite database"),
-        (lambda path: overwrite(path, 0, bytes(PAGE_BYTES)), "is no SQLite database"),
+        (lambda path: overwrite(path, 0, bytes(16)), "is not an SQLite database"),
+        (lambda path: overwrite(path, 0, bytes(PAGE_BYTES)), "is not an SQLite database"),
         (lambda path: os.truncate(path, PAGE_BYTES * 3), "the file is cut off"),
         (lambda path: os.truncate(path, 50), "the file is cut off"),
         (lambda path: overwrite(wal_file(path), 100, b"damage"), "is damaged at frame 1, and committed"),
@@ -147,7 +147,7 @@ def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path, *, is_torn
 @pytest.mark.parametrize(
     ("change_it", "said"),
     [
-        (lambda path: path.write_bytes(b"not SQLite at all"), "is no SQLite database"),
+        (lambda path: path.write_bytes(b"not SQLite at all"), "is not an SQLite database"),
         (lambda path: change(path, "PRAGMA application_id = 7"), r"is not a mailserver store (application_id 0x7)"),
         (lambda path: change(path, "PRAGMA user_version = 99"), "has schema version 99, this program knows"),
         (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),

@@ -126,7 +126,7 @@ def _check_ours(header: bytes, path: Path) -> None:
     if application_id not in (APPLICATION_ID, 0):
         raise StoreError(f"{path} is not a mailserver store (application_id {application_id:#x})")
     if application_id and version > SCHEMA_VERSION:
-        raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: it is too old")
+        raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
 
 
 class _Saving:

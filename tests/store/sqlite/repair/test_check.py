@@ -459,7 +459,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, content: bytes | None, what
     ("statement", "what"),
     [
         ("PRAGMA application_id = 1", "not a mailserver store"),
-        ("PRAGMA user_version = 99", "it is too old"),
+        ("PRAGMA user_version = 99", "use a newer one"),
         ("PRAGMA user_version = 1", "which migrates it"),
     ],
 )
