@@ -35,7 +35,7 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
 
     spark, service = "spark_export.commands:run", "spark_export.schedule:"
     commands = {
-        "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with the store, or several"),
+        "compact": (spark, options.COMPACT_OPTIONS, "bring an archive up to date with one store or several"),
         "merge": (spark, options.MERGE_OPTIONS, "merge the days of each past month into larger files"),
         "verify": (spark, options.VERIFY_OPTIONS, "read the whole archive and compare it with its records"),
         "report": (spark, options.REPORT_OPTIONS, "show what is in the archive: days, topics, sizes"),

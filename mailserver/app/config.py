@@ -156,8 +156,7 @@ class Config:
     )
     archive_max_age_hours: float = _setting(
         48.0,
-        "if the archive cannot be seen from here: for how many hours after the compaction last saw it envelopes may be "
-        "deleted",
+        "if the archive cannot be seen from here: how many hours after the compaction last checked it to go on deleting",
         reloadable=True,
     )
     archive_before_prune: bool = _setting(

@@ -95,7 +95,7 @@ def _check_advertised(config: Config) -> Finding:
     if address.is_loopback or address.is_unspecified:
         advice = "set --advertise to the address or name by which others reach this machine"
         return warning("enode", f"advertises {host}, which nobody else can use", advice)
-    where = "of a private network; " if address.is_private else ""
+    where = "an address of a private network; " if address.is_private else ""
     return ok("enode", f"advertises {host}; {where}{unknown}")
 
 

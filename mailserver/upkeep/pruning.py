@@ -171,7 +171,7 @@ class Pruning:
         if archived is None:
             return Archived("", self._settings.archive, 0, {}) if self._settings.archive else None
         if archived.store_id != await self._store.identity():
-            raise ArchivedError(f"the record of the compaction is of another store, {archived.store_id}")
+            raise ArchivedError(f"the record of the compaction belongs to another store, {archived.store_id}")
         return archived
 
     async def _keep_within(

@@ -46,13 +46,17 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes | str | int | None], str]]
     "nothing in raw": ("raw", lambda raw: b"", "undecodable"),
     "no raw at all": ("raw", lambda raw: None, "undecodable"),
     "text in raw": ("raw", lambda raw: "text", "undecodable"),
-    "a bit of raw": ("raw", lambda raw: raw[:-20] + bytes([raw[-20] ^ 1]) + raw[-19:], "its hash is another"),
-    "a bit of hash": ("hash", lambda raw: bytes([keccak256(raw)[0] ^ 1]) + keccak256(raw)[1:16], "its hash is another"),
-    "text in hash": ("hash", lambda raw: "what", "its hash is another"),
-    "another topic": ("topic", lambda raw: bytes(SPORT), "its topic or time is another"),
-    "text in topic": ("topic", lambda raw: "abcd", "its topic or time is another"),
-    "another time": ("created", lambda raw: NOON - 7, "its topic or time is another"),
-    "text in created": ("created", lambda raw: "then", "its topic or time is another"),
+    "a bit of raw": ("raw", lambda raw: raw[:-20] + bytes([raw[-20] ^ 1]) + raw[-19:], "its hash is different"),
+    "a bit of hash": (
+        "hash",
+        lambda raw: bytes([keccak256(raw)[0] ^ 1]) + keccak256(raw)[1:16],
+        "its hash is different",
+    ),
+    "text in hash": ("hash", lambda raw: "what", "its hash is different"),
+    "another topic": ("topic", lambda raw: bytes(SPORT), "its topic or time is different"),
+    "text in topic": ("topic", lambda raw: "abcd", "its topic or time is different"),
+    "another time": ("created", lambda raw: NOON - 7, "its topic or time is different"),
+    "text in created": ("created", lambda raw: "then", "its topic or time is different"),
 }
 
 

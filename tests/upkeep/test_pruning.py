@@ -492,7 +492,7 @@ async def test_record_of_another_store_stops_pruning(path: Path, caplog: pytest.
         await service.prune_once()
 
     assert left(path) == [0, 1]
-    assert "is of another store, another" in lines(caplog, logging.ERROR)[0]
+    assert "belongs to another store, another" in lines(caplog, logging.ERROR)[0]
 
 
 async def test_nothing_is_deleted_while_the_compaction_reads(path: Path, caplog: pytest.LogCaptureFixture) -> None:

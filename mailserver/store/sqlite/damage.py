@@ -84,8 +84,8 @@ def look_at_files(path: Path) -> bytes | None:
         raise StoreError(f"the log {log_path} is damaged: {log.damage}; {LOOK}")
     if log is not None and not _is_log_ours(path):
         raise StoreError(
-            f"the log {log_path} is of another store than {path}: nothing was changed; move the log away, or put back "
-            "the store that it is of"
+            f"the log {log_path} belongs to another store than {path}: nothing was changed; move the log away, or put "
+            "back the store that it belongs to"
         )
     missing = missing_pages(path, header, log)
     if missing:

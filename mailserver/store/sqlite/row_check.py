@@ -18,7 +18,7 @@ def decode_and_compare(created: int, topic: bytes, key_hash: bytes, raw: bytes) 
         raise DecodeError(f"undecodable: {error}") from error
     full_hash = envelope.hash()
     if full_hash[:HASH_PREFIX_BYTES] != key_hash:
-        raise DecodeError("its hash is another")
+        raise DecodeError("its hash is different")
     if envelope.topic != topic or envelope.created != created:
-        raise DecodeError("its topic or time is another")
+        raise DecodeError("its topic or time is different")
     return envelope, full_hash

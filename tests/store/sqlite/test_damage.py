@@ -100,7 +100,7 @@ def test_log_of_another_store_is_refused(killed: Path, tmp_path: Path) -> None:
     other = make_closed(tmp_path / "other" / STORE_FILE)
     shutil.copy(wal_file(killed), wal_file(other))
 
-    assert "is of another store" in refusal(other)
+    assert "belongs to another store" in refusal(other)
 
 
 def test_log_that_was_left_beside_a_backup_is_refused(killed: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_log_that_was_left_beside_a_backup_is_refused(killed: Path, tmp_path: Pa
         moment.copy(backup, lambda done, total: None)
     shutil.copy(wal_file(killed), wal_file(backup))
 
-    assert "is of another store" in refusal(backup)
+    assert "belongs to another store" in refusal(backup)
 
 
 @pytest.mark.parametrize("is_torn", [False, True])

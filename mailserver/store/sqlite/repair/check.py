@@ -204,7 +204,7 @@ class _Check:
         try:
             decode_and_compare(created, topic, key_hash, raw)
             if not 0 <= received <= MAX_U32:
-                raise DecodeError("its time of reception is none")
+                raise DecodeError("its time of reception is not a time")
         except (DecodeError, TypeError) as error:  # TypeError: a column that is nothing at all
             self._report.add(Kind.ROW, f"row {seq}: {error}")
         self._report.envelopes += 1
@@ -230,7 +230,7 @@ class _Check:
             return
         identity = self._execute("SELECT id FROM identity").fetchone()
         if identity is not None and identity[0] != archived.store_id:  # none: a backup that was not started yet
-            self._report.add(Kind.RECORD, f"the record of the compaction is of another store, {archived.store_id}")
+            self._report.add(Kind.RECORD, f"the record of the compaction belongs to another store, {archived.store_id}")
             return
         for day, seq in archived.days.items():
             row = self._execute("SELECT last_seq FROM reception_days WHERE day = ?", (day,)).fetchone()

@@ -215,7 +215,7 @@ def _verified(row: Row) -> NewEnvelope:
         case (int(received), int(created), bytes(topic), bytes(key_hash), bytes(raw)) if 0 <= received <= MAX_U32:
             _, full_hash = decode_and_compare(created, topic, key_hash, raw)
             return NewEnvelope(received, created, Topic(topic), EnvelopeHash(full_hash), raw)
-    raise DecodeError("its columns are none of ours")
+    raise DecodeError("its columns are not those of an envelope")
 
 
 @contextlib.contextmanager

@@ -205,7 +205,7 @@ def test_bytes_turned_inside_of_an_envelope_are_found(path: Path) -> None:
     report = check(path)
 
     assert report.found == {Kind.ROW: 1}
-    assert texts(report, Kind.ROW) == "row 150: its hash is another"
+    assert texts(report, Kind.ROW) == "row 150: its hash is different"
 
 
 def damage_pages(path: Path, *pages: int) -> CheckReport:
@@ -272,7 +272,7 @@ def test_row_on_a_damaged_disk_is_told_with_its_page(path: Path) -> None:
     report = damage_pages(path, page)
 
     assert report.found == {Kind.PAGES: 1, Kind.ROW: 1}
-    assert texts(report, Kind.ROW) == f"page {other}, row 290: its hash is another"
+    assert texts(report, Kind.ROW) == f"page {other}, row 290: its hash is different"
 
 
 def test_sound_store_has_nothing_to_save(path: Path) -> None:
@@ -330,13 +330,13 @@ def test_index_of_another_kind_is_found(path: Path) -> None:
         ("UPDATE envelopes SET raw = x'c0' WHERE seq = 5", "row 5: undecodable: "),
         ("UPDATE envelopes SET raw = substr(raw, 2) WHERE seq = 5", "row 5: undecodable: "),
         ("UPDATE envelopes SET raw = x'' WHERE seq = 5", "row 5: undecodable: "),
-        ("UPDATE envelopes SET hash = zeroblob(16) WHERE seq = 5", "row 5: its hash is another"),
-        ("UPDATE envelopes SET hash = 'text' WHERE seq = 5", "row 5: its hash is another"),
-        ("UPDATE envelopes SET created = created + 1 WHERE seq = 5", "row 5: its topic or time is another"),
-        ("UPDATE envelopes SET topic = x'00000000' WHERE seq = 5", "row 5: its topic or time is another"),
-        ("UPDATE envelopes SET topic = 'abcde' WHERE seq = 5", "row 5: its topic or time is another"),
-        ("UPDATE envelopes SET received = -1 WHERE seq = 5", "row 5: its time of reception is none"),
-        ("UPDATE envelopes SET received = 4294967296 WHERE seq = 5", "row 5: its time of reception is none"),
+        ("UPDATE envelopes SET hash = zeroblob(16) WHERE seq = 5", "row 5: its hash is different"),
+        ("UPDATE envelopes SET hash = 'text' WHERE seq = 5", "row 5: its hash is different"),
+        ("UPDATE envelopes SET created = created + 1 WHERE seq = 5", "row 5: its topic or time is different"),
+        ("UPDATE envelopes SET topic = x'00000000' WHERE seq = 5", "row 5: its topic or time is different"),
+        ("UPDATE envelopes SET topic = 'abcde' WHERE seq = 5", "row 5: its topic or time is different"),
+        ("UPDATE envelopes SET received = -1 WHERE seq = 5", "row 5: its time of reception is not a time"),
+        ("UPDATE envelopes SET received = 4294967296 WHERE seq = 5", "row 5: its time of reception is not a time"),
         ("UPDATE envelopes SET received = 'noon' WHERE seq = 5", "row 5: "),
     ],
 )
@@ -419,7 +419,7 @@ def test_record_of_the_store_is_sound(path: Path) -> None:
     ("spoil", "what"),
     [
         (lambda path: archived_file(path).write_text("{"), "is no record of the compaction"),
-        (lambda path: record(path, store_id="other"), "is of another store, other"),
+        (lambda path: record(path, store_id="other"), "belongs to another store, other"),
         (lambda path: record(path, days={TODAY: 301}), f"day {TODAY}: archived up to row 301, but there were 300"),
     ],
 )
@@ -445,7 +445,7 @@ def test_record_of_the_last_run_is_read_too(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "what"), [(None, "there is none"), (b"", "no SQLite database"), (b"text", "no SQLite database")]
+    ("content", "what"), [(None, "there is none"), (b"", "not an SQLite database"), (b"text", "not an SQLite database")]
 )
 def test_what_is_no_store_is_refused(tmp_path: Path, content: bytes | None, what: str) -> None:
     if content is not None:

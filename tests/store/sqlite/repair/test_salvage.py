@@ -217,7 +217,7 @@ async def test_row_that_is_another_is_set_aside(path: Path) -> None:
 
     assert (found.saved, found.wrong) == (1099, 1)
     (wrong,) = aside(target)
-    assert (wrong["seq"], wrong["why"]) == (500, "its topic or time is another")
+    assert (wrong["seq"], wrong["why"]) == (500, "its topic or time is different")
     assert str(wrong["row"]).count(envelopes()[499].raw.hex()) == 1
 
 
