@@ -156,7 +156,7 @@ class Config:
     )
     archive_max_age_hours: float = _setting(
         48.0,
-        "if the archive cannot be seen from here: how many hours after the compaction last checked it to go on deleting",
+        "if the archive cannot be seen from here: go on deleting for this long after the compaction last checked it",
         reloadable=True,
     )
     archive_before_prune: bool = _setting(
