@@ -150,7 +150,7 @@ class ControlSocket:
             self._server.close()
         for task, transport in self._serving.items():
             task.cancel()
-            # Here: a task that has not begun yet will not do it, and a command may read nothing.
+            # Not left to the task: one that has not begun would not do it, and `close` waits for a command to read all.
             transport.abort()
         if self._serving:
             await asyncio.wait(self._serving)

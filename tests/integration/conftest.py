@@ -33,7 +33,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with five posted envelopes, for tests that only ask: four of news, one of sport, a second apart."""
+    """A daemon with five posted envelopes, for tests that only ask: four of news, then one of sport."""
     with running_daemon(tmp_path_factory.mktemp("archive"), "--max-request-limit", "2") as running:
         for number in range(4):
             post(running.enode, f"{NEWS} {number}")
