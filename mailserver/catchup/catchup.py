@@ -112,10 +112,9 @@ class Catchup:
         before = {enode: source.progress() for enode, source in asked.items()}
         for source in asked.values():
             source.account.add(Range(since, until))
+            source.wake()  # not after `save`: a new source has begun by then, and would not wait after a failure
         self._ledger.note_change()
         await self._ledger.save()
-        for source in asked.values():
-            source.wake()
         return before
 
     async def note_missed(self) -> None:
