@@ -300,7 +300,7 @@ def test_damaged_record_is_over_when_what_is_advised_was_done(
     assert named in said(do("compact"), 3)
     acknowledged = do("acknowledge")
     assert acknowledged.stdout.splitlines()[0] == "acknowledged lost=0 quarantined=0"
-    assert acknowledged.stdout.splitlines()[-1].endswith("say so after the next `spark-export compact`")
+    assert acknowledged.stdout.splitlines()[-1].endswith("learn of it from the next `spark-export compact`")
     assert [(done := do(command)).returncode for command in ("compact", "verify")] == [0, 0], done.stderr
 
 
