@@ -16,7 +16,7 @@ ORDER = (
     ("__init__", "errors", "units"),
     ("codec", "limits/buckets", "limits/fair_queue"),
     ("rlpx", "waku"),
-    ("mail",),  # the last that does no I/O
+    ("mail", "reconcile"),  # the last that do no I/O
     ("files", "limits", "metrics"),
     ("handoff",),
     ("net", "store"),
@@ -43,6 +43,8 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "waku"): ("mailserver.waku.peer", "mailserver.waku.packets"),
     ("net", "mail"): (),
     ("mail", "rlpx"): (),
+    ("reconcile", "rlpx"): (),
+    ("reconcile", "waku"): (),
     ("api", "catchup"): (),
     ("archive/index", "net"): (),
     ("archive/index", "store"): (),
@@ -239,6 +241,8 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/waku/peer.py", "from mailserver import metrics"),
         ("mailserver/waku/peer.py", "from mailserver import files"),
         ("mailserver/mail/packing.py", "from mailserver.rlpx import p2p"),
+        ("mailserver/reconcile/sides.py", "from mailserver.waku.envelope import Envelope"),
+        ("mailserver/reconcile/sides.py", "import asyncio"),
         ("mailserver/metrics/registry.py", "from mailserver.store.sqlite import schema"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.net.connection import Connection"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.app.config import Config"),
