@@ -45,6 +45,7 @@ FLOORS = {
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
     "mailserver/handoff": Floor(100, ""),
     "mailserver/history": Floor(98, "what the long property of merged answers reaches, which is not measured"),
+    "mailserver/ids": Floor(100, ""),
     "mailserver/limits": Floor(99, SMALL),
     "mailserver/live": Floor(99, SMALL),
     "mailserver/mail": Floor(100, ""),

@@ -16,7 +16,7 @@ ORDER = (
     ("__init__", "errors", "units"),
     ("codec", "limits/buckets", "limits/fair_queue"),
     ("rlpx", "waku"),
-    ("mail", "reconcile"),  # the last that do no I/O
+    ("mail", "ids", "reconcile"),  # the last that do no I/O
     ("files", "limits", "metrics"),
     ("handoff",),
     ("net", "store"),
@@ -43,6 +43,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("net", "waku"): ("mailserver.waku.peer", "mailserver.waku.packets"),
     ("net", "mail"): (),
     ("mail", "rlpx"): (),
+    ("ids", "rlpx"): (),
     ("reconcile", "rlpx"): (),
     ("reconcile", "waku"): (),
     ("api", "catchup"): (),
@@ -241,6 +242,10 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/waku/peer.py", "from mailserver import metrics"),
         ("mailserver/waku/peer.py", "from mailserver import files"),
         ("mailserver/mail/packing.py", "from mailserver.rlpx import p2p"),
+        ("mailserver/ids/muid.py", "from mailserver.mail.request import Cursor"),
+        ("mailserver/ids/muid.py", "from mailserver.rlpx import p2p"),
+        ("mailserver/ids/schemas.py", "from secrets import token_bytes"),
+        ("mailserver/reconcile/sides.py", "from mailserver.ids.muid import Muid"),
         ("mailserver/reconcile/sides.py", "from mailserver.waku.envelope import Envelope"),
         ("mailserver/reconcile/sides.py", "import asyncio"),
         ("mailserver/metrics/registry.py", "from mailserver.store.sqlite import schema"),
