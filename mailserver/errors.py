@@ -7,8 +7,10 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Those of the wire:
       DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
+        OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       ConnectionLost           the transport is gone, or the peer said goodbye: ordinary
+      NoId                     [ids.muid] a message has no id of this kind: say why, and leave it out
       RequestRejected          a history request is refused: tell its sender `.message`
       EnvelopeRefused          [live.intake] an envelope of our own is not acceptable: tell who made it `.verdict`
 

@@ -45,6 +45,7 @@ FLOORS = {
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
     "mailserver/handoff": Floor(100, ""),
     "mailserver/history": Floor(98, "what the long property of merged answers reaches, which is not measured"),
+    "mailserver/ids": Floor(100, ""),
     "mailserver/limits": Floor(99, SMALL),
     "mailserver/live": Floor(99, SMALL),
     "mailserver/mail": Floor(100, ""),
@@ -52,6 +53,7 @@ FLOORS = {
     "mailserver/monitoring": Floor(98, "disks and records that cannot be read"),
     "mailserver/net": Floor(98, "moments of a connection's end that only the system decides"),
     "mailserver/peers": Floor(94, "long packets of named peers, which processes send in tests/integration"),
+    "mailserver/reconcile": Floor(99, "the method that each side has of its own"),
     "mailserver/rlpx": Floor(99, SMALL),
     "mailserver/store": Floor(
         97, "errors of the disk amidst a statement, in processes of tests/faults; kinds of damage"

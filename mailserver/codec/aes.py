@@ -2,7 +2,8 @@
 
 pycryptodome serves the handshake, and what is sealed to a public key. The frame ciphers run for every frame: for these,
 `cryptography` (OpenSSL) takes 0.3 us per KiB and 0.15 us per block, and pycryptodome ten times as much, 2.9 and 1.5 us.
-AES-GCM runs for every live envelope that a filter might open: 2 us for 256 bytes, and 45 us in pycryptodome.
+AES-GCM runs for every live envelope that a filter might open: 2 us for 256 bytes, and 45 us in pycryptodome. AES-SIV
+runs for every id in which somebody looks for messages: 6 us.
 """
 
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from Crypto.Cipher import AES
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from mailserver.errors import DecodeError
 
 GCM_NONCE_BYTES = 12
 GCM_TAG_BYTES = 16
+SIV_BYTES = 16
 
 
 def ctr_stream(key: bytes) -> Callable[[bytes], bytes]:
@@ -54,3 +56,29 @@ def gcm_open(key: bytes, nonce: bytes, sealed: bytes) -> bytes:
         return AESGCM(key).decrypt(nonce, sealed, None)
     except InvalidTag as error:
         raise DecodeError("AES-GCM tag differs") from error
+
+
+def siv_seal(key: bytes, plaintext: bytes, associated: bytes) -> bytes:
+    """AES-SIV without a nonce; return synthetic IV(16) || ciphertext, always the same for the same arguments.
+
+    Args:
+        key: 32, 48 or 64 bytes, of which half authenticates.
+        plaintext: one byte or more.
+        associated: what the one who opens it must have, too.
+    Spec: RFC 5297.
+    """
+    return AESSIV(key).encrypt(plaintext, [associated])
+
+
+def siv_open(key: bytes, sealed: bytes, associated: bytes) -> bytes:
+    """Open synthetic IV(16) || ciphertext.
+
+    Raises:
+        DecodeError: too short, or it was not sealed with this key and this associated data.
+    """
+    if len(sealed) <= SIV_BYTES:
+        raise DecodeError("AES-SIV ciphertext is too short", got=len(sealed), limit=SIV_BYTES + 1)
+    try:
+        return AESSIV(key).decrypt(sealed, [associated])
+    except InvalidTag as error:
+        raise DecodeError("AES-SIV tag differs") from error

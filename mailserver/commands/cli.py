@@ -11,7 +11,21 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mailserver import __version__
-from mailserver.commands import backup, check, config, doctor, enode, post, request, run, salvage, stats, status, sync
+from mailserver.commands import (
+    backup,
+    check,
+    config,
+    doctor,
+    enode,
+    message_id,
+    post,
+    request,
+    run,
+    salvage,
+    stats,
+    status,
+    sync,
+)
 from mailserver.commands.output import complain
 from mailserver.errors import ConfigError, MailserverError
 
@@ -37,6 +51,15 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
             "Fetch the envelopes that the store lacks from other mailservers, whether they are this program or Go "
             "ones. If a mailserver is running on the data directory, it fetches them in the background, and this "
             "command shows its progress."
+        ),
+    ),
+    (
+        "id",
+        message_id.add,
+        "print the ids of envelopes, or check them",
+        (
+            "Print the MUID and the message hash of each envelope, or of each message of Waku v2. With --check, say "
+            "what is not as an id says. Exit code 1 if a line cannot be read, or its id is not the right one."
         ),
     ),
     (

@@ -116,3 +116,21 @@ def test_gcm_open_refuses_every_truncation(length: int) -> None:
 def test_gcm_open_refuses_random_bytes(data: bytes) -> None:
     with pytest.raises(DecodeError):
         aes.gcm_open(KEY, NONCE, data)
+
+
+def test_siv_is_that_of_rfc_5297() -> None:
+    """Appendix A.1 "Deterministic Authenticated Encryption Example"."""
+    key = bytes.fromhex("fffefdfcfbfaf9f8f7f6f5f4f3f2f1f0f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
+    associated = bytes.fromhex("101112131415161718191a1b1c1d1e1f2021222324252627")
+    plaintext = bytes.fromhex("112233445566778899aabbccddee")
+
+    sealed = aes.siv_seal(key, plaintext, associated)
+
+    assert sealed.hex() == "85632d07c6e8f37f950acd320a2ecc9340c02b9690c4dc04daef7f6afe5c"
+    assert aes.siv_open(key, sealed, associated) == plaintext
+
+
+@pytest.mark.parametrize("length", range(17))
+def test_siv_without_a_ciphertext_is_refused(length: int) -> None:
+    with pytest.raises(DecodeError, match=f"too short, got {length}, limit 17"):
+        aes.siv_open(KEY, bytes(length), b"")

@@ -1,0 +1,107 @@
+"""The wire format of Protocol Buffers, as much of it as Waku v2 messages need: fields in, fields out.
+
+Spec: protobuf.dev "Encoding". Groups, which no message of Waku has, are refused.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from mailserver.errors import DecodeError
+
+MAX_VARINT_BYTES = 10
+"""As many as a number of 64 bits takes."""
+
+MAX_FIELD_NUMBER = (1 << 29) - 1
+
+_FIXED_BYTES = {1: 8, 5: 4}
+
+
+class WireType(IntEnum):
+    """How long a field is, and of which kind."""
+
+    VARINT = 0
+    FIXED_64 = 1
+    LENGTH_DELIMITED = 2
+    FIXED_32 = 5
+
+
+_WIRE_TYPES = frozenset(WireType)
+
+
+class Field(NamedTuple):
+    """One field. `value` is a number for VARINT, 8 or 4 bytes for the fixed ones, any bytes for LENGTH_DELIMITED."""
+
+    number: int
+    wire_type: WireType
+    value: int | bytes
+
+
+def read_fields(data: bytes) -> Iterator[Field]:
+    """Read the fields of a message, in the order in which they stand. One number may come more than once.
+
+    Raises:
+        DecodeError: truncated, a number of more than 64 bits, a field number of 0 or above MAX_FIELD_NUMBER, or a group
+            or another unknown wire type.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if not 0 < number <= MAX_FIELD_NUMBER:
+            raise DecodeError("protobuf field number is out of range", got=number, limit=MAX_FIELD_NUMBER)
+        if kind not in _WIRE_TYPES:
+            raise DecodeError("protobuf wire type is unknown", got=kind)
+        value: int | bytes
+        if kind == WireType.VARINT:
+            value, at = _varint(data, at)
+        else:
+            length, at = _varint(data, at) if kind == WireType.LENGTH_DELIMITED else (_FIXED_BYTES[kind], at)
+            stop = at + length
+            if stop > len(data):
+                raise DecodeError("protobuf field is truncated", got=len(data) - at, limit=length)
+            value, at = data[at:stop], stop
+        yield Field(number, WireType(kind), value)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of at most 64 bits; padded ones are lawful in protobuf."""
+    value = 0
+    for place, byte in enumerate(data[at : at + MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + place + 1
+    if at + MAX_VARINT_BYTES > len(data):
+        raise DecodeError("protobuf number is truncated")
+    raise DecodeError("protobuf number has more than 64 bits")
+
+
+def write_number(number: int, value: int) -> bytes:
+    """A VARINT field, for a value of 64 bits without sign."""
+    return _written(number << 3 | WireType.VARINT) + _written(value)
+
+
+def write_bytes(number: int, value: bytes) -> bytes:
+    """A LENGTH_DELIMITED field."""
+    return _written(number << 3 | WireType.LENGTH_DELIMITED) + _written(len(value)) + value
+
+
+def _written(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def zigzag(value: int) -> int:
+    """The number without sign that stands for a signed one of 64 bits (sint64): 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def unzigzag(value: int) -> int:
+    """The signed number that a number without sign stands for (sint64)."""
+    return value >> 1 if value & 1 == 0 else -(value >> 1) - 1

@@ -1,0 +1,65 @@
+"""mailserver.codec.protobuf: fields as they are read and written; tests/ids/test_waku_message.py has the errors."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mailserver.codec.protobuf import (
+    MAX_FIELD_NUMBER,
+    Field,
+    WireType,
+    read_fields,
+    unzigzag,
+    write_bytes,
+    write_number,
+    zigzag,
+)
+from mailserver.errors import DecodeError
+
+numbers = st.integers(1, MAX_FIELD_NUMBER)
+values = st.integers(0, 2**64 - 1)
+
+
+def test_fields_are_those_of_the_guide() -> None:
+    """protobuf.dev "Encoding": 150 in field 1, "testing" in field 2."""
+    data = bytes.fromhex("089601 120774657374696e67")
+
+    assert list(read_fields(data)) == [
+        Field(1, WireType.VARINT, 150),
+        Field(2, WireType.LENGTH_DELIMITED, b"testing"),
+    ]
+    assert write_number(1, 150) + write_bytes(2, b"testing") == data
+
+
+@given(numbers, values, numbers, st.binary(max_size=200))
+@example(MAX_FIELD_NUMBER, 2**64 - 1, 1, b"")
+def test_fields_are_read_as_they_were_written(one: int, value: int, other: int, data: bytes) -> None:
+    written = write_number(one, value) + write_bytes(other, data)
+
+    assert list(read_fields(written)) == [
+        Field(one, WireType.VARINT, value),
+        Field(other, WireType.LENGTH_DELIMITED, data),
+    ]
+
+
+def test_padded_number_is_read() -> None:
+    assert list(read_fields(bytes.fromhex("08 968100"))) == [Field(1, WireType.VARINT, 150)]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+@example(-(2**63))
+def test_zigzag_stands_for_every_signed_number(value: int) -> None:
+    assert unzigzag(zigzag(value)) == value
+    assert 0 <= zigzag(value) < 2**64
+
+
+def test_zigzag_takes_turns() -> None:
+    assert [zigzag(value) for value in (0, -1, 1, -2, 2147483647, -2147483648)] == [0, 1, 2, 3, 4294967294, 4294967295]
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_fields_or_refused(data: bytes) -> None:
+    try:
+        fields = list(read_fields(data))
+    except DecodeError:
+        return
+    assert sum(len(field.value) for field in fields if isinstance(field.value, bytes)) <= len(data)

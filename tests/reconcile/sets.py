@@ -1,0 +1,69 @@
+"""Sets to compare, and conversations about them."""
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from mailserver.reconcile.sides import Differences, Initiator, Responder
+from mailserver.reconcile.storage import MemoryStorage
+from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
+
+Item = tuple[int, bytes]
+
+FIRST_TIME = 1_790_000_000
+
+
+def item(number: int, spread: int) -> Item:
+    """Always the same item for a number: its id is the hash of it, its timestamp one of `spread` seconds."""
+    digest = sha256(str(number).encode()).digest()
+    return FIRST_TIME + int.from_bytes(digest[:4], "big") % spread, digest
+
+
+def items(numbers: Iterable[int], spread: int = 10_000) -> list[Item]:
+    return [item(number, spread) for number in numbers]
+
+
+def ids(some: Iterable[Item]) -> set[bytes]:
+    return {item_id for _, item_id in some}
+
+
+@dataclass
+class Talk:
+    """A conversation: its messages, the initiator's first, and what the initiator learned."""
+
+    messages: list[bytes] = field(default_factory=list)
+    have: set[bytes] = field(default_factory=set)
+    need: set[bytes] = field(default_factory=set)
+
+    def learn(self, found: Differences) -> None:
+        self.have.update(found.have)
+        self.need.update(found.need)
+
+
+def received(initiator: Initiator, message: bytes, learn: Callable[[Differences], None]) -> bytes | None:
+    """What an initiator answers, with whatever it finds passed on."""
+    steps: Generator[Differences, None, bytes | None] = initiator.receive(message)
+    while True:
+        try:
+            learn(next(steps))
+        except StopIteration as done:
+            answer: bytes | None = done.value
+            return answer
+
+
+def talk(initiator: Initiator, respond: Callable[[bytes], bytes], *, most_rounds: int = 1000) -> Talk:
+    """Talk to the end."""
+    held = Talk()
+    message: bytes | None = initiator.begin()
+    while message is not None:
+        assert len(held.messages) < 2 * most_rounds, "it does not end"
+        answer = respond(message)
+        held.messages += [message, answer]
+        message = received(initiator, answer, held.learn)
+    return held
+
+
+def sides(
+    ours: Iterable[Item], theirs: Iterable[Item], frame_bytes: int = MAX_MESSAGE_BYTES
+) -> tuple[Initiator, Responder]:
+    return Initiator(MemoryStorage(ours), frame_bytes), Responder(MemoryStorage(theirs), frame_bytes)
