@@ -113,6 +113,7 @@ async def test_every_envelope_reaches_everyone_who_wants_it_exactly_once(
 
 
 async def test_mailserver_of_some_topics_announces_takes_and_relays_only_these(tmp_path: Path, peers: Peers) -> None:
+    wanted, unwanted = live_envelope(1), live_envelope(2, SPORT)
     with running_daemon(tmp_path, "--archive-topics", f"0x{NEWS.hex()},status") as daemon:
         raw = await peers.dial(daemon)
         raw.write(raw.hello())
@@ -120,29 +121,30 @@ async def test_mailserver_of_some_topics_announces_takes_and_relays_only_these(t
         raw.compressed = True
         raw.say(PacketCode.STATUS, WANTS_NOTHING)
         status = StatusOptions.decode((await raw.hear_packet()).payload)
-        raw.say(PacketCode.MESSAGES, encode_envelopes([live_envelope(1).raw, live_envelope(2, SPORT).raw]))
+        raw.say(PacketCode.MESSAGES, encode_envelopes([wanted.raw, unwanted.raw]))
         response = MessageResponse.decode((await raw.hear_packet()).payload)
 
         assert status.bloom is None
         assert status.topic_interest == frozenset({NEWS, Topic(bytes.fromhex("cd423760"))})
         assert response is not None
         assert [(error.hash, error.description) for error in response.errors] == [
-            (live_envelope(2, SPORT).hash(), Verdict.UNWANTED_TOPIC.value)
+            (unwanted.hash(), Verdict.UNWANTED_TOPIC.value)
         ]
 
 
 async def test_light_node_keeps_but_does_not_relay_and_parts_from_light_nodes(tmp_path: Path, peers: Peers) -> None:
+    posted = live_envelope(1)
     with running_daemon(tmp_path, "--light-node") as daemon:
         listener = Listening(await peers.join(daemon, "listener", WANTS_ALL))
         full = await peers.join(daemon, "full", StatusOptions(pow_requirement=0.0, light_node=False).encode())
         light = await peers.join(daemon, "light", StatusOptions(pow_requirement=0.0, light_node=True).encode())
         with pytest.raises(Hangup) as hangup:
             await light.hear_packet()
-        full.say(PacketCode.MESSAGES, encode_envelopes([live_envelope(1).raw]))
+        full.say(PacketCode.MESSAGES, encode_envelopes([posted.raw]))
         code, _ = await full.hear_packet()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3 * BUNDLE_INTERVAL_S):
-                await listener.hear_until(live_envelope(1))
+                await listener.hear_until(posted)
 
         assert hangup.value.reason is DisconnectReason.USELESS_PEER
         assert code == PacketCode.MESSAGE_RESPONSE
