@@ -1,4 +1,5 @@
-"""For all tests: restores logging after each, chooses the examples of property tests, and shares tests among processes.
+"""For all tests: restores logging after each, chooses the examples of property tests, makes Spark's JVMs start quickly,
+and shares tests among processes.
 
 In `make test` two processes share the tests. Each takes the next file when it has finished one. Some folders are taken
 as if they were one file, so that Spark and the containers start once. The longest begin first, so that neither process
@@ -17,9 +18,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from mailserver.app import logs
 from tests import properties
+from tests.quick_jvm import OPTIONS, QuickJvm
 
 properties.register()
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 # A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
 sys.tracebacklimit = 20
@@ -82,6 +83,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests in order when several processes share them."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_rank)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_jvm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark's JVMs start quickly. The first of several processes makes what that takes."""
+    if any(item.get_closest_marker("spark") for item in request.session.items):
+        jvm = QuickJvm(request.config.cache.mkdir("jvm"))
+        os.environ[OPTIONS] = jvm.options
+        if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+            jvm.begin()
+        yield
+        jvm.end()
+    else:
+        yield
 
 
 def _rank(item: pytest.Item) -> int:

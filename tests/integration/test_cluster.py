@@ -13,6 +13,7 @@ import pyspark
 import pytest
 
 from spark_export import __file__ as package
+from tests.quick_jvm import OPTIONS
 from tests.spark_export.samples import DAY, archived, envelopes, periods, put, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -20,15 +21,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 180.0
 DAEMON = "org.apache.spark.deploy"
-ENVIRONMENT = {
-    **os.environ,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_HOME": str(SPARK_HOME),
-    "PYTHONPATH": os.pathsep.join(sys.path),
-    "PYSPARK_PYTHON": sys.executable,
-    "SPARK_DAEMON_MEMORY": "256m",
-}
 SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.default.parallelism=2")
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(SPARK_HOME),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ[OPTIONS],
+    }
 
 
 class Daemon:
@@ -41,7 +46,7 @@ class Daemon:
         command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
         self._process = subprocess.Popen(
             command,
-            env=ENVIRONMENT,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -107,10 +112,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compacted(program: list[str], master: str, store: Path, archive: Path) -> None:
+    quick = ("--conf", f"spark.executor.extraJavaOptions={os.environ[OPTIONS]}")
     options = ("--store", str(store), "--archive", str(archive), "--partition-by", "topic-prefix")
     done = subprocess.run(
-        [*program, "compact", "--master", master, *options, *SMALL],
-        env=ENVIRONMENT,
+        [*program, "compact", "--master", master, *options, *SMALL, *quick],
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
