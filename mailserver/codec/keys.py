@@ -118,7 +118,7 @@ class Enode:
         """Read an enode URL; `?discport=` and other query parameters are ignored.
 
         Raises:
-            DecodeError: the form is another, the port is 0 or above 65535, or the id is no point of the curve.
+            DecodeError: the form is wrong, the port is 0 or above 65535, or the id is no point of the curve.
         """
         match = _ENODE.fullmatch(text.strip())
         if match is None:

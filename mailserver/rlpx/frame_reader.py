@@ -21,7 +21,7 @@ PART_BYTES = 32 * 1024
 class FrameReader:
     """Reads the frames of one session, from the first on.
 
-    `frame`: the frame whose header has been read, and that is not complete; each frame is another object.
+    `frame`: the frame whose header has been read, and that is not complete; each frame is an object of its own.
     `is_compressed`: whether the messages in the frames are compressed.
     """
 

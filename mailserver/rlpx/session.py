@@ -115,7 +115,7 @@ class Session:
 
     @property
     def frame(self) -> PartialFrame | None:
-        """The frame whose header has been read, and that is not complete. Each frame is another object."""
+        """The frame whose header has been read, and that is not complete. Each frame is an object of its own."""
         return None if self._reader is None else self._reader.frame
 
     @property

@@ -285,10 +285,10 @@ def decode_directory(data: bytes, directory_at: int, digest: bytes) -> list[Entr
     Args:
         digest: its SHA-256, as the period's record has it.
     Raises:
-        ArchiveFault: it is another, or contradicts itself.
+        ArchiveFault: it is not the one that the record names, or contradicts itself.
     """
     if sha256(data).digest() != digest:
-        raise ArchiveFault("the index is damaged: the digest of its directory is another")
+        raise ArchiveFault("the index is damaged: the digest of its directory does not match")
     if directory_offset(data[-TRAILER.size :], directory_at + len(data)) != directory_at:
         raise ArchiveFault("the directory of the index is not where it can be")
     _, count, _, _, _ = TRAILER.unpack(data[-TRAILER.size :])

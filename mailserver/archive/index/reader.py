@@ -66,7 +66,7 @@ def read_directory(file: BinaryIO, record: IndexRecord) -> PeriodIndex:
     Args:
         record: what the period's record says of it.
     Raises:
-        ArchiveFault: it is another, was cut off, or is damaged.
+        ArchiveFault: it is not the one that the record names, was cut off, or is damaged.
         OSError: it cannot be read.
     """
     size = file.seek(0, os.SEEK_END)
@@ -92,7 +92,7 @@ def read_heads(file: BinaryIO, entries: Sequence[Entry]) -> list[Head]:
         for entry in some:
             encoded = content[entry.head_at - start :][: entry.head_bytes]
             if sha256(encoded).digest() != entry.digest:
-                raise ArchiveFault(f"the index is damaged: the digest of what it says of {entry.path} is another")
+                raise ArchiveFault(f"the index is damaged: the digest of what it says of {entry.path} does not match")
             head = decode_head(encoded)
             if (head.rows, head.head_bytes, head.bulk_bytes) != (entry.rows, entry.head_bytes, entry.bulk_bytes):
                 raise ArchiveFault(f"the index contradicts itself about {entry.path}")
@@ -117,7 +117,7 @@ def read_keys(file: BinaryIO, place: KeysPlace) -> RowKeys:
     """
     content = _read_at(file, place.at, place.rows * KEYS_ROW_BYTES)
     if sha256(content).digest()[:DIGEST_BYTES] != place.digest:
-        raise ArchiveFault("the index is damaged: the digest of a row group's keys is another")
+        raise ArchiveFault("the index is damaged: the digest of a row group's keys does not match")
     sizes_at, hashes_at = 8 * place.rows, 12 * place.rows
     return RowKeys(
         np.frombuffer(content, "<i8", place.rows).astype(np.int64, copy=False),
@@ -142,7 +142,7 @@ def find_row(file: BinaryIO, entry: Entry, head: Head, full_hash: EnvelopeHash) 
         at = entry.bulk_at + head.hashes_at + start * HASHED.itemsize
         content = _read_at(file, at, count * HASHED.itemsize)
         if sha256(content).digest()[:DIGEST_BYTES] != head.blocks["digest"][number].tobytes():
-            raise ArchiveFault("the index is damaged: the digest of a block of hashes is another")
+            raise ArchiveFault("the index is damaged: the digest of a block of hashes does not match")
         block = np.frombuffer(content, HASHED)
         for row in block["row"][block["prefix"] == prefix].tolist():
             if row >= head.rows:

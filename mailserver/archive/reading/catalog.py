@@ -121,7 +121,7 @@ class Catalog:
         except OSError as error:
             raise ArchiveFault(f"cannot read {path}: {error.strerror or error}") from error
         if record is None or record.run != period.run:
-            raise FileGone(f"{path} is another by now")
+            raise FileGone(f"{path} has been replaced")
         index = None
         if record.index is not None:
             index = IndexFile(self._archive / index_of(record.period, record.run), record.index)

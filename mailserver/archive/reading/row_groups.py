@@ -231,7 +231,7 @@ def _verified_footer(handle: pa.NativeFile, file: DataFile) -> bytes:
         left -= count
     digest.update(footer)
     if file.sha256 and digest.hexdigest() != file.sha256:
-        raise ValueError("it is damaged: its digest is another")
+        raise ValueError("it is damaged: its digest does not match")
     return footer
 
 

@@ -18,9 +18,9 @@ from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
-LEAST_HASH = EnvelopeHash(bytes(HASH_BYTES))
+LOWEST_HASH = EnvelopeHash(bytes(HASH_BYTES))
 _LAST_HASH = EnvelopeHash(b"\xff" * HASH_BYTES)
-_BEFORE_TIME: Place = (-1, LEAST_HASH)
+_BEFORE_TIME: Place = (-1, LOWEST_HASH)
 
 
 class Reader(Protocol):
@@ -57,7 +57,7 @@ async def search(
         goes_on: asked with the work done so far; if it says no, the search ends early.
     """
     wanted = Wanted(query.interest, max(above or _BEFORE_TIME, (query.lower - 1, _LAST_HASH)), _top(query), most)
-    low, high = wanted.above[0], wanted.below[0] - (wanted.below[1] == LEAST_HASH)
+    low, high = wanted.above[0], wanted.below[0] - (wanted.below[1] == LOWEST_HASH)
     waiting = [period for period in reversed(periods) if period.created[0] <= high and period.created[1] >= low]
     groups: list[tuple[int, int, Candidate]] = []  # a heap
     number = 0
@@ -68,7 +68,7 @@ async def search(
         if len(best) == most and best[-1].created > newest:
             break
         if newest < high and not goes_on(reader.work):
-            reached = newest + 1, LEAST_HASH
+            reached = newest + 1, LOWEST_HASH
             return ArchiveFound([match for match in best if match.place > reached], reached)
         if waiting and waiting[-1].created[1] >= newest_group:
             for group in await reader.row_groups(waiting.pop(), wanted):
@@ -85,7 +85,7 @@ async def search(
 
 def _top(query: Query) -> Place:
     """Return the place that all wanted envelopes come after."""
-    top = query.upper + 1, LEAST_HASH
+    top = query.upper + 1, LOWEST_HASH
     return top if query.below is None else min(top, query.below)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mailserver.archive.layout import Layout
 from mailserver.archive.reading import reads, search
 from mailserver.archive.reading import source as source_module
-from mailserver.archive.reading.search import LEAST_HASH
+from mailserver.archive.reading.search import LOWEST_HASH
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics, count_of
@@ -305,7 +305,7 @@ async def test_search_that_may_not_go_on_ends_with_a_place_that_advances(tmp_pat
 async def test_cursor_between_two_seconds_is_a_place(tmp_path: Path) -> None:
     kept = spread(20)
     by_day(tmp_path, kept)
-    query = Query(*EVER, FULL, (kept[9].created, LEAST_HASH))
+    query = Query(*EVER, FULL, (kept[9].created, LOWEST_HASH))
 
     with reading(tmp_path) as source:
         found, _ = await raws_of(source, query, 100)
@@ -334,7 +334,7 @@ interests = st.one_of(
     st.frozensets(st.sampled_from(TOPICS)).map(lambda wanted: Interest(topics=wanted)),
     st.frozensets(st.sampled_from(TOPICS)).map(lambda wanted: Interest(bloom=bloom_of(wanted))),
 )
-places = st.none() | st.tuples(seconds, st.sampled_from([LEAST_HASH, EnvelopeHash(b"\x80" * 32)]))
+places = st.none() | st.tuples(seconds, st.sampled_from([LOWEST_HASH, EnvelopeHash(b"\x80" * 32)]))
 
 
 @settings(max_examples=60, phases=UNSHRUNK)

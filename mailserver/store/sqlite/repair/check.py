@@ -157,7 +157,7 @@ class _Check:
             if name not in there:
                 self._report.add(Kind.SCHEMA, f"{kind} {name} is missing")
             elif there[name] != sql:
-                self._report.add(Kind.SCHEMA, f"{kind} {name} is another: {there[name]!r}")
+                self._report.add(Kind.SCHEMA, f"{kind} {name} is not ours: {there[name]!r}")
 
     def pages(self) -> None:
         """SQLite's own check. It does not say how far it is.

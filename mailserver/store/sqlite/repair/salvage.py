@@ -5,7 +5,8 @@ that is whole is read. Each row is decoded and compared with its columns: only e
 new store, and each once. (There is nothing to compare the time of reception with.) The rest is set aside in a file. The
 source is only read.
 
-The new store counts its rows anew, by reception as before, and is another store: nothing in it counts as archived.
+The new store counts its rows anew, by reception as before. It has an identity of its own, so nothing in it counts as
+archived.
 """
 
 import contextlib

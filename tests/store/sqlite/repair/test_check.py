@@ -318,7 +318,7 @@ def test_index_of_another_kind_is_found(path: Path) -> None:
         path, "DROP INDEX envelopes_by_reception", "CREATE INDEX envelopes_by_reception ON envelopes (created)"
     )
 
-    assert "index envelopes_by_reception is another" in texts(report, Kind.SCHEMA)
+    assert "index envelopes_by_reception is not ours" in texts(report, Kind.SCHEMA)
 
 
 # What only this program knows
