@@ -21,7 +21,7 @@ ORDER = (
     ("handoff",),
     ("net", "store"),
     ("archive",),
-    ("archive/index",),
+    ("archive/access", "archive/index"),
     ("archive/reading", "store/sqlite"),
     ("store/sqlite/repair",),
     ("client", "live"),
@@ -47,6 +47,8 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("reconcile", "rlpx"): (),
     ("reconcile", "waku"): (),
     ("api", "catchup"): (),
+    ("archive/access", "net"): (),
+    ("archive/access", "store"): (),
     ("archive/index", "net"): (),
     ("archive/index", "store"): (),
     ("archive/reading", "net"): (),
@@ -60,6 +62,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("store/sqlite", "archive"): (),
     ("store/sqlite", "net"): (),
     ("store/sqlite/repair", "archive"): (),
+    ("store/sqlite/repair", "archive/access"): (),
     ("store/sqlite/repair", "archive/reading"): (),
     ("store/sqlite/repair", "net"): (),
 }
@@ -80,7 +83,7 @@ EXPORT_SEES = (
 
 EXPORT_ONLY = {"cronsim", "numpy", "py4j", "pyarrow", "pyspark"}  # the extra `export`, which the daemon does without
 ARCHIVE_ONLY = {"numpy", "pyarrow"}  # but for these, the extra `archive`, in the rooms that it is for
-ARCHIVE_ROOMS = {"archive/index", "archive/reading"}
+ARCHIVE_ROOMS = {"archive/access", "archive/index", "archive/reading"}
 
 LAST_PURE_LAYER = LAYERS["mail"]  # time and randomness come as arguments, results leave as values
 IMPURE = {

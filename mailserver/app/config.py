@@ -164,7 +164,7 @@ class Config:
     )
     answer_from_archive: bool = _setting(
         True,
-        "if the archive is in a local folder, answer requests from it for what the store has deleted; needs pyarrow",
+        "if the archive is in a folder or on S3, answer requests from it for what the store has deleted; needs pyarrow",
     )
     archive_reads: int = _setting(2, "maximum number of threads that read the archive for requests")
     archive_cache_bytes: int = _setting(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mailserver.app.config import Config
+from mailserver.archive.access.places import files_of, is_on_s3
 from mailserver.archive.files import local_folder
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Store
@@ -33,9 +34,9 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
     if not config.archive or not config.answer_from_archive:
         yield History(store)
         return
-    folder = local_folder(config.archive)
+    files = files_of(config.archive)
     cause = cause_for_store_only(config)
-    if folder is None or cause:
+    if files is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
         yield History(store)
         return
@@ -44,7 +45,7 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
     from mailserver.history.merged import MergedHistory  # noqa: PLC0415
 
     archive = ArchiveSource(
-        folder,
+        files,
         at_once=config.archive_reads,
         cache_bytes=config.archive_cache_bytes,
         is_expected=store.handoff.was_archived,
@@ -52,7 +53,7 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
     )
     log.info(
         "history is answered from the archive, too archive=%s reads=%d cache_bytes=%d",
-        folder,
+        files.where(""),
         config.archive_reads,
         config.archive_cache_bytes,
     )
@@ -67,4 +68,5 @@ def cause_for_store_only(config: Config) -> str:
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    return "it is not in a local folder" if local_folder(config.archive) is None else ""
+    is_in_sight = local_folder(config.archive) is not None or is_on_s3(config.archive)
+    return "" if is_in_sight else "it is neither in a local folder nor on S3"

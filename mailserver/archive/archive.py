@@ -10,9 +10,6 @@ from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import PeriodRecord, decode_record, decode_settings, visible
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, directory_of, record_of, snapshot_of
 
-MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""A month with a directory for each of its topics may have a hundred thousand files."""
-
 
 class Archive:
     """An archive, to read."""
@@ -125,9 +122,6 @@ class Archive:
                 ]
 
     def _record(self, name: str) -> PeriodRecord | None:
-        size = self.files.size(name)
-        if size is not None and size > MAX_RECORD_BYTES:
-            raise RecordDamaged(f"{self.url}/{name} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
         text = self.files.read(name)
         return None if text is None else decode_record(text, f"{self.url}/{name}")
 

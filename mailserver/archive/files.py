@@ -7,12 +7,12 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.errors import ArchiveError, RecordDamaged, Unreadable
 
 LOCK_FILE = "_lock"
 """Held by a run while it changes the archive."""
@@ -48,6 +48,51 @@ class ArchiveFiles(Protocol):
 
         Raises:
             Unreadable: the file is damaged.
+        """
+
+
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""A month with a directory for each of its topics may have a hundred thousand files."""
+
+Version = tuple[int, ...]
+"""Identifies one state of a file that is only ever replaced as a whole, or one state of a folder's names."""
+
+
+class ReadableFiles(ArchiveFiles, Protocol):
+    """The files of an archive, for whoever looks into it while runs of the compaction change it.
+
+    What is read whole must be no longer than MAX_RECORD_BYTES: else that raises RecordDamaged.
+    """
+
+    absence: str
+    """What to ask an operator whose archive is not there."""
+
+    def where(self, name: str) -> str:
+        """Where a file is, for people; "" names the archive."""
+
+    def opened(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Open a file to read parts of it: a `pyarrow.NativeFile`.
+
+        Raises:
+            FileNotFoundError: it is missing.
+            OSError: it cannot be read. Its reads raise the same.
+        """
+
+    def state(self, directory: str) -> Version | None:
+        """Which state the names in a directory are in; None if there is none, or if that takes as long as a listing."""
+
+    def versions(self, directory: str) -> dict[str, Version]:
+        """The files in a directory, with the version of each; nothing if there is none."""
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield small files by name, each with its text; None if there is none."""
+
+    def left_alone(self) -> contextlib.AbstractContextManager[None]:
+        """Have no run change the archive in the context.
+
+        Raises:
+            ArchiveBusy: one does.
+            ArchiveError: the archive is not there.
         """
 
 
@@ -114,6 +159,17 @@ class LocalFiles:
                 if error.errno in _DISK_FAULTS:
                     raise Unreadable(f"cannot read {path}: {error.strerror}") from error
                 raise
+
+
+def text_of(content: bytes, where: str) -> str:
+    """The text of a small file. Ours are ASCII; what a damaged disk makes of one is judged by who decodes it.
+
+    Raises:
+        RecordDamaged: it has more than MAX_RECORD_BYTES.
+    """
+    if len(content) > MAX_RECORD_BYTES:
+        raise RecordDamaged(f"{where} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
+    return content.decode(errors="replace")
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from mailserver.app.config import Config
 from mailserver.app.history import cause_for_store_only
+from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault
-from mailserver.archive.files import LocalFiles, local_folder
+from mailserver.archive.files import ReadableFiles, local_folder
 from mailserver.archive.holdings import check_day
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import directory_of
@@ -38,9 +39,9 @@ def _check_holdings(config: Config, archived: Archived | None, now: float) -> Fi
     if archived is None:
         text = f"no run of the compaction has filled {config.archive}: nothing is pruned until one has"
         return warning("archive", text, "make sure that the nightly compaction runs")
-    folder = local_folder(config.archive)
-    if folder is not None:
-        return _look_at_archive(folder, archived)
+    files = files_of(config.archive)
+    if files is not None:
+        return _look_at_archive(files, archived)
     hours = _hours_since(archived.verified_at, now)
     text = f"cannot be seen from here; the compaction checked it {hours:.0f} hours ago"
     if hours > config.archive_max_age_hours:
@@ -48,16 +49,18 @@ def _check_holdings(config: Config, archived: Archived | None, now: float) -> Fi
     return ok("archive", text)
 
 
-def _look_at_archive(folder: Path, archived: Archived) -> Finding:
+def _look_at_archive(files: ReadableFiles, archived: Archived) -> Finding:
     try:
         for day, seq in sorted(archived.days.items()):
-            check_day(folder, archived.store_id, day, seq)
+            check_day(files, archived.store_id, day, seq)
     except ArchiveBusy as error:
         return ok("archive", str(error))
     except ArchiveFault as error:
         advice = "mount it where --archive says, and run the compaction, which mends it: docs/archive.md"
         return problem("archive", f"{error}; that day is not pruned", advice)
-    return ok("archive", f"{folder} has every file of the {len(archived.days)} days that are recorded as archived")
+    return ok(
+        "archive", f"{files.where('')} has every file of the {len(archived.days)} days that are recorded as archived"
+    )
 
 
 def _check_answers(config: Config, archived: Archived | None, now: float) -> list[Finding]:
@@ -69,19 +72,22 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     if cause:
         text = f"requests are answered from the store alone: {cause}"
         advice = (
-            "install waku-mailserver[archive] and use a local or mounted --archive, or set --no-answer-from-archive"
+            "install waku-mailserver[archive] and use a folder, or S3, as --archive, or set --no-answer-from-archive"
         )
         return [warning(check, text, advice)]
-    folder = local_folder(config.archive)
-    assert folder is not None, "else there is a cause"
+    files = files_of(config.archive)
+    assert files is not None, "else there is a cause"
     try:
-        records = Archive(LocalFiles(folder)).records().values()
+        records = Archive(files).records().values()
     except ArchiveError as error:
         text = f"{error}: requests for what the store has deleted fail"
         return [problem(check, text, "run the compaction, which mends records: docs/archive.md")]
     if not records:  # `_check_holdings` says what is missing
         return []
-    unreadable = next((path for record in records for path in _paths_of(folder, record) if _is_unreadable(path)), None)
+    # On S3, who may read the records may read everything below the same prefix.
+    folder = local_folder(config.archive)
+    paths = [] if folder is None else [path for record in records for path in _paths_of(folder, record)]
+    unreadable = next(filter(_is_unreadable, paths), None)
     if unreadable is not None:
         text = f"{unreadable} cannot be read: requests that need it fail"
         return [problem(check, text, f"let the user {os.geteuid()} read the archive, with its folders")]

@@ -12,11 +12,11 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
+from mailserver.archive.access.places import files_of
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
-from mailserver.archive.files import local_folder
+from mailserver.archive.files import ReadableFiles
 from mailserver.archive.holdings import check_day
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError, Mark
@@ -105,7 +105,7 @@ class Pruning:
         self._settings = settings
         self._clock = clock
         self._wall = wall
-        self._folder = local_folder(settings.archive)
+        self._files = files_of(settings.archive)
         self._look: asyncio.Task[None] | None = None
         self.archive_problem = ""
         """Why nothing is deleted although the store is beyond its limits, if the archive is the reason; else ""."""
@@ -232,7 +232,7 @@ class Pruning:
 
     async def _is_in_archive(self, archived: _ArchivedDay, this: _Round) -> bool:
         """Whether the other copy of a day is there: as checked just now, or by a run recently."""
-        if self._folder is None:
+        if self._files is None:
             verified_at = archived.record.verified_at
             age = self._wall() - verified_at
             if -_CLOCK_TOLERANCE_S <= age <= self._settings.archive_max_age_s:
@@ -243,7 +243,7 @@ class Pruning:
         if time.monotonic() - this.looks.get(archived.day, -math.inf) < LOOK_LIFE_S:
             return True
         try:
-            await self._look_at(self._folder, archived)
+            await self._look_at(self._files, archived)
         except ArchiveBusy as error:  # the next round is soon
             log.debug("pruning waits cause=%r", str(error))
             return False
@@ -253,16 +253,16 @@ class Pruning:
         this.looks[archived.day] = time.monotonic()
         return True
 
-    async def _look_at(self, folder: Path, archived: _ArchivedDay) -> None:
+    async def _look_at(self, files: ReadableFiles, archived: _ArchivedDay) -> None:
         """Check a day's files in a thread. A disk that does not answer occupies one thread, not one each round."""
         if self._look is not None and not self._look.done():
-            raise ArchiveFault(f"{folder} does not answer")
+            raise ArchiveFault(f"{files.where('')} does not answer")
         store_id = archived.record.store_id
-        self._look = asyncio.create_task(asyncio.to_thread(check_day, folder, store_id, archived.day, archived.mark))
+        self._look = asyncio.create_task(asyncio.to_thread(check_day, files, store_id, archived.day, archived.mark))
         self._look.add_done_callback(_retrieve)  # after the timeout nobody waits for it any more
         done, _ = await asyncio.wait({self._look}, timeout=LOOK_TIMEOUT_S)
         if not done:
-            raise ArchiveFault(f"{folder} does not answer within {LOOK_TIMEOUT_S:g} s")
+            raise ArchiveFault(f"{files.where('')} does not answer within {LOOK_TIMEOUT_S:g} s")
         self._look.result()
 
     def _say_why(self, this: _Round) -> None:

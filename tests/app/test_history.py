@@ -17,6 +17,7 @@ from mailserver.store.interface import Query
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.archive.reading.parquet import envelope, write_period
+from tests.s3 import fake_s3
 from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, START
 
 
@@ -41,9 +42,11 @@ async def test_store_answers_alone_where_the_archive_cannot_be_seen_from_here(
 ) -> None:
     caplog.set_level(logging.INFO, "mailserver.app")
     async with open_store(tmp_path / STORE_FILE) as store:
-        with open_history(Config(archive="s3a://bucket/archive"), store, Metrics()) as history:
+        with open_history(Config(archive="hdfs://host/archive"), store, Metrics()) as history:
             assert history.source is store
-    assert said(caplog) == ["WARNING history is not answered from the archive cause='it is not in a local folder'"]
+    assert said(caplog) == [
+        "WARNING history is not answered from the archive cause='it is neither in a local folder nor on S3'"
+    ]
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "numpy"])
@@ -90,6 +93,21 @@ async def test_archive_answers_what_the_store_has_no_more(tmp_path: Path, caplog
     told, failed = said(caplog)
     assert told == f"INFO history is answered from the archive, too archive={archive} reads=2 cache_bytes=67108864"
     assert failed.startswith("ERROR archive cannot be read error=")
+
+
+async def test_archive_on_s3_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.app")
+    kept = envelope(1, created=START, topic=NEWS)
+    write_period(tmp_path / "archive", [kept], snapshot=False)
+    async with open_store(tmp_path / STORE_FILE) as store:
+        with fake_s3(monkeypatch) as s3:
+            s3.upload(tmp_path / "archive")
+            with open_history(Config(archive=s3.url), store, Metrics()) as history:
+                page = await history.source.find(Query(*EVER, FULL), 10)
+                assert (await page.read(1, EVERY_BYTE)).split() == [kept.raw]
+    assert f"archive={s3.url} " in said(caplog)[0]
 
 
 async def test_archive_that_was_never_written_is_none_unless_a_run_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.archive import archive as archive_module
+from mailserver.archive import files as files_module
+from mailserver.archive.access import folder as folder_module
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
 from mailserver.archive.files import LOCK_FILE
 from mailserver.archive.holdings import check_day
@@ -22,14 +24,14 @@ NAME, MONTH = "2026-11-20", "2026-11"
 def test_day_is_held_up_to_its_row(tmp_path: Path, period: str) -> None:
     make_archive(tmp_path, STORE, DAY, seq=70, period=period)
 
-    check_day(tmp_path, STORE, DAY, 70)
+    check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
     with pytest.raises(ArchiveFault, match=rf"no record in .* says that it holds {NAME} of this store up to row 71"):
-        check_day(tmp_path, STORE, DAY, 71)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 71)
     with pytest.raises(ArchiveFault, match="no record"):
-        check_day(tmp_path, OTHER, DAY, 70)
+        check_day(FolderFiles(tmp_path), OTHER, DAY, 70)
     with pytest.raises(ArchiveFault, match="no record"):
-        check_day(tmp_path, STORE, DAY + 1, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY + 1, 70)
 
 
 @pytest.mark.parametrize("period", [NAME, MONTH])
@@ -38,29 +40,29 @@ def test_every_file_of_both_periods_is_looked_at(tmp_path: Path, period: str) ->
     files[period].write_bytes(b"PAR")
 
     with pytest.raises(ArchiveFault, match=rf"{files[period]} has 3 bytes instead of 5"):
-        check_day(tmp_path, STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
     files[period].unlink()
 
     with pytest.raises(ArchiveFault, match=rf"{files[period]} is missing"):
-        check_day(tmp_path, STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 def test_day_that_its_month_has_replaced_need_not_be_there(tmp_path: Path) -> None:
     make_archive(tmp_path, STORE, DAY, seq=70, run="run-1").unlink()
     make_archive(tmp_path, STORE, DAY, seq=60, period=MONTH, run="run-2", replaces=((NAME, "run-1"),))
 
-    check_day(tmp_path, STORE, DAY, 60)
+    check_day(FolderFiles(tmp_path), STORE, DAY, 60)
 
     with pytest.raises(ArchiveFault, match="no record"):
-        check_day(tmp_path, STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 def test_month_without_the_day_says_nothing_of_it(tmp_path: Path) -> None:
     make_archive(tmp_path, STORE, DAY, seq=70)
     make_archive(tmp_path, STORE, DAY + 1, seq=80, period=MONTH).unlink()
 
-    check_day(tmp_path, STORE, DAY, 70)
+    check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1}', "\xff"])
@@ -70,20 +72,21 @@ def test_record_that_cannot_be_read_holds_nothing(tmp_path: Path, period: str, t
     (tmp_path / record_of(period)).write_bytes(text.encode("latin-1"))
 
     with pytest.raises(ArchiveFault, match=rf"{period}\.json"):
-        check_day(tmp_path, STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 def test_record_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_archive(tmp_path, STORE, DAY, seq=70)
-    monkeypatch.setattr(archive_module, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(folder_module, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(files_module, "MAX_RECORD_BYTES", 100)
 
     with pytest.raises(ArchiveFault, match=rf"{NAME}\.json is not a record: it has more than 100 bytes"):
-        check_day(tmp_path, STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 def test_archive_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     with pytest.raises(ArchiveFault, match="is not there: is its disk mounted"):
-        check_day(tmp_path / "none", STORE, DAY, 70)
+        check_day(FolderFiles(tmp_path / "none"), STORE, DAY, 70)
 
 
 def test_archive_that_a_run_changes_is_busy(tmp_path: Path) -> None:
@@ -92,6 +95,6 @@ def test_archive_that_a_run_changes_is_busy(tmp_path: Path) -> None:
     with open_descriptor(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT) as descriptor:
         assert try_lock(descriptor)
         with pytest.raises(ArchiveBusy, match="a run is at work on the archive"):
-            check_day(tmp_path, STORE, DAY, 70)
+            check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
-    check_day(tmp_path, STORE, DAY, 70)
+    check_day(FolderFiles(tmp_path), STORE, DAY, 70)

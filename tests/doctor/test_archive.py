@@ -13,6 +13,7 @@ from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.archive.archives import make_archive
 from tests.nobody import as_nobody, folder_for_all
+from tests.s3 import fake_s3
 
 DAY_NUMBER = 20_000
 VERIFIED_AT = 1_795_200_000
@@ -58,14 +59,30 @@ def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
 
 
 def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
-    archived_to(tmp_path, "s3a://bucket/archive")
+    archived_to(tmp_path, "hdfs://host/archive")
 
-    finding = findings_of(tmp_path, "s3a://bucket/archive", hours=47)["archive"]
+    finding = findings_of(tmp_path, "hdfs://host/archive", hours=47)["archive"]
     assert finding.verdict is Verdict.OK
     assert finding.text.endswith("checked it 47 hours ago")
-    finding = findings_of(tmp_path, "s3a://bucket/archive", hours=49)["archive"]
+    finding = findings_of(tmp_path, "hdfs://host/archive", hours=49)["archive"]
     assert finding.verdict is Verdict.PROBLEM
     assert finding.text.endswith("49 hours ago: nothing is pruned")
+
+
+def test_archive_on_s3_is_looked_at_as_one_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_s3(monkeypatch) as s3:
+        make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+        s3.upload(tmp_path / "archive")
+        archived_to(tmp_path, s3.url)
+
+        findings = findings_of(tmp_path, s3.url)
+        assert findings["archive"].text == f"{s3.url} has every file of the 1 days that are recorded as archived"
+        assert findings["answers from archive"].verdict is Verdict.OK
+
+        with s3.denying():
+            findings = findings_of(tmp_path, s3.url)
+        assert [finding.verdict for finding in findings.values()] == [Verdict.PROBLEM, Verdict.PROBLEM]
+        assert all("ACCESS_DENIED" in finding.text for finding in findings.values())
 
 
 def test_archive_that_can_be_read_answers(tmp_path: Path) -> None:
@@ -91,12 +108,12 @@ def test_compaction_that_has_not_run_of_late_is_a_warning(tmp_path: Path) -> Non
 
 
 def test_archive_that_cannot_answer_is_a_warning(tmp_path: Path) -> None:
-    archived_to(tmp_path, "s3a://bucket/archive")
+    archived_to(tmp_path, "hdfs://host/archive")
 
-    finding = findings_of(tmp_path, "s3a://bucket/archive")["answers from archive"]
+    finding = findings_of(tmp_path, "hdfs://host/archive")["answers from archive"]
 
     assert finding.verdict is Verdict.WARNING
-    assert finding.text.endswith("it is not in a local folder")
+    assert finding.text.endswith("it is neither in a local folder nor on S3")
 
 
 def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.history.merged import MergedHistory
@@ -54,7 +55,9 @@ async def merged(
         change(path, f"UPDATE removed SET until = {until}")
     for day in {one.received // DAY for one in archived}:
         write_period(archive, [one for one in archived if one.received // DAY == day])
-    source = ArchiveSource(archive, at_once=2, cache_bytes=2**20, is_expected=lambda: bool(archived), metrics=Metrics())
+    source = ArchiveSource(
+        FolderFiles(archive), at_once=2, cache_bytes=2**20, is_expected=lambda: bool(archived), metrics=Metrics()
+    )
     try:
         async with open_store(path) as store:
             yield MergedHistory(store, source), store

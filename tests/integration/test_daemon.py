@@ -320,7 +320,7 @@ async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peer
     await prepare_rows(tmp_path, received_an_hour_ago(300))
     record = {"version": 1, "proven_at": int(time.time())}  # the hour has passed: our clock was not stepped
     time_file(tmp_path / STORE_FILE).write_text(json.dumps(record))
-    flags = ("--retention-days", "0.01", "--archive", "s3://bucket/archive")
+    flags = ("--retention-days", "0.01", "--archive", "hdfs://host/archive")
 
     with running_daemon(tmp_path, *flags) as daemon:
         daemon.wait_for_line("WARNING pruning waits for the archive envelopes=300")
@@ -331,7 +331,7 @@ async def test_what_is_too_old_waits_for_the_archive(tmp_path: Path, peers: Peer
     with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
         ((store_id,),) = connection.execute("SELECT id FROM identity").fetchall()
         days = dict(connection.execute("SELECT day, last_seq FROM reception_days").fetchall())
-    write_archived(tmp_path / STORE_FILE, Archived(store_id, "s3://bucket/archive", AN_HOUR_AGO, days))
+    write_archived(tmp_path / STORE_FILE, Archived(store_id, "hdfs://host/archive", AN_HOUR_AGO, days))
     with running_daemon(tmp_path, *flags) as daemon:
         daemon.wait_for_line("pruned envelopes=300")
         assert await serves(peers, daemon)

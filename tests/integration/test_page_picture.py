@@ -77,7 +77,7 @@ async def _make_store(folder: Path, now: int) -> None:
         archived=archived,
     )
     write_compaction(folder / STORE_FILE, run)
-    write_archived(folder / STORE_FILE, Archived(store_id, "s3://bucket/archive", ended, dict.fromkeys(archived, 0)))
+    write_archived(folder / STORE_FILE, Archived(store_id, "hdfs://host/archive", ended, dict.fromkeys(archived, 0)))
 
 
 @pytest.fixture

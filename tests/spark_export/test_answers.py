@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.data_dir.folder import load_or_make_key
@@ -62,7 +63,9 @@ def answered(store: Path, archive: Path, query: Query, limit: int) -> list[bytes
     """All pages of an answer."""
 
     async def ask() -> list[bytes]:
-        source = ArchiveSource(archive, at_once=2, cache_bytes=2**20, is_expected=lambda: True, metrics=Metrics())
+        source = ArchiveSource(
+            FolderFiles(archive), at_once=2, cache_bytes=2**20, is_expected=lambda: True, metrics=Metrics()
+        )
         found: list[bytes] = []
         try:
             async with open_store(store) as opened:

@@ -26,6 +26,7 @@ from mailserver.upkeep import pruning as pruning_module
 from mailserver.upkeep.pruning import WARNING_INTERVAL_S, Pruning, PruningSettings
 from tests.archive.archives import make_archive
 from tests.mailservers import Clock
+from tests.s3 import fake_s3
 from tests.store.samples import (
     DAY,
     EVER,
@@ -44,7 +45,7 @@ from tests.waiting import DEADLINE_S, until
 
 NOW = START + 40 * DAY
 MONTH = TimeRetention(30)
-ELSEWHERE = "s3a://bucket/archive"
+ELSEWHERE = "hdfs://host/archive"
 
 
 @pytest.fixture
@@ -351,6 +352,24 @@ async def test_nothing_is_said_of_an_archive_that_a_run_is_changing(
 
     assert left(path) == [39 * DAY]
     assert lines(caplog, logging.ERROR) == []
+
+
+async def test_archive_on_s3_is_looked_at_before_anything_is_deleted(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path, received_at(0, 39 * DAY))
+    record(path, {START // DAY: 1})
+    async with open_store(path) as store:
+        identity = await store.identity()
+    make_archive(tmp_path / "archive", identity, START // DAY, seq=1)
+    with fake_s3(monkeypatch) as s3:
+        async with pruning(path, MONTH, archive=s3.url) as service:
+            await service.prune_once()
+            assert left(path) == [0, 39 * DAY]
+            assert f"no record in {s3.url} says" in service.archive_problem
+            s3.upload(tmp_path / "archive")
+            await service.prune_once()
+            assert left(path) == [39 * DAY]
 
 
 @pytest.mark.parametrize("archive", ["", ELSEWHERE])

@@ -9,13 +9,13 @@ Everything here waits for the disk or takes processor time, so it runs in a thre
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.files import ReadableFiles
 from mailserver.archive.index.check import check_paths
 from mailserver.archive.index.layout import Entry, Head
 from mailserver.archive.index.reader import PeriodIndex, keys_place, read_directory, read_heads, read_keys
@@ -42,9 +42,10 @@ class IndexGone(IndexUnusable):
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The index of a period, as the period's record describes it."""
+    """The index of a period, one of `files`, as the period's record describes it."""
 
-    path: Path
+    files: ReadableFiles = field(repr=False, compare=False)
+    name: str
     record: IndexRecord
 
 
@@ -86,7 +87,7 @@ class IndexedFile:
                 (int(said["created_min"]), int(said["created_max"])),
                 int(said["raw_bytes"]),
                 self.head.footer,
-                IndexedKeys(self._index.path, keys_place(self.entry, self.head, number)),
+                IndexedKeys(self._index.name, keys_place(self.entry, self.head, number)),
             ),
         )
 
@@ -142,7 +143,7 @@ def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
     Raises:
         IndexUnusable: it cannot be read, is damaged, or is of other files.
     """
-    with _opened(index.path) as file:
+    with _opened(index.files, index.name) as file:
         directory = read_directory(file, index.record)
         check_paths(directory, files.items())
         return directory
@@ -154,18 +155,20 @@ def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(index.path) as file:
+    with _opened(index.files, index.name) as file:
         heads = read_heads(file, [entry for _, entry in some])
     return [IndexedFile(data, index, entry, head) for (data, entry), head in zip(some, heads, strict=True)]
 
 
-def read_indexed_keys(path: Path, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, GroupKeys]]:
+def read_indexed_keys(
+    files: ReadableFiles, name: str, groups: Iterable[RowGroup]
+) -> Iterator[tuple[RowGroup, GroupKeys]]:
     """Read the keys of row groups from one index.
 
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(path) as file:
+    with _opened(files, name) as file:
         for group in groups:
             assert group.indexed is not None
             keys = read_keys(file, group.indexed.place)
@@ -207,12 +210,12 @@ def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(files: ReadableFiles, name: str) -> Iterator[BinaryIO]:
     """Open an index. Every fault from here on is an IndexUnusable that names the index."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with files.opened(name) as file:
             yield file
     except FileNotFoundError as error:
-        raise IndexGone(f"{path} is missing") from error
+        raise IndexGone(f"{files.where(name)} is missing") from error
     except (ArchiveFault, OSError) as error:
-        raise IndexUnusable(f"cannot read {path}: {error}") from error
+        raise IndexUnusable(f"cannot read {files.where(name)}: {error}") from error

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow.parquet as pq
@@ -355,11 +354,12 @@ def _read_keys(groups: Sequence[RowGroup], faults: list[str]) -> dict[RowGroup, 
         faults: why an index could not be used is added to it.
     """
     read: dict[RowGroup, GroupKeys] = {}
-    for path, some in groupby(groups, key=_index_path):
-        if path is None:
+    for name, grouped in groupby(groups, key=_index_name):
+        if name is None:
             continue
+        some = [*grouped]
         try:
-            read.update(read_indexed_keys(path, some))
+            read.update(read_indexed_keys(some[0].file.files, name, some))
         except IndexGone:  # perhaps with its period: the next request that looks into the period finds out
             continue
         except IndexUnusable as error:
@@ -370,8 +370,8 @@ def _read_keys(groups: Sequence[RowGroup], faults: list[str]) -> dict[RowGroup, 
     return read
 
 
-def _index_path(group: RowGroup) -> Path | None:
-    return None if group.indexed is None else group.indexed.path
+def _index_name(group: RowGroup) -> str | None:
+    return None if group.indexed is None else group.indexed.name
 
 
 def _groups_key(file: PlacedFile) -> object:

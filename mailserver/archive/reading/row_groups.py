@@ -15,9 +15,8 @@ versions wrote, and that nobody has verified since, have no digest.
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.files import ReadableFiles
 from mailserver.archive.index.columns import Bytes, Numbers, bytes_of, numbers_of
 from mailserver.archive.index.reader import KeysPlace
 from mailserver.codec.keccak import keccak256
@@ -43,13 +43,14 @@ class FileGone(ArchiveFault):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file as its record describes it.
+    """A file of `files` as its record describes it.
 
-    `names`: the paths where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: the topic
+    `names`: where it may be, the likeliest first. `sha256`: in hex; "" if it is not known. `topic`: the topic
     of all its rows if each topic has a directory, else None.
     """
 
-    names: tuple[Path, ...]
+    files: ReadableFiles = field(repr=False, compare=False)
+    names: tuple[str, ...]
     bytes: int
     rows: int
     sha256: str = ""
@@ -60,7 +61,7 @@ class DataFile:
 class IndexedKeys:
     """Where an index has the keys of a row group."""
 
-    path: Path
+    name: str
     place: KeysPlace
 
 
@@ -191,25 +192,23 @@ def read_raws(
 @contextmanager
 def _opened(file: DataFile) -> Iterator[pa.NativeFile]:
     """Open a file under whichever name it has. Every fault from here on is an ArchiveFault that names the file."""
-    last = file.names[-1]
-    for path in file.names:
-        try:
-            handle = pa.OSFile(str(path))
-        except FileNotFoundError as error:
-            if path == last:
-                raise FileGone(f"{path} is missing") from error
-            continue
-        except OSError as error:
-            raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
-        try:
-            with handle:
-                size = handle.size()
-                if size != file.bytes:
-                    raise ValueError(f"it has {size} bytes instead of {file.bytes}")
-                yield handle
-        except (pa.ArrowException, ValueError, OSError, OverflowError, UnicodeDecodeError) as error:
-            raise ArchiveFault(f"cannot read {path}: {_cause(error)}") from error
-        return
+    name = ""
+    try:
+        with ExitStack() as stack:
+            for name in file.names:
+                with suppress(FileNotFoundError):
+                    handle = stack.enter_context(file.files.opened(name))
+                    break
+            else:
+                raise FileNotFoundError(name)
+            size = handle.size()
+            if size != file.bytes:
+                raise ValueError(f"it has {size} bytes instead of {file.bytes}")
+            yield handle
+    except FileNotFoundError as error:
+        raise FileGone(f"{file.files.where(name)} is missing") from error
+    except (pa.ArrowException, ValueError, OSError, OverflowError, UnicodeDecodeError) as error:
+        raise ArchiveFault(f"cannot read {file.files.where(name)}: {_cause(error)}") from error
 
 
 def _verified_footer(handle: pa.NativeFile, file: DataFile) -> bytes:

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.files import ReadableFiles
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog
 from mailserver.archive.reading.page import ArchivePage
@@ -30,11 +30,11 @@ _ANY_NUMBER = 200_000
 
 
 class ArchiveSource:
-    """One archive in a local folder."""
+    """One archive."""
 
     def __init__(
         self,
-        folder: Path,
+        files: ReadableFiles,
         *,
         at_once: int,
         cache_bytes: int,
@@ -42,7 +42,7 @@ class ArchiveSource:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the archive in a folder.
+        """Read an archive.
 
         Args:
             at_once: how many threads read it.
@@ -50,7 +50,7 @@ class ArchiveSource:
             is_expected: tells whether the archive must exist. It is called in a thread.
         """
         self._archive = SharedArchive(
-            Catalog(folder, is_expected),
+            Catalog(files, is_expected),
             ArchiveReads(at_once, metrics=metrics),
             ByteCache(cache_bytes),
             metrics,

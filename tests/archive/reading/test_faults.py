@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.index.reader import read_directory, read_fragment
 from mailserver.archive.index.writer import IndexWriter
 from mailserver.archive.manifest import decode_record, encode_record
@@ -41,7 +42,7 @@ class Reading:
         self.now = 0.0
         self.metrics = Metrics()
         self.source = ArchiveSource(
-            archive,
+            FolderFiles(archive),
             at_once=1,
             cache_bytes=cache_bytes,
             is_expected=lambda: expected,

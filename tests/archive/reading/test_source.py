@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.layout import Layout
 from mailserver.archive.reading import reads, search
 from mailserver.archive.reading import source as source_module
@@ -34,7 +35,9 @@ TOPICS = (NEWS, SPORT, CHAT, Topic(b"\xff\x00\xff\x07"))
 
 @contextmanager
 def reading(archive: Path, *, cache_bytes: int = 2**24, expected: bool = True) -> Iterator[ArchiveSource]:
-    source = ArchiveSource(archive, at_once=2, cache_bytes=cache_bytes, is_expected=lambda: expected, metrics=Metrics())
+    source = ArchiveSource(
+        FolderFiles(archive), at_once=2, cache_bytes=cache_bytes, is_expected=lambda: expected, metrics=Metrics()
+    )
     try:
         yield source
     finally:
@@ -138,7 +141,9 @@ async def test_envelopes_of_one_second_in_several_row_groups_are_in_the_order_of
 async def test_only_row_groups_that_can_hold_the_answer_are_read(tmp_path: Path) -> None:
     by_day(tmp_path, spread(60))
     metrics = Metrics()
-    source = ArchiveSource(tmp_path, at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics)
+    source = ArchiveSource(
+        FolderFiles(tmp_path), at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics
+    )
 
     await raws_of(source, Query(START + 2 * DAY, START + 3 * DAY, Interest(topics=frozenset({SPORT}))), 1)
     source.close()
@@ -221,7 +226,9 @@ async def test_clients_that_do_not_read_take_no_more_memory_than_the_cache_may_h
     kept = [envelope(number, created=START + number, topic=NEWS, size=2000) for number in range(50)]
     write_period(tmp_path, kept)
     metrics = Metrics()
-    source = ArchiveSource(tmp_path, at_once=2, cache_bytes=300_000, is_expected=lambda: True, metrics=metrics)
+    source = ArchiveSource(
+        FolderFiles(tmp_path), at_once=2, cache_bytes=300_000, is_expected=lambda: True, metrics=metrics
+    )
     query = Query(*EVER, FULL)
     pages = []
     for _ in range(20):  # each reads 100 kB ahead
@@ -264,7 +271,9 @@ async def test_index_leaves_out_row_groups_that_have_not_the_topic(tmp_path: Pat
     kept = [envelope(number, created=START + number, topic=topics[number % 40]) for number in range(160)]
     write_period(tmp_path, [one for one in kept if one.topic != topics[17]])  # between others, and nowhere
     metrics = Metrics()
-    source = ArchiveSource(tmp_path, at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics)
+    source = ArchiveSource(
+        FolderFiles(tmp_path), at_once=1, cache_bytes=2**24, is_expected=lambda: True, metrics=metrics
+    )
 
     nothing, _ = await raws_of(source, Query(*EVER, Interest(topics=frozenset({topics[17]}))), 100)
     read_for_none = count_of(metrics.archive_row_groups[ArchiveRead.KEYS])

@@ -1,0 +1,198 @@
+"""An archive on S3, or what speaks its protocol: reached by pyarrow, with the credentials that AWS's tools take.
+
+Nothing is known of an object without a request. What waits for one is bounded: an endpoint that is down, or says
+nothing, is given up before whoever reads for a request of history is (`mailserver.archive.reading.reads`), so that the
+cause is told. The client is made when it is first used, in the thread that uses it: it may look for credentials on the
+network.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from mailserver.archive.errors import ArchiveBusy, ArchiveError
+from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, Version, is_data, text_of
+
+CONNECT_TIMEOUT_S = 2.0
+SILENCE_TIMEOUT_S = 3.0
+ATTEMPTS = 2
+"""How long a connection may take, how long an endpoint may send nothing, and how often each request is tried: together
+less than 8 s."""
+
+READS_AT_ONCE = 16
+"""How many records are read at the same time: there may be hundreds, each a round trip or two away."""
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""The environment variables that name an endpoint; pyarrow's client knows all others itself."""
+
+_NO_ANSWER = "NETWORK_CONNECTION"
+"""What pyarrow's client says where S3 has not answered."""
+
+_SETTLED_S = 2.0
+"""S3 tells the second of a change. A version that was seen for longer cannot be one of two of the same second."""
+
+_CLOCKS_DIFFER_S = 3600.0
+"""An object that is older than this by our clock was not changed just now, by any clock that S3 could have."""
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+class BucketFiles:
+    """An archive in a bucket. It is a `mailserver.archive.files.ReadableFiles`. Several threads may use it."""
+
+    absence = "is that the right bucket and prefix?"
+
+    def __init__(self, root: str) -> None:
+        """Describe the archive at `BUCKET` or `BUCKET/PREFIX`."""
+        self.root = root.strip("/")
+        self.url = f"s3://{self.root}"
+        self._lock = threading.Lock()
+        self._client: pafs.S3FileSystem | None = None
+        self._first_seen: dict[str, tuple[int, int, float]] = {}
+
+    def where(self, name: str) -> str:
+        """See ReadableFiles."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def read(self, name: str) -> str | None:
+        """See ArchiveFiles."""
+        with self._refused(name):
+            try:
+                with self.opened(name) as file:
+                    return text_of(file.read(MAX_RECORD_BYTES + 1), self.where(name))
+            except FileNotFoundError:
+                return None
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """See ReadableFiles."""
+        left = [*names]
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="archive-records") as threads:
+            while some := left[:READS_AT_ONCE]:
+                del left[:READS_AT_ONCE]
+                yield from zip(some, threads.map(self.read, some), strict=True)
+
+    def names(self, directory: str) -> list[str]:
+        """See ArchiveFiles."""
+        return sorted(entry.base_name for entry in self._listed(directory, recursive=False))
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """See ArchiveFiles."""
+        top = f"{self._path(directory)}/"
+        found = {}
+        for entry in self._listed(directory, recursive=True):
+            name = entry.path.removeprefix(top)
+            if entry.type is pafs.FileType.File and all(map(is_data, name.split("/"))):
+                found[name] = entry.size
+        return found
+
+    def size(self, name: str) -> int | None:
+        """See ArchiveFiles."""
+        with self._refused(name):
+            entry = self._opened_client().get_file_info(self._path(name))
+        return int(entry.size) if entry.type is pafs.FileType.File else None
+
+    def digest(self, name: str) -> str:
+        """See ArchiveFiles."""
+        digest = hashlib.sha256()
+        with self._refused(name), self.opened(name) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        """See ReadableFiles. Only what is asked for is fetched."""
+        try:
+            with self._opened_client().open_input_file(self._path(name)) as file:
+                yield file
+        except OSError as error:
+            if error.errno is None and _NO_ANSWER not in str(error) and self._is_gone(name):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.where(name)) from error
+            raise
+
+    def state(self, directory: str) -> Version | None:
+        """See ReadableFiles: there are no directories, only names that begin alike."""
+        del directory
+        return None
+
+    def versions(self, directory: str) -> dict[str, Version]:
+        """See ReadableFiles. A new version changes once more, when it is known to be the only one of its time."""
+        now, wall = time.monotonic(), time.time()
+        found: dict[str, Version] = {}
+        seen: dict[str, tuple[int, int, float]] = {}
+        for entry in self._listed(directory, recursive=False):
+            if entry.type is not pafs.FileType.File:
+                continue
+            changed, size = entry.mtime_ns, entry.size
+            before = self._first_seen.get(entry.path)
+            first = before[2] if before is not None and before[:2] == (changed, size) else now
+            seen[entry.path] = changed, size, first
+            is_settled = now - first > _SETTLED_S or wall - changed / 1e9 > _CLOCKS_DIFFER_S
+            found[entry.base_name] = changed, size, is_settled
+        self._first_seen = seen
+        return found
+
+    @contextlib.contextmanager
+    def left_alone(self) -> Iterator[None]:
+        """See ReadableFiles. No run can be kept from beginning: one that did is found out at the end."""
+        self._raise_if_locked()
+        try:
+            yield
+        except ArchiveError:
+            self._raise_if_locked()
+            raise
+        self._raise_if_locked()
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether an object is missing that could not be read: a read's own error does not always say so."""
+        try:
+            found = self._opened_client().get_file_info(self._path(name))
+        except OSError:
+            return False
+        return bool(found.type is pafs.FileType.NotFound)
+
+    def _raise_if_locked(self) -> None:
+        if self.size(LOCK_FILE) is not None:
+            raise ArchiveBusy(f"a run is at work on the archive, or was killed: {self.where(LOCK_FILE)} is there")
+
+    def _listed(self, directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
+        wanted = pafs.FileSelector(self._path(directory), recursive=recursive, allow_not_found=True)
+        with self._refused(directory):
+            entries: list[pafs.FileInfo] = self._opened_client().get_file_info(wanted)
+        return entries
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def _opened_client(self) -> pafs.S3FileSystem:
+        with self._lock:
+            if self._client is None:
+                self._client = pafs.S3FileSystem(
+                    endpoint_override=endpoint(os.environ),
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                    request_timeout=SILENCE_TIMEOUT_S,
+                    retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+                )
+            return self._client
+
+    @contextlib.contextmanager
+    def _refused(self, name: str) -> Iterator[None]:
+        """Raise ArchiveError for what S3 refuses."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise ArchiveError(f"cannot read {self.where(name)}: {str(error).partition(chr(10))[0]}") from error
+
+
+def endpoint(environment: Mapping[str, str]) -> str | None:
+    """The endpoint that the environment names; None for AWS itself."""
+    return next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)

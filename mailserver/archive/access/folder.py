@@ -1,0 +1,88 @@
+"""An archive in a local folder, or in one that is mounted."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault
+from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, LocalFiles, Version, refused, text_of
+from mailserver.files import open_descriptor, try_lock
+
+
+class FolderFiles(LocalFiles):
+    """An archive in a folder, for whoever looks into it. It is a `mailserver.archive.files.ReadableFiles`."""
+
+    absence = "is its disk mounted?"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._top = str(self.root)  # to join paths takes as long as to open a file
+
+    def where(self, name: str) -> str:
+        """See ReadableFiles."""
+        return str(self.root / name)
+
+    def opened(self, name: str) -> Any:
+        """See ReadableFiles. It is never mapped into memory."""
+        import pyarrow as pa  # noqa: PLC0415 - it takes 50 MB, and pruning does without
+
+        return pa.OSFile(f"{self._top}/{name}")
+
+    def read(self, name: str) -> str | None:
+        """See ReadableFiles."""
+        with refused("read", self.root / name):
+            try:
+                with (self.root / name).open("rb") as file:
+                    return text_of(file.read(MAX_RECORD_BYTES + 1), self.where(name))
+            except FileNotFoundError:
+                return None
+
+    def state(self, directory: str) -> Version | None:
+        """See ReadableFiles."""
+        with refused("read", self.root / directory):
+            try:
+                return _version((self.root / directory).stat())
+            except FileNotFoundError:
+                return None
+
+    def versions(self, directory: str) -> dict[str, Version]:
+        """See ReadableFiles."""
+        found: dict[str, Version] = {}
+        with refused("read", self.root / directory):
+            try:
+                entries = os.scandir(self.root / directory)
+            except FileNotFoundError:
+                return found
+            with entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # a run has removed it
+                        found[entry.name] = _version(entry.stat())
+        return found
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """See ReadableFiles."""
+        for name in names:
+            yield name, self.read(name)
+
+    @contextlib.contextmanager
+    def left_alone(self) -> Iterator[None]:
+        """See ReadableFiles. Runs wait at the lock meanwhile; a copy of an archive may have none."""
+        with contextlib.ExitStack() as stack:
+            with refused("look at", self.root):
+                if not self.root.is_dir():
+                    raise ArchiveFault(f"{self.root} is not there: {self.absence}")
+                try:
+                    descriptor = stack.enter_context(open_descriptor(self.root / LOCK_FILE, os.O_RDONLY))
+                except FileNotFoundError:
+                    is_ours = True
+                else:
+                    is_ours = try_lock(descriptor, shared=True)
+            if not is_ours:
+                raise ArchiveBusy("a run is at work on the archive")
+            yield
+
+
+def _version(status: os.stat_result) -> Version:
+    return status.st_ino, status.st_mtime_ns, status.st_size

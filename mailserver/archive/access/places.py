@@ -1,0 +1,30 @@
+"""Where an archive is, by its setting."""
+
+import importlib.util
+
+from mailserver.archive.access.folder import FolderFiles
+from mailserver.archive.files import ReadableFiles, local_folder
+
+S3_SCHEMES = ("s3", "s3a")
+"""`s3a:` is what Hadoop calls the same."""
+
+
+def is_on_s3(archive: str) -> bool:
+    """Whether a setting names a bucket of S3, and perhaps a prefix in it."""
+    scheme, separator, path = archive.partition("://")
+    return bool(separator) and scheme in S3_SCHEMES and bool(path.strip("/"))
+
+
+def files_of(archive: str) -> ReadableFiles | None:
+    """The files of the archive that a setting names; None if they cannot be seen from here.
+
+    Nothing is opened yet. S3 needs pyarrow, which is imported only then.
+    """
+    folder = local_folder(archive)
+    if folder is not None:
+        return FolderFiles(folder)
+    if not is_on_s3(archive) or importlib.util.find_spec("pyarrow") is None:
+        return None
+    from mailserver.archive.access.bucket import BucketFiles  # noqa: PLC0415 - as above
+
+    return BucketFiles(archive.partition("://")[2])

@@ -1,0 +1,1 @@
+"""Tests of mailserver.archive.access."""

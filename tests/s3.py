@@ -1,0 +1,138 @@
+"""A fake of S3 on loopback: moto's server, behind a gate that refuses, hangs, or counts what passes.
+
+It is in memory and in this process; only what is asked for over HTTP reaches it.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import pyarrow.fs as pafs
+import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+_DENIED = (
+    b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+)
+
+
+class FakeS3:
+    """A server with one bucket. `asked`: the requests that came, as `GET /bucket/key`."""
+
+    def __init__(self, server: BaseWSGIServer, gate: "_Gate") -> None:
+        self._server = server
+        self._gate = gate
+        self.bucket = f"bucket-{uuid4().hex}"
+        self.endpoint = f"http://127.0.0.1:{server.server_port}"
+        self.url = f"s3://{self.bucket}/some/archive"
+        self.files = pafs.S3FileSystem(
+            access_key="key",
+            secret_key="secret",
+            region="us-east-1",
+            endpoint_override=self.endpoint,
+            allow_bucket_creation=True,
+        )
+        self.files.create_dir(self.bucket)
+
+    @property
+    def asked(self) -> list[str]:
+        return self._gate.asked
+
+    @property
+    def fetched(self) -> Counter[str]:
+        """How many bytes of objects were fetched, by what their names end in."""
+        return self._gate.fetched
+
+    @property
+    def root(self) -> str:
+        """The archive, as pyarrow names it."""
+        return self.url.removeprefix("s3://")
+
+    def upload(self, folder: Path) -> None:
+        """Have the archive hold what a folder holds, and nothing else. Second names are left out, as by the job."""
+        self.files.delete_dir_contents(self.root, missing_dir_ok=True)
+        for file in folder.rglob("*"):
+            name = file.relative_to(folder).as_posix()
+            if file.is_file() and not name.startswith("_snapshots/"):
+                with self.files.open_output_stream(f"{self.root}/{name}") as stream:
+                    stream.write(file.read_bytes())
+
+    def paths(self, ending: str) -> list[str]:
+        """The objects whose names end so, as pyarrow names them."""
+        wanted = pafs.FileSelector(self.root, recursive=True)
+        return [one.path for one in self.files.get_file_info(wanted) if one.is_file and one.path.endswith(ending)]
+
+    @contextlib.contextmanager
+    def denying(self) -> Iterator[None]:
+        """Deny access to everybody for a while."""
+        self._gate.denies = True
+        try:
+            yield
+        finally:
+            self._gate.denies = False
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Take requests, and answer them only at the end."""
+        self._gate.is_open.clear()
+        try:
+            yield
+        finally:
+            self._gate.is_open.set()
+
+    def stop(self) -> None:
+        """Be gone: connections are refused from now on."""
+        self._gate.is_open.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Gate:
+    def __init__(self) -> None:
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self.asked: list[str] = []
+        self.fetched: Counter[str] = Counter()
+        self.denies = False
+        self.is_open = threading.Event()
+        self.is_open.set()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        self.is_open.wait()
+        if self.denies:
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"" if environ["REQUEST_METHOD"] == "HEAD" else _DENIED]
+        answered = [*self._app(environ, start_response)]
+        self.fetched[PurePosixPath(environ["PATH_INFO"]).suffix] += sum(map(len, answered))
+        return answered
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing: tests compare what the mailserver logs."""
+
+
+@contextlib.contextmanager
+def fake_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
+    """Serve S3, and have the environment say where it is, as users say it."""
+    gate = _Gate()
+    server = make_server("127.0.0.1", 0, gate, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="fake-s3")
+    thread.start()
+    fake = FakeS3(server, gate)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fake.endpoint)
+    try:
+        yield fake
+    finally:
+        fake.stop()
+        thread.join()
