@@ -235,6 +235,14 @@ class Store(StoredHistory, Protocol):
     def queued(self) -> tuple[int, int]:
         """How many envelopes wait for the disk, and their bytes."""
 
+    @property
+    def unindexed(self) -> int:
+        """How many envelopes may not be in the index of message ids yet. 0: all that were put are.
+
+        They get there some time after they were confirmed; an old store's, and those of another network topic, while
+        the store is in use.
+        """
+
     # Its state.
 
     @property

@@ -187,6 +187,9 @@ def make_version_1(path: Path, envelopes: Sequence[NewEnvelope]) -> None:
     make_store(path, envelopes)
     change(
         path,
+        "DROP TABLE ids",
+        "DROP TABLE id_sums",
+        "DROP TABLE id_index",
         "DROP TABLE identity",
         "DROP TABLE removed",
         "DROP TABLE reception_days",

@@ -58,10 +58,15 @@ async def open_writer(path: Path) -> Worker:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written; or its log is damaged, or
             of another store. Both files are unchanged then.
     """
-    return await Worker.start(partial(_open_writer, path))
+    return await Worker.start(partial(connect_writer, path))
 
 
-def _open_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection of `open_writer`, for the thread that calls this.
+
+    Raises:
+        StoreError: as `open_writer`.
+    """
     try:
         header = look_at_files(path)
         if header is None:

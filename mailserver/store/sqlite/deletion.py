@@ -1,7 +1,8 @@
 """Deleting envelopes in batches, and giving back the pages that come free.
 
 Both work on the writer's connection between two commits, and take some milliseconds at a time. A batch is one
-transaction: rows are deleted together with what is counted of them. All of it is of one day of reception.
+transaction: rows are deleted together with what is counted of them, and with their ids. All of it is of one day of
+reception.
 """
 
 import sqlite3
@@ -11,6 +12,7 @@ from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
 from mailserver.store.sqlite.connections import pragma, transaction
+from mailserver.store.sqlite.id_index import forget_doomed
 from mailserver.units import SECONDS_PER_DAY
 
 VACUUM_PAGES = 64
@@ -107,6 +109,7 @@ def delete_batch(
             ((envelopes, size),) = execute(_SUM)
             if not envelopes:
                 continue
+            forget_doomed(execute)
             for statement in _DELETE:
                 execute(statement)
             execute(_COUNT_DAY, (envelopes, size, day))

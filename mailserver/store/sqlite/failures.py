@@ -32,6 +32,7 @@ class StoreFailures:
         self._logged_at = 0.0
         self._not_stored = 0
         self._checkpoint = ""
+        self._indexing = ""
         self._reading = ""
         self._lost = ""
         self._on_change: Callable[[], None] = lambda: None
@@ -53,7 +54,7 @@ class StoreFailures:
     @property
     def damage(self) -> str:
         """What else is wrong with the file, such as a place that could not be read; "" if nothing is."""
-        return self._reading or self._checkpoint
+        return self._reading or self._checkpoint or self._indexing
 
     def not_stored(self, envelopes: int, error: sqlite3.Error) -> str:
         """A group was not committed; return why."""
@@ -88,6 +89,15 @@ class StoreFailures:
             log.error("store checkpoint failed error=%r", cause)
         before, self._checkpoint = self._checkpoint, f"its log cannot be written back: {cause}" if cause else ""
         if before != self._checkpoint:
+            self._on_change()
+
+    def indexed(self, error: sqlite3.Error | None) -> None:
+        """Rows got into the index of message ids, or could not."""
+        cause = "" if error is None else explain(error, self._path)
+        if cause and cause != self._indexing:
+            log.error("store indexing failed error=%r", cause)
+        before, self._indexing = self._indexing, f"message ids cannot be indexed: {cause}" if cause else ""
+        if before != self._indexing:
             self._on_change()
 
     def not_read(self, error: sqlite3.Error) -> str:

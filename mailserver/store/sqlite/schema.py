@@ -18,6 +18,11 @@ the rows of a day are. If our clock was stepped, the ranges of several days over
 day a row belongs. Pruning therefore finds the oldest rows by the index of `received`, not by `seq`.
 
 `removed` says how far back the store is complete. Anything that has an archive searches it only for what is older.
+
+`ids` has the message ids of rows (`mailserver.ids`), in the order in which sets of them are compared, and `id_sums` has
+sums of these ids by day, hour and minute of creation. So a fingerprint of any range reads a few sums and the ids of two
+minutes. `id_index` says up to which row that is done: `store.sqlite.id_index` keeps all three. New ids are appended
+almost in order, so they change few pages. Nothing in these tables is not in `envelopes`, too.
 """
 
 STORE_FILE = "mailserver.db"
@@ -29,6 +34,11 @@ PAGE_BYTES = 16384
 """An envelope of the usual half kilobyte wastes little of such a page, and one of 16 kB still fits."""
 
 HASH_PREFIX_BYTES = 16
+
+ID_BYTES = 32
+
+SPANS = (86_400, 3_600, 60)
+"""Of how many seconds of creation there is a sum of ids each."""
 
 IDENTITY_BYTES = 16
 """Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""
@@ -96,6 +106,33 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         INSERT INTO removed
         SELECT max({MISSED_UNTIL}, (coalesce(max(day), -1) + 1) * 86400 + {MISSED_MARGIN_S}) FROM reception_days
         """,
+    ),
+    (
+        # The rows are indexed later, while the store is in use: a migration of millions of them would take minutes.
+        """
+        CREATE TABLE ids (
+            created INTEGER NOT NULL,               -- of the row, above 0
+            id BLOB NOT NULL,                       -- 32 bytes, SHA-256 of the MUID
+            seq INTEGER NOT NULL,                   -- of the row
+            PRIMARY KEY (created, id)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE id_sums (
+            span INTEGER NOT NULL,                  -- in seconds, one of SPANS
+            bucket INTEGER NOT NULL,                -- created / span
+            count INTEGER NOT NULL,                 -- of ids, above 0
+            sum BLOB NOT NULL,                      -- of ids as little-endian numbers, modulo 2**256
+            PRIMARY KEY (span, bucket)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE id_index (                     -- one row
+            network_topic TEXT NOT NULL,            -- to which the ids belong; '' while the ids of another are removed
+            until_seq INTEGER NOT NULL              -- all rows up to this one are indexed, and no others
+        )
+        """,
+        "INSERT INTO id_index VALUES ('', 0)",
     ),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from mailserver.handoff.archived import Mark
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import (
     OURSELVES,
     Deleted,
@@ -23,6 +25,7 @@ from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.handoff import SqliteHandoff
+from mailserver.store.sqlite.id_index import advance
 from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
@@ -85,6 +88,11 @@ class SqliteStore:
     def queued(self) -> tuple[int, int]:
         """How many envelopes wait for the disk, and their bytes."""
         return self._writer.queued
+
+    @property
+    def unindexed(self) -> int:
+        """How many envelopes are not in the index of message ids yet, at most."""
+        return self._writer.unindexed
 
     async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> SqlitePage:
         """Find the first `limit` matches, newest first."""
@@ -188,9 +196,12 @@ class SqliteStore:
 
 
 @contextlib.asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
+async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`; make or migrate it first if need be. At the end, commit what was put and close.
 
+    Args:
+        network_topic: to which the message ids of envelopes belong. If it is another than before, they are made anew
+            while the store is in use.
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
@@ -198,7 +209,7 @@ async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
     try:
         failures, presence = StoreFailures(path), Presence(path)
         async with open_readers(path, READERS, failures) as readers:
-            writer = StoreWriter(worker, path, presence, failures)
+            writer = StoreWriter(worker, path, presence, failures, partial(advance, network_topic=network_topic))
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 yield SqliteStore(path, writer, readers, failures, removed_until=await worker.run(_removed_until))

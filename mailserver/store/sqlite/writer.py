@@ -48,12 +48,23 @@ WAL_RESTART_WAIT_S = 0.05
 _WAL_STEP_BYTES = 32 * 1024 * 1024
 """How much the WAL grows between two attempts."""
 
+MAX_UNINDEXED_ROWS = 100_000
+"""Beyond this, message ids are indexed although envelopes wait for the disk: a batch after each group. It is a flood of
+half a minute. What compares ids waits for as long as it takes to index these: a second."""
+
+INDEX_RETRY_S = 10.0
+"""How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
+
 _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
+
+
+def _nothing(_: sqlite3.Connection) -> int:
+    return 0
 
 
 class _Part(NamedTuple):
@@ -64,13 +75,31 @@ class _Part(NamedTuple):
 
 
 class StoreWriter:
-    """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between."""
+    """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between.
 
-    def __init__(self, worker: Worker, path: Path, presence: Presence, failures: StoreFailures) -> None:
+    What is indexed of an envelope is indexed when nothing waits for the disk, in batches, with pauses between them.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        path: Path,
+        presence: Presence,
+        failures: StoreFailures,
+        index: Job[int] = _nothing,
+    ) -> None:
+        """Write the store at `path`.
+
+        Args:
+            index: indexes a batch of what is stored; returns how many rows are not indexed yet, at most.
+        """
         self._worker = worker
         self._presence = presence
         self._wal = wal_file(path)
         self._failures = failures
+        self._index = index
+        self._unindexed = 1  # so that the index is looked at
+        self._next_index = 0.0
         self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: FairQueue[_Part] = FairQueue()
@@ -146,6 +175,11 @@ class StoreWriter:
         """How many envelopes wait to be committed or are being committed, and their bytes."""
         return self._queued_rows, self._queued_bytes
 
+    @property
+    def unindexed(self) -> int:
+        """How many rows are not indexed yet, at most."""
+        return self._unindexed
+
     def close(self) -> None:
         """Refuse everything from now on; `run` commits what is queued, and returns."""
         self._closing = True
@@ -171,7 +205,7 @@ class StoreWriter:
         loop = asyncio.get_running_loop()
         next_start = loop.time()
         while True:
-            await self._arrived.wait()
+            await self._index_until_arrival()
             if self._jobs and not self._closing:
                 await self._do(*self._jobs.popleft())
             if self._queue.peek() is None:
@@ -188,6 +222,34 @@ class StoreWriter:
             next_start = loop.time() + GROUP_INTERVAL_S
             await self._commit_group(self._take_group())
             await self._bound_wal()
+            if self._unindexed > MAX_UNINDEXED_ROWS and loop.time() >= self._next_index:
+                await self._index_batch()
+
+    async def _index_until_arrival(self) -> None:
+        """Wait until there is something to do; index batches meanwhile."""
+        while self._unindexed and not self._arrived.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._next_index):
+                    await self._arrived.wait()
+            if not self._arrived.is_set():
+                await self._index_batch()
+        await self._arrived.wait()
+
+    async def _index_batch(self) -> None:
+        """Index a batch. The pause after it is as long as it took: the event loop needs Python's lock, too."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pause = INDEX_RETRY_S
+        try:
+            self._unindexed = await self._write(self._index)
+            self._failures.indexed(None)
+            pause = loop.time() - began
+        except sqlite3.Error as error:
+            self._failures.indexed(error)
+        except StoreLost:  # those who wait for the next transaction are told
+            pass
+        self._next_index = loop.time() + pause
+        await self._bound_wal()
 
     async def _bound_wal(self) -> None:
         """If the WAL has grown too long, let the next transaction begin at its start."""
@@ -227,6 +289,7 @@ class StoreWriter:
         try:
             result = await self._write(job)
             failure = None
+            self._unindexed += 1  # it may have changed what the index is of
             if not future.done():
                 future.set_result(result)
         except sqlite3.Error as error:
@@ -263,6 +326,7 @@ class StoreWriter:
         try:
             await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
+            self._unindexed += len(envelopes)
             self._failures.stored()
         except sqlite3.Error as error:
             cause = self._failures.not_stored(len(envelopes), error)

@@ -22,7 +22,7 @@ THREADS = ("connection_worker", "store-writer")
 """Of aiosqlite, and ours."""
 
 
-TABLES = ("envelopes", "days", "day_topics", "identity", "removed", "reception_days")
+TABLES = ("envelopes", "days", "day_topics", "identity", "removed", "reception_days", "ids", "id_sums", "id_index")
 
 
 Open = Callable[[Path], Awaitable[aiosqlite.Connection | Worker]]

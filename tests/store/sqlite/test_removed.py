@@ -41,7 +41,8 @@ def forget(path: Path) -> None:
 
 def make_version_2(path: Path, envelopes: list[NewEnvelope]) -> None:
     make_store(path, envelopes)
-    change(path, "DROP TABLE removed", "PRAGMA user_version = 2")
+    tables = ("removed", "ids", "id_sums", "id_index")
+    change(path, *(f"DROP TABLE {table}" for table in tables), "PRAGMA user_version = 2")
 
 
 async def until_of(path: Path) -> int:

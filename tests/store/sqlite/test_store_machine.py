@@ -41,6 +41,9 @@ from tests.store.samples import (
 )
 
 TO_FIRST_VERSION = (
+    "DROP TABLE ids",
+    "DROP TABLE id_sums",
+    "DROP TABLE id_index",
     "DROP TABLE identity",
     "DROP TABLE removed",
     "DROP TABLE reception_days",

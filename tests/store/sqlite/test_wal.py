@@ -15,18 +15,21 @@ from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import Log, index_file, read_log, wal_file, write_again
 from tests.mailservers import fill, make_envelopes
 from tests.store.samples import change, plain, rows
+from tests.waiting import until
 
 HEADER, FRAME = 32, 24 + PAGE_BYTES
 
 
 @pytest.fixture
 async def killed(tmp_path: Path) -> AsyncIterator[Path]:
-    """What a kill leaves after eight transactions: file and log, without the log's index."""
+    """What a kill leaves after eight puts, each followed by a transaction that indexes it: file and log, without the
+    log's index."""
     path = tmp_path / "running" / STORE_FILE
     path.parent.mkdir()
     async with open_store(path) as store:
         for number in range(8):
             await fill(store, make_envelopes(30, first=30 * number, data_bytes=500))
+            await until(lambda: not store.unindexed)  # always the same log, and nothing writes while it is copied
         folder = tmp_path / "killed"
         folder.mkdir()
         for name in (STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):

@@ -1,12 +1,13 @@
 """Looking for damage in a store, beside its daemon or without one. Nothing is changed.
 
 First comes SQLite's own check of its pages and indexes, then what this program knows: every row is the envelope that
-its columns describe, the counts are right (`count_check`), and the record of the compaction is this store's. Each fault
-is reported once, where it is, and not what follows from it: where pages are damaged, indexes and counts cannot be
-right. At the end, everything that can be saved is counted, as `salvage` would do it.
+its columns describe, the counts and the message ids are right (`count_check`, `id_check`), and the record of the
+compaction is this store's. Each fault is reported once, where it is, and not what follows from it: where pages are
+damaged, indexes and counts cannot be right. At the end, everything that can be saved is counted, as `salvage` would do
+it.
 
 A million rows take some seconds and little memory. The daemon's log (`-wal`) grows while a single moment is read: for
-SQLite's check, and while rows are counted. The envelopes, which take longest, are read in batches.
+SQLite's check, and while rows and ids are counted. The envelopes, which take longest, are read in batches.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_p
 from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.count_check import CountCheck
+from mailserver.store.sqlite.repair.id_check import IdCheck
 from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
 from mailserver.store.sqlite.repair.salvage import survey
 from mailserver.store.sqlite.row_check import decode_and_compare
@@ -75,10 +77,10 @@ def _look_inside(path: Path, report: CheckReport, damaged: set[int], show: Show)
             return
         connection.set_progress_handler(_look_for_signals, _INTERRUPTIBLE_EVERY)
         check = _Check(connection, path, report, damaged, show)
-        for step in (check.schema, check.pages, check.rows, check.counts, check.record):
-            if step in (check.rows, check.counts) and report.pages_damaged:
+        for step in (check.schema, check.pages, check.rows, check.counts, check.ids, check.record):
+            if step in (check.rows, check.counts, check.ids) and report.pages_damaged:
                 continue  # they would stop there; rows are read page by page later
-            if step == check.counts and Kind.ROW in report.found:
+            if step in (check.counts, check.ids) and Kind.ROW in report.found:
                 report.drop(Kind.INDEX)  # entries of what these rows were
                 continue
             try:
@@ -213,6 +215,11 @@ class _Check:
     def counts(self) -> None:
         """What the store says of its days, topics and numbers is what there is."""
         CountCheck(self._execute, self._report, self._show).run()
+
+    def ids(self) -> None:
+        """The index of message ids has the ids of all rows that it says it has, and their sums."""
+        if Kind.SCHEMA not in self._report.found:
+            IdCheck(self._execute, self._report, self._show).run()
 
     def record(self) -> None:
         """The compaction's records can be read, are this store's, and name no rows that never existed."""

@@ -38,6 +38,10 @@ class Kind(Enum):
         "what the store says of its days is wrong. Stop the mailserver, and run waku-mailserver salvage: it counts "
         "them again"
     )
+    IDS = (
+        "the index of message ids does not fit the envelopes. No envelope is lost. Stop the mailserver, and run "
+        "waku-mailserver salvage: the new store makes its index anew"
+    )
     RECORD = (
         "a record of the compaction is unusable, and pruning or reports wait for it: delete it, and the next run "
         "writes a new one"

@@ -26,6 +26,7 @@ from mailserver.waku.envelope import Topic
 from tests.mailservers import NOW, make_envelope, stored
 from tests.store.samples import assert_counts_are_right, change, contents_of, copy_as_on_disk, pages_of, read, rows
 from tests.store.samples import stored as rows_in
+from tests.waiting import until
 
 LARGE = 50_000
 """Bytes of an envelope that takes several pages."""
@@ -56,11 +57,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def fill_and_kill() -> Path:
         async with open_store(path) as store:
             await store.put(all_of_them[:1100])
+            await until(lambda: not store.unindexed)
             await store.prune(Surplus(END_OF_TIME, 100))
         async with open_store(path) as store:
             for at in range(1100, 1200, 20):
                 await store.put(all_of_them[at : at + 20])
                 await store.touch()
+                await until(lambda: not store.unindexed)  # always the same log
             return copy_as_on_disk(path, path.parent / "killed")
 
     return asyncio.run(fill_and_kill())

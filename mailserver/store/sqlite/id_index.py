@@ -1,0 +1,289 @@
+"""The index of message ids: rows get into it some time after they were confirmed, and leave it as they are deleted.
+
+To compute and index an id takes some microseconds, for which nobody who waits for a confirmation has to wait. So the
+writer calls `advance` when it has nothing else to do: it indexes one batch of rows, those behind the last that are
+indexed. The same builds the index of a store that had none, and builds it anew if the network topic is another one.
+
+A row that is not the envelope that its time says, or was created before 1970 had begun, has no id, and is not indexed.
+If the index is found not to fit the rows, it is built anew. A batch is one transaction: whoever reads sees rows up to
+`until_seq` in all tables, and no others.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+from mailserver.errors import DecodeError
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import NoId, sync_id
+from mailserver.store.sqlite.connections import transaction
+from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.schema import ID_BYTES, SPANS
+from mailserver.waku.envelope import decode_envelope
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 2000
+"""Most rows that are indexed in one transaction: as many as are stored in one, so that a flood is kept up with."""
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""A batch ends with the envelope that reaches this."""
+
+EMPTIED_ROWS = 10_000
+"""Most rows of `ids`, or of `id_sums`, that are removed in one transaction when all are."""
+
+_MODULUS = 1 << 8 * ID_BYTES
+_AT_ONCE = (100, 10, 1)
+"""How many rows a statement inserts, reads or deletes: few sizes, so that few statements are prepared."""
+
+Execute = Callable[..., sqlite3.Cursor]
+
+
+class Item(NamedTuple):
+    """The id of a row: `id` is 32 bytes, SHA-256 of its MUID."""
+
+    created: int
+    id: bytes
+    seq: int
+
+
+class SumOfIds(NamedTuple):
+    """How many ids there are in a bucket, and their sum modulo 2^256, read as little-endian numbers."""
+
+    ids: int
+    total: int
+
+
+_Sums = dict[tuple[int, int], SumOfIds]
+"""By span and bucket."""
+
+
+_STATE = "SELECT network_topic, until_seq, (SELECT coalesce(max(seq), 0) FROM envelopes) FROM id_index"
+_ROWS = f"""
+    {packed_numbers("seq")}, {packed_numbers("created")}, {packed_numbers("size")}, {packed_bytes("raw")}
+"""
+# The casts are for damaged rows: their values may be of any type.
+_COLUMNS = (
+    "e.seq, CAST(e.created AS INTEGER) AS created, length(CAST(e.raw AS BLOB)) AS size, CAST(e.raw AS BLOB) AS raw"
+)
+# Sizes come first, and by themselves: only the envelopes of the batch are read.
+_NEXT = f"""
+    SELECT {_ROWS} FROM (
+        SELECT {_COLUMNS}
+        FROM (
+            SELECT seq, size, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total
+            FROM (SELECT seq, length(raw) AS size FROM envelopes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?)
+        ) AS next CROSS JOIN envelopes AS e ON e.seq = next.seq
+        WHERE next.total - next.size < ?
+        LIMIT -1
+    )
+"""
+_DOOMED = f"""
+    SELECT {_ROWS} FROM (
+        SELECT {_COLUMNS} FROM temp.doomed AS d CROSS JOIN envelopes AS e ON e.seq = d.seq WHERE d.seq <= ? LIMIT -1
+    )
+"""
+_EMPTY = (
+    "DELETE FROM ids WHERE (created, id) IN (SELECT created, id FROM ids LIMIT ?)",
+    "DELETE FROM id_sums WHERE (span, bucket) IN (SELECT span, bucket FROM id_sums LIMIT ?)",
+)
+
+
+def _values(columns: int, count: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * count)
+
+
+# Statements of many rows instead of `executemany`: see `store.sqlite.insertion`.
+_INSERT_IDS = {count: f"INSERT OR IGNORE INTO ids VALUES {_values(3, count)}" for count in _AT_ONCE}
+# `rowcount` is known only of statements that begin with what they do.
+_DELETE_IDS = {
+    count: f"""
+        DELETE FROM ids WHERE (created, id) IN (
+            SELECT i.created, i.id FROM (VALUES {_values(3, count)}) AS gone CROSS JOIN ids AS i
+            WHERE i.created = gone.column1 AND i.id = gone.column2 AND i.seq = gone.column3
+        )
+    """
+    for count in _AT_ONCE
+}
+_READ_SUMS = {
+    count: f"""
+        WITH wanted (span, bucket) AS (VALUES {_values(2, count)})
+        SELECT {packed_numbers("span")}, {packed_numbers("bucket")}, {packed_numbers("count")}, {packed_bytes("sum")}
+        FROM (
+            SELECT s.span, s.bucket, s.count, s.sum FROM wanted AS w CROSS JOIN id_sums AS s
+            WHERE s.span = w.span AND s.bucket = w.bucket AND length(s.sum) = {ID_BYTES} LIMIT -1
+        )
+    """
+    for count in _AT_ONCE
+}
+_WRITE_SUMS = {count: f"INSERT OR REPLACE INTO id_sums VALUES {_values(4, count)}" for count in _AT_ONCE}
+_DELETE_SUMS = {
+    count: f"""
+        DELETE FROM id_sums WHERE (span, bucket) IN (
+            SELECT s.span, s.bucket FROM (VALUES {_values(2, count)}) AS gone CROSS JOIN id_sums AS s
+            WHERE s.span = gone.column1 AND s.bucket = gone.column2
+        )
+    """
+    for count in _AT_ONCE
+}
+
+
+def advance(connection: sqlite3.Connection, network_topic: str) -> int:
+    """Index the next rows, or remove ids of another network topic; return how many rows are not indexed yet, at most.
+
+    A removed row may count. If it is 0, all rows are indexed.
+    """
+    execute = connection.execute
+    state = execute(_STATE).fetchone()
+    if state is not None and state[0] == network_topic and state[1] >= state[2]:
+        return 0
+    with transaction(connection):
+        if state is None or state[0] != network_topic:
+            if state is None or state[0]:
+                _begin_anew(execute)
+            if not any(execute(statement, (EMPTIED_ROWS,)).rowcount for statement in _EMPTY):
+                execute("UPDATE id_index SET network_topic = ?", (network_topic,))
+            return max(1, state[2]) if state else 1
+        _, until_seq, last_seq = state
+        items, until_seq = next_items(execute, network_topic, until_seq, last_seq)
+        _add(execute, items)
+        execute("UPDATE id_index SET until_seq = ?", (until_seq,))
+        return int(last_seq - until_seq)
+
+
+def next_items(execute: Execute, network_topic: str, after_seq: int, last_seq: int) -> tuple[list[Item], int]:
+    """The ids of a batch of rows behind `after_seq`, in the order of the index, and up to which row they are."""
+    packed = execute(_NEXT, (after_seq, last_seq, BATCH_ROWS, BATCH_BYTES)).fetchone()
+    return _items(network_topic, packed), max(numbers(packed[0]), default=last_seq)
+
+
+def sum_of_ids(ids: Iterable[bytes]) -> SumOfIds:
+    """Count ids of 32 bytes, and add them up."""
+    values = [int.from_bytes(each, "little") for each in ids]
+    return SumOfIds(len(values), sum(values) % _MODULUS)
+
+
+def forget_doomed(execute: Execute) -> None:
+    """Remove the rows of `temp.doomed` from the index, in the transaction that deletes them, and before they are."""
+    state = execute(_STATE).fetchone()
+    if state is None or not state[1]:
+        return
+    network_topic, until_seq, _ = state
+    packed = execute(_DOOMED, (until_seq,)).fetchone()
+    items = _items(network_topic, packed)
+    expected = sum(created > 0 for created in numbers(packed[1]))  # a row that was damaged since has an id there, too
+    deleted = sum(execute(_DELETE_IDS[len(part)], _flat(part)).rowcount for part in _parts(items))
+    if deleted != expected or not _subtract(execute, items):
+        log.warning("message ids do not fit the store, indexing it anew deleted=%d expected=%d", deleted, expected)
+        _begin_anew(execute)
+
+
+def _begin_anew(execute: Execute) -> None:
+    """Say that nothing is indexed; `advance` then removes what there is, and begins with the first row."""
+    execute("DELETE FROM id_index")
+    execute("INSERT INTO id_index VALUES ('', 0)")
+
+
+def _items(network_topic: str, packed: tuple[str | None, str | None, str | None, bytes | None]) -> list[Item]:
+    """The ids of rows, in the order of the index."""
+    seqs, created, sizes = map(numbers, packed[:3])
+    raws, at = packed[3] or b"", 0
+    items = []
+    for seq, second, size in zip(seqs, created, sizes, strict=True):
+        raw, at = raws[at : at + size], at + size
+        try:
+            envelope = decode_envelope(raw)
+            name = envelope_muid(network_topic, envelope)
+        except (DecodeError, NoId):
+            continue
+        if envelope.created == second:
+            items.append(Item(second, sync_id(name), seq))
+    items.sort()
+    return items
+
+
+def _add(execute: Execute, items: Sequence[Item]) -> None:
+    """Put ids into `ids`, and add them to the sums. One that another row has, of which this is a copy, is left."""
+    new: list[Item] = []
+    for part in _parts(items):
+        if execute(_INSERT_IDS[len(part)], _flat(part)).rowcount == len(part):
+            new += part
+        else:
+            new += (item for item in part if execute(_SEQ_OF, item[:2]).fetchone() == (item.seq,))
+    sums = _sums_of(new)
+    there = _read(execute, sums)
+    for key, (count, total) in sums.items():
+        before = there.get(key, _NO_SUM)
+        there[key] = SumOfIds(before.ids + count, (before.total + total) % _MODULUS)
+    _write(execute, there)
+
+
+def _subtract(execute: Execute, items: Sequence[Item]) -> bool:
+    """Take ids out of the sums; return whether they were in them, as far as counts tell."""
+    sums = _sums_of(items)
+    there = _read(execute, sums)
+    for key, (count, total) in sums.items():
+        before = there.get(key, _NO_SUM)
+        there[key] = SumOfIds(before.ids - count, (before.total - total) % _MODULUS)
+    if any(left.ids < 0 or (left.ids == 0 and left.total) for left in there.values()):
+        return False
+    for part in _parts([key for key, left in there.items() if not left.ids]):
+        execute(_DELETE_SUMS[len(part)], _flat(part))
+    _write(execute, {key: left for key, left in there.items() if left.ids})
+    return True
+
+
+_NO_SUM = SumOfIds(0, 0)
+_SEQ_OF = "SELECT seq FROM ids WHERE created = ? AND id = ?"
+
+
+def _sums_of(items: Sequence[Item]) -> _Sums:
+    """What items, in their order, add to each bucket."""
+    sums: _Sums = {}
+    smallest = SPANS[-1]
+    for minute, group in groupby(items, lambda item: item.created // smallest):
+        count, total = sum_of_ids(item.id for item in group)
+        for span in SPANS:
+            key = span, minute * smallest // span
+            before = sums.get(key, _NO_SUM)
+            sums[key] = SumOfIds(before.ids + count, (before.total + total) % _MODULUS)
+    return sums
+
+
+def _read(execute: Execute, keys: Iterable[tuple[int, int]]) -> _Sums:
+    there: _Sums = {}
+    for part in _parts([*keys]):
+        spans, buckets, counts, sums = execute(_READ_SUMS[len(part)], _flat(part)).fetchone()
+        totals = (int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES))
+        there.update(
+            zip(
+                zip(numbers(spans), numbers(buckets), strict=True),
+                map(SumOfIds, numbers(counts), totals),
+                strict=True,
+            )
+        )
+    return there
+
+
+def _write(execute: Execute, sums: _Sums) -> None:
+    rows = [(*key, count, total.to_bytes(ID_BYTES, "little")) for key, (count, total) in sorted(sums.items())]
+    for part in _parts(rows):
+        execute(_WRITE_SUMS[len(part)], _flat(part))
+
+
+_Row = TypeVar("_Row", bound=tuple[object, ...])
+
+
+def _parts(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+    """Rows in parts for which there are statements."""
+    at = 0
+    for count in _AT_ONCE:
+        while len(rows) - at >= count:
+            yield rows[at : at + count]
+            at += count
+
+
+def _flat(rows: Iterable[tuple[object, ...]]) -> list[object]:
+    return [value for row in rows for value in row]
