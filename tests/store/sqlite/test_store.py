@@ -13,7 +13,7 @@ from mailserver.errors import StoreError
 from mailserver.store.interface import StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.schema import PAGE_BYTES
-from mailserver.store.sqlite.store import READERS, open_store, read_stats
+from mailserver.store.sqlite.store import READERS, SqliteStore, open_store, read_stats
 from mailserver.store.sqlite.wal import wal_file
 from tests.store.engines import EVERYTHING, NEWS_ONLY, found
 from tests.store.samples import (
@@ -36,6 +36,7 @@ from tests.store.samples import (
     rows,
     write,
 )
+from tests.waiting import until
 
 
 async def test_reading_does_not_keep_the_log_from_being_cut(path: Path) -> None:
@@ -199,12 +200,17 @@ def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
+async def indexed(store: SqliteStore) -> None:
+    """Wait until the ids of all rows are in the index."""
+    await until(lambda: not store.unindexed)
+
+
 async def test_opening_and_statistics_count_no_envelopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_store(tmp_path / "small", new_envelopes(1))
     make_store(tmp_path / "large", new_envelopes(5000))
-    for name in ("small", "large"):  # both become WAL files first
-        async with open_store(tmp_path / name):
-            pass
+    for name in ("small", "large"):  # both become WAL files first, and all ids are indexed
+        async with open_store(tmp_path / name) as store:
+            await indexed(store)
     steps = count_steps(monkeypatch)
 
     taken = {}
@@ -212,6 +218,7 @@ async def test_opening_and_statistics_count_no_envelopes(tmp_path: Path, monkeyp
         steps[0] = 0
         async with open_store(tmp_path / name) as store:
             await store.stats()
+            await indexed(store)
         await read_stats(tmp_path / name)
         taken[name] = steps[0]
 
