@@ -52,6 +52,10 @@ MAX_UNINDEXED_ROWS = 100_000
 """Beyond this, message ids are indexed although envelopes wait for the disk: a batch after each group. It is a flood of
 half a minute. What compares ids waits for as long as it takes to index these: a second."""
 
+INDEX_DELAY_S = 10.0
+"""How long the first envelope waits that is not indexed yet: a transaction for each of few would be a sync of the disk
+more for each. What compares ids leaves out the last minute."""
+
 INDEX_RETRY_S = 10.0
 """How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
 
@@ -77,7 +81,8 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between.
 
-    What is indexed of an envelope is indexed when nothing waits for the disk, in batches, with pauses between them.
+    What is indexed of an envelope is indexed some seconds later, in batches with pauses between them, when nothing waits
+    for the disk.
     """
 
     def __init__(
@@ -204,6 +209,7 @@ class StoreWriter:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_start = loop.time()
+        self._next_index = next_start + INDEX_DELAY_S
         while True:
             await self._index_until_arrival()
             if self._jobs and not self._closing:
@@ -234,6 +240,11 @@ class StoreWriter:
             if not self._arrived.is_set():
                 await self._index_batch()
         await self._arrived.wait()
+
+    def _count_unindexed(self, rows: int) -> None:
+        if not self._unindexed:
+            self._next_index = max(self._next_index, asyncio.get_running_loop().time() + INDEX_DELAY_S)
+        self._unindexed += rows
 
     async def _index_batch(self) -> None:
         """Index a batch. The pause after it is as long as it took: the event loop needs Python's lock, too."""
@@ -289,7 +300,7 @@ class StoreWriter:
         try:
             result = await self._write(job)
             failure = None
-            self._unindexed += 1  # it may have changed what the index is of
+            self._count_unindexed(1)  # it may have changed what the index is of
             if not future.done():
                 future.set_result(result)
         except sqlite3.Error as error:
@@ -326,7 +337,7 @@ class StoreWriter:
         try:
             await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
-            self._unindexed += len(envelopes)
+            self._count_unindexed(len(envelopes))
             self._failures.stored()
         except sqlite3.Error as error:
             cause = self._failures.not_stored(len(envelopes), error)

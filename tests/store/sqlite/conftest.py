@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
+
+
+@pytest.fixture(autouse=True)
+def _indexed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Message ids are indexed as soon as nothing waits for the disk."""
+    monkeypatch.setattr(writer_module, "INDEX_DELAY_S", 0.0)
 
 
 @pytest.fixture

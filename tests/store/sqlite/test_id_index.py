@@ -285,6 +285,26 @@ async def test_what_is_put_is_indexed_soon(path: Path) -> None:
         assert_all_is_indexed(path, OURS)
 
 
+async def test_a_few_envelopes_wait_for_more_and_then_are_indexed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "INDEX_DELAY_S", 3600.0)
+    async with open_store(path) as store:
+        for number in range(3):
+            await store.put(some_rows(1, first=number))
+            await store.touch()
+
+        assert store.unindexed >= 3
+    assert rows(path, "SELECT * FROM ids") == []
+
+    monkeypatch.setattr(writer, "INDEX_DELAY_S", 0.1)
+    async with open_store(path) as store:
+        await until(lambda: not store.unindexed)
+        await store.put(some_rows(1, first=3))
+        assert store.unindexed
+        await until(lambda: not store.unindexed)
+
+    assert_all_is_indexed(path, OURS)
+
+
 async def test_another_network_topic_makes_other_ids(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(some_rows(30))
