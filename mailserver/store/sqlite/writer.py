@@ -81,8 +81,7 @@ class _Part(NamedTuple):
 class StoreWriter:
     """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between.
 
-    What is indexed of an envelope is indexed some seconds later, in batches with pauses between them, when nothing waits
-    for the disk.
+    Message ids are indexed some seconds later, when nothing waits for the disk, in batches with pauses between them.
     """
 
     def __init__(
