@@ -34,7 +34,7 @@ def root_with(tmp_path: Path, **tests: str) -> Path:
     folder = tmp_path / "root" / "tests" / "some"
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "root")
-    for name in ("__init__.py", "conftest.py", "properties.py"):
+    for name in ("__init__.py", "conftest.py", "properties.py", "quick_jvm.py"):
         if (ROOT / "tests" / name).exists():
             shutil.copy(ROOT / "tests" / name, folder.parent)
     for name, code in tests.items():
