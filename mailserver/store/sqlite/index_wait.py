@@ -1,0 +1,39 @@
+"""When the writer indexes message ids, and who waits for that.
+
+The writer learns that somebody waits, and whoever waits learns that the index has moved.
+"""
+
+import asyncio
+
+MAX_UNINDEXED_ROWS = 100_000
+"""Beyond this, message ids are indexed although envelopes wait for the disk: a batch after each group. It is a flood of
+half a minute. What looks for ids waits for as long as it takes to index these: a second."""
+
+INDEX_RETRY_S = 10.0
+"""How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
+
+
+class IndexWait:
+    """What waits for the next batch of the index."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._moved = asyncio.Event()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits: then a batch is indexed although envelopes wait for the disk."""
+        return self._waiting > 0
+
+    async def next_move(self) -> None:
+        """Wait until a batch was indexed, or could not be."""
+        self._waiting += 1
+        try:
+            await self._moved.wait()
+        finally:
+            self._waiting -= 1
+
+    def moved(self) -> None:
+        """Wake all that wait."""
+        self._moved.set()
+        self._moved = asyncio.Event()
