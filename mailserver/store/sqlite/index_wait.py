@@ -7,7 +7,7 @@ import asyncio
 
 MAX_UNINDEXED_ROWS = 100_000
 """Beyond this, message ids are indexed although envelopes wait for the disk: a batch after each group. It is a flood of
-half a minute. What looks for ids waits for as long as it takes to index these: a second."""
+half a minute. What looks for ids waits for as long as it takes to index these: some seconds, 5 on a busy machine."""
 
 INDEX_RETRY_S = 10.0
 """How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
