@@ -7,7 +7,14 @@ import pytest
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_id
 from mailserver.store.interface import Payer, Query
-from mailserver.store.message_ids import BEFORE_ALL, MAX_IDS_TO_FIND, FoundEnvelopes, MetadataRange, StoreWithIds
+from mailserver.store.message_ids import (
+    BEFORE_ALL,
+    MAX_IDS_OF_PAGE,
+    MAX_IDS_TO_FIND,
+    FoundEnvelopes,
+    MetadataRange,
+    StoreWithIds,
+)
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope
@@ -158,6 +165,13 @@ def test_prefix_ends_where_the_next_one_begins(prefix: bytes, high: bytes | None
 )
 def test_metadata_says_when_its_envelopes_were_created(of: MetadataRange, created: tuple[int, int]) -> None:
     assert of.created == (created[0] // (NS if created[0] > LAST_SECOND else 1), created[1])
+
+
+@pytest.mark.parametrize("limit", [-1, 0, MAX_IDS_OF_PAGE + 1])
+async def test_list_is_no_longer_than_the_bound(store: StoreWithIds, limit: int) -> None:
+    for list_ in (store.message_ids.newest_first, store.message_ids.as_arrived):
+        with pytest.raises(ValueError, match=f"list of {limit} ids is not one of 1 to 10000"):
+            await list_(EVERYTHING, limit)
 
 
 # As they arrived

@@ -17,6 +17,7 @@ from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, R
 from mailserver.store.message_ids import (
     ALL_METADATA,
     BEFORE_ALL,
+    MAX_IDS_OF_PAGE,
     MAX_IDS_TO_FIND,
     Arrival,
     ArrivedIds,
@@ -139,6 +140,7 @@ class SqliteMessageIds:
         goes_on: GoesOn = always,
     ) -> IdPage:
         """List the MUIDs of the first `limit` matches whose metadata is in a range."""
+        _check_limit(limit)
         meter = _Meter(payer)
         readers = PaidReader(self.readers, meter.payer)
         first, last = metadata.created
@@ -173,6 +175,7 @@ class SqliteMessageIds:
         goes_on: GoesOn = always,
     ) -> ArrivedIds:
         """List the MUIDs of the first `limit` matches that arrived after a place, in the order of their arrival."""
+        _check_limit(limit)
         meter = _Meter(payer)
         readers = PaidReader(self.readers, meter.payer)
         within, marks = range_of(query), topic_marks(query.interest)
@@ -278,6 +281,11 @@ class SqliteMessageIds:
         left = self._left(goal, network_topic, until_seq)
         if left:
             raise NotIndexedYet(left)
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_IDS_OF_PAGE:
+        raise ValueError(f"a list of {limit} ids is not one of 1 to {MAX_IDS_OF_PAGE}")
 
 
 def _check_count(ids: Sequence[bytes]) -> None:
