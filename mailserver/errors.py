@@ -37,6 +37,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
 
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
+        NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so

@@ -1,7 +1,8 @@
 """The store of envelopes as the rest of the mailserver uses it, whichever engine keeps it.
 
-An engine is a package beside this file that fulfils `Store`. Only values leave it: envelopes, times, hashes, counts.
-Row ids, statements and files stay inside. `tests/store/` tests every engine for what is said here.
+An engine is a package beside this file that fulfils `Store`, and `StoreWithIds` in `store.message_ids`. Only values
+leave it: envelopes, times, hashes, counts. Row ids, statements and files stay inside. `tests/store/` tests every engine
+for what is said here.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -41,6 +42,9 @@ class _Writer:
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         pass
 
+    async def index_moves(self) -> None:
+        pass
+
 
 def image_of(envelopes: Sequence[NewEnvelope]) -> bytes:
     """The bytes of a store's file."""
@@ -61,4 +65,5 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
             cast(Any, _Reader(connection)),
             StoreFailures(Path(STORE_FILE)),
             removed_until=0,
+            network_topic=DEFAULT_NETWORK_TOPIC,
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.interface import Store
+from mailserver.store.message_ids import StoreWithIds
 from tests.store.engines import ENGINES, Engine
 
 
@@ -16,7 +16,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 
 @pytest.fixture
-async def store(engine: Engine) -> AsyncIterator[Store]:
+async def store(engine: Engine) -> AsyncIterator[StoreWithIds]:
     """An open, empty store of each engine in turn."""
     async with engine.open() as opened:
         yield opened

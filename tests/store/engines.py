@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mailserver.store.interface import Query, Store
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import Interest
@@ -21,7 +22,7 @@ NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
 class Engine(Protocol):
     """One engine, and one store that it keeps."""
 
-    def open(self) -> AbstractAsyncContextManager[Store]:
+    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
         """Open the store; make it first if there is none."""
 
     def assert_sound(self) -> None:
@@ -34,7 +35,7 @@ class SqliteEngine:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STORE_FILE
 
-    def open(self) -> AbstractAsyncContextManager[Store]:
+    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
         return open_store(self._path)
 
     def assert_sound(self) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import NoId, sync_id
+from mailserver.ids.muid import Muid, NoId, sync_id
 from mailserver.store.sqlite.connections import transaction
 from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
 from mailserver.store.sqlite.schema import ID_BYTES, SPANS
@@ -192,16 +192,21 @@ def _items(network_topic: str, packed: tuple[str | None, str | None, str | None,
     raws, at = packed[3] or b"", 0
     items = []
     for seq, second, size in zip(seqs, created, sizes, strict=True):
-        raw, at = raws[at : at + size], at + size
-        try:
-            envelope = decode_envelope(raw)
-            name = envelope_muid(network_topic, envelope)
-        except (DecodeError, NoId):
-            continue
-        if envelope.created == second:
+        name = muid_of(network_topic, second, raws[at : at + size])
+        at += size
+        if name is not None:
             items.append(Item(second, sync_id(name), seq))
     items.sort()
     return items
+
+
+def muid_of(network_topic: str, created: int, raw: bytes) -> Muid | None:
+    """The MUID of a row; None if it has no id."""
+    try:
+        envelope = decode_envelope(raw)
+        return envelope_muid(network_topic, envelope) if envelope.created == created else None
+    except (DecodeError, NoId):
+        return None
 
 
 def _add(execute: Execute, items: Sequence[Item]) -> None:

@@ -81,7 +81,7 @@ Pair = tuple[int, bytes]
 """A day, and a topic on it."""
 
 _KEYS = f"{packed_numbers('created')}, {packed_bytes('hash')}, {packed_numbers('seq')}"
-_WITHIN = "(created, hash) >= (?, ?) AND (created, hash) < (?, ?)"
+WITHIN = "(created, hash) >= (?, ?) AND (created, hash) < (?, ?)"
 
 
 def _of_pairs(slots: int) -> str:
@@ -106,7 +106,7 @@ _OF_PAIRS = {slots: _of_pairs(slots) for slots in SLOTS}
 _OF_PAIR = f"""
     SELECT {_KEYS} FROM (
         SELECT created, hash, seq FROM envelopes INDEXED BY envelopes_by_topic
-        WHERE created / 86400 = ? AND topic = ? AND {_WITHIN}
+        WHERE created / 86400 = ? AND topic = ? AND {WITHIN}
         ORDER BY created DESC, hash DESC LIMIT ?
     )
 """
@@ -116,8 +116,8 @@ _BY_TIME = """
         WHERE {within} ORDER BY created DESC, hash DESC LIMIT ?
     )
 """
-_KEYS_BY_TIME = _BY_TIME.format(packed=_KEYS, topic="", within=_WITHIN)
-_KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(packed=f"{_KEYS}, {packed_bytes('topic')}", topic=", topic", within=_WITHIN)
+_KEYS_BY_TIME = _BY_TIME.format(packed=_KEYS, topic="", within=WITHIN)
+_KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(packed=f"{_KEYS}, {packed_bytes('topic')}", topic=", topic", within=WITHIN)
 _DAYS = f"""
     SELECT {packed_numbers("day")}, {packed_numbers("envelopes")} FROM (
         SELECT day, envelopes FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC LIMIT ?

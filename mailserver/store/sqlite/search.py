@@ -10,7 +10,7 @@ among those that the day has. If they are too many, the day is scanned, for as l
 page ends early, and the next one continues there. A page of topics ends only when it is full, or all is found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, repeat, takewhile
 
 from mailserver.store.interface import GoesOn, Query
@@ -19,7 +19,7 @@ from mailserver.store.sqlite.keys import SLOTS, Found, Keys, numbers, pieces
 from mailserver.store.sqlite.lookups import Connection, Day, Lookups, Pair, Range
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
-from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Matcher, as_integer
+from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Interest, Matcher, as_integer
 from mailserver.waku.envelope import TOPIC_BYTES
 
 MAX_ROWS = 2000
@@ -62,18 +62,13 @@ class Search:
         self._limit = limit
         self._goes_on = goes_on
         self._found = Keys()
-        # What is still to be searched: everything at its upper end or above has been.
-        self._rest = Range(query.lower, b"", query.upper + 1, b"")
-        if query.below is not None:
-            created, prefix = query.below[0], query.below[1][:HASH_PREFIX_BYTES]
-            # Zeros stand for no hash: a page can end between two days.
-            self._rest = self._rest.below((created, prefix if any(prefix) else b""))
+        self._rest = range_of(query)  # still to be searched: everything at its upper end or above has been
         self._span = 1
-        self._matcher: Matcher | None = None
+        self._marks = topic_marks(query.interest)
         self._thirds, self._chance = b"", 0.0
         if query.interest.topics is None and query.interest != FULL_INTEREST:
             bloom = query.interest.bloom
-            self._matcher, self._thirds, self._chance = Matcher(bloom), _admitted_third_bytes(bloom), _chance(bloom)
+            self._thirds, self._chance = _admitted_third_bytes(bloom), _chance(bloom)
 
     async def page(self) -> Found:
         """Search until the page is full, nothing is left, or it may not go on."""
@@ -232,12 +227,25 @@ class Search:
             if self._lacking <= 0 or self._must_end:
                 return 0
 
-    def _marks(self, topics: bytes) -> bytes:
-        """A byte for each of these topics, which stand one after the other: not 0 if the topic is wanted."""
-        if self._matcher is not None:
-            return self._matcher.marks(topics)
-        wanted = self._interest.topics or ()
-        return bytes(topic in wanted for topic in pieces(topics, TOPIC_BYTES))
+
+def range_of(query: Query) -> Range:
+    """Where a query's envelopes can be."""
+    within = Range(query.lower, b"", query.upper + 1, b"")
+    if query.below is None:
+        return within
+    created, prefix = query.below[0], query.below[1][:HASH_PREFIX_BYTES]
+    # Zeros stand for no hash: a page can end between two days.
+    return within.below((created, prefix if any(prefix) else b""))
+
+
+def topic_marks(interest: Interest) -> Callable[[bytes], bytes]:
+    """What makes a byte for each of some topics, which stand one after the other: not 0 if the topic is wanted."""
+    if interest == FULL_INTEREST:
+        return lambda topics: b"\1" * (len(topics) // TOPIC_BYTES)
+    if interest.topics is None:
+        return Matcher(interest.bloom).marks
+    wanted = interest.topics
+    return lambda topics: bytes(topic in wanted for topic in pieces(topics, TOPIC_BYTES))
 
 
 def _first(count: int, found: Keys, more: Keys) -> Keys:

@@ -26,6 +26,7 @@ from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.id_index import advance
+from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
@@ -45,10 +46,17 @@ _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER 
 
 
 class SqliteStore:
-    """A `store.interface.Store`, which says what each method does and raises. Made by `open_store`."""
+    """A `store.message_ids.StoreWithIds`, which says what each method does and raises. Made by `open_store`."""
 
     def __init__(
-        self, path: Path, writer: StoreWriter, readers: ReaderPool, failures: StoreFailures, *, removed_until: int
+        self,
+        path: Path,
+        writer: StoreWriter,
+        readers: ReaderPool,
+        failures: StoreFailures,
+        *,
+        removed_until: int,
+        network_topic: str,
     ) -> None:
         self._path = path
         self._writer = writer
@@ -56,6 +64,7 @@ class SqliteStore:
         self._readers = readers
         self._rows = RowReader(PaidReader(readers))
         self._removed_until = removed_until
+        self._message_ids = SqliteMessageIds(readers, network_topic, writer.index_moves)
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk."""
@@ -93,6 +102,11 @@ class SqliteStore:
     def unindexed(self) -> int:
         """How many envelopes are not in the index of message ids yet, at most."""
         return self._writer.unindexed
+
+    @property
+    def message_ids(self) -> SqliteMessageIds:
+        """The ids of its envelopes."""
+        return self._message_ids
 
     async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> SqlitePage:
         """Find the first `limit` matches, newest first."""
@@ -212,7 +226,10 @@ async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> 
             writer = StoreWriter(worker, path, presence, failures, partial(advance, network_topic=network_topic))
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                yield SqliteStore(path, writer, readers, failures, removed_until=await worker.run(_removed_until))
+                removed_until = await worker.run(_removed_until)
+                yield SqliteStore(
+                    path, writer, readers, failures, removed_until=removed_until, network_topic=network_topic
+                )
             finally:
                 writer.close()
                 await writing

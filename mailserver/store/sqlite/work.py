@@ -18,5 +18,8 @@ DAY = 1
 ENVELOPE = 5
 """Going to an envelope."""
 
+ID = 10
+"""Making the MUID of an envelope, or the id of a MUID."""
+
 UNIT_BYTES = 1024
 """Reading so many bytes of envelopes is one more unit."""

@@ -15,6 +15,7 @@ from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.index_wait import INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.presence import Presence, StoreLost
 from mailserver.store.sqlite.wal import wal_file
@@ -48,27 +49,12 @@ WAL_RESTART_WAIT_S = 0.05
 _WAL_STEP_BYTES = 32 * 1024 * 1024
 """How much the WAL grows between two attempts."""
 
-MAX_UNINDEXED_ROWS = 100_000
-"""Beyond this, message ids are indexed although envelopes wait for the disk: a batch after each group. It is a flood of
-half a minute. What compares ids waits for as long as it takes to index these: a second."""
-
-INDEX_DELAY_S = 10.0
-"""How long the first envelope waits that is not indexed yet: a transaction for each of few would be a sync of the disk
-more for each. What compares ids leaves out the last minute."""
-
-INDEX_RETRY_S = 10.0
-"""How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
-
 _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
-
-
-def _nothing(_: sqlite3.Connection) -> int:
-    return 0
 
 
 class _Part(NamedTuple):
@@ -90,7 +76,7 @@ class StoreWriter:
         path: Path,
         presence: Presence,
         failures: StoreFailures,
-        index: Job[int] = _nothing,
+        index: Job[int] = lambda _: 0,
     ) -> None:
         """Write the store at `path`.
 
@@ -104,6 +90,7 @@ class StoreWriter:
         self._index = index
         self._unindexed = 1  # so that the index is looked at
         self._next_index = 0.0
+        self._index_wait = IndexWait()
         self._held = ""
         self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: FairQueue[_Part] = FairQueue()
@@ -184,12 +171,25 @@ class StoreWriter:
         """How many rows are not indexed yet, at most."""
         return self._unindexed
 
+    async def index_moves(self) -> None:
+        """Wait until a batch was indexed, or could not be; return at once if all is. Meanwhile no batch is put off.
+
+        Raises:
+            StoreError: the store is closing.
+        """
+        if self._unindexed and not self._closing:
+            self._arrived.set()  # it may wait for more envelopes
+            await self._index_wait.next_move()
+        if self._closing:
+            raise StoreError(_CLOSING)
+
     def close(self) -> None:
         """Refuse everything from now on; `run` commits what is queued, and returns."""
         self._closing = True
         self._arrived.set()
         self._full.set()
         self._room.set()
+        self._index_wait.moved()
 
     async def run(self) -> None:
         """Commit groups until the writer is closed and nothing is queued."""
@@ -208,7 +208,7 @@ class StoreWriter:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_start = loop.time()
-        self._next_index = next_start + INDEX_DELAY_S
+        self._index_wait.put_off(next_start)
         while True:
             await self._index_until_arrival()
             if self._jobs and not self._closing:
@@ -227,14 +227,15 @@ class StoreWriter:
             next_start = loop.time() + GROUP_INTERVAL_S
             await self._commit_group(self._take_group())
             await self._bound_wal()
-            if self._unindexed > MAX_UNINDEXED_ROWS and loop.time() >= self._next_index:
+            most = 0 if self._index_wait.is_awaited else MAX_UNINDEXED_ROWS
+            if self._unindexed > most and loop.time() >= self._next_index:
                 await self._index_batch()
 
     async def _index_until_arrival(self) -> None:
         """Wait until there is something to do; index batches meanwhile."""
         while self._unindexed and not self._arrived.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next_index):
+                async with asyncio.timeout_at(max(self._next_index, self._index_wait.due)):
                     await self._arrived.wait()
             if not self._arrived.is_set():
                 await self._index_batch()
@@ -242,7 +243,7 @@ class StoreWriter:
 
     def _count_unindexed(self, rows: int) -> None:
         if not self._unindexed:
-            self._next_index = max(self._next_index, asyncio.get_running_loop().time() + INDEX_DELAY_S)
+            self._index_wait.put_off(asyncio.get_running_loop().time())
         self._unindexed += rows
 
     async def _index_batch(self) -> None:
@@ -259,6 +260,7 @@ class StoreWriter:
         except StoreLost:  # those who wait for the next transaction are told
             pass
         self._next_index = loop.time() + pause
+        self._index_wait.moved()
         await self._bound_wal()
 
     async def _bound_wal(self) -> None:

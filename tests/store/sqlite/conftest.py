@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite import writer as writer_module
+from mailserver.store.sqlite import index_wait
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
 
 
-@pytest.fixture(autouse=True)
-def _indexed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _indexed_at_once() -> Iterator[None]:
     """Message ids are indexed as soon as nothing waits for the disk."""
-    monkeypatch.setattr(writer_module, "INDEX_DELAY_S", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_wait, "INDEX_DELAY_S", 0.0)
+        yield
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import id_index, writer
+from mailserver.store.sqlite import id_index, index_wait, writer
 from mailserver.store.sqlite.connections import connect_writer
 from mailserver.store.sqlite.deletion import delete_batch
 from mailserver.store.sqlite.id_index import BATCH_ROWS, EMPTIED_ROWS, advance
@@ -286,7 +286,7 @@ async def test_what_is_put_is_indexed_soon(path: Path) -> None:
 
 
 async def test_a_few_envelopes_wait_for_more_and_then_are_indexed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "INDEX_DELAY_S", 3600.0)
+    monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)
     async with open_store(path) as store:
         for number in range(3):
             await store.put(some_rows(1, first=number))
@@ -295,7 +295,7 @@ async def test_a_few_envelopes_wait_for_more_and_then_are_indexed(path: Path, mo
         assert store.unindexed >= 3
     assert rows(path, "SELECT * FROM ids") == []
 
-    monkeypatch.setattr(writer, "INDEX_DELAY_S", 0.1)
+    monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 0.1)
     async with open_store(path) as store:
         await until(lambda: not store.unindexed)
         await store.put(some_rows(1, first=3))

@@ -1,0 +1,195 @@
+"""The message ids of a store as whatever lists and finds them uses it: see `store.interface` for the envelopes.
+
+The MUID of an envelope (`mailserver.ids`) is made from it when it is listed. What finds an envelope by its id needs an
+index, which has an envelope some time after it was confirmed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from mailserver.errors import StoreError
+from mailserver.ids.envelopes import NS
+from mailserver.ids.muid import Muid, metadata_of
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, Store, always
+from mailserver.waku.envelope import MAX_U32
+
+MAX_IDS_OF_PAGE = 10_000
+"""The longest list of ids: 520 kB of MUIDs."""
+
+MAX_IDS_TO_FIND = 10_000
+"""How many ids are looked for at once: as many as a page lists."""
+
+_TIME_BYTES = 8
+
+Arrival = NewType("Arrival", int)
+"""A place in the order of arrival: a number of the engine's own, from 0 to 2^63 - 1. It stays the place of an envelope
+for as long as the store lives, and is never another's."""
+
+BEFORE_ALL = Arrival(0)
+
+
+class NotIndexedYet(StoreError):
+    """The store still indexes the ids of what it has, so it cannot say what has an id, and what has not.
+
+    Args:
+        left: how many envelopes are not indexed yet, at most.
+    """
+
+    def __init__(self, left: int) -> None:
+        super().__init__(left)
+        self.left = left
+
+    def __str__(self) -> str:
+        return f"the store is still indexing the ids of {self.left} envelopes"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRange:
+    """The metadata of MUIDs from `low`, inclusive, to `high`, exclusive, compared as bytes. None: without an end."""
+
+    low: bytes = b""
+    high: bytes | None = None
+
+    @classmethod
+    def of_prefix(cls, prefix: bytes) -> "MetadataRange":
+        """All metadata that begins with these bytes."""
+        stem = prefix.rstrip(b"\xff")
+        return cls(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None)
+
+    def has(self, name: Muid) -> bool:
+        """Whether the metadata of a MUID is in the range."""
+        metadata = metadata_of(name)
+        return self.low <= metadata and (self.high is None or metadata < self.high)
+
+    @property
+    def created(self) -> tuple[int, int]:
+        """From which second of creation to which there can be envelopes of it, both inclusive.
+
+        Their metadata begins with the nanosecond of creation (`ids.envelopes`).
+        """
+        return _second(self.low), MAX_U32 if self.high is None else min(MAX_U32, _second(self.high))
+
+
+def _second(bound: bytes) -> int:
+    return int.from_bytes(bound[:_TIME_BYTES].ljust(_TIME_BYTES, b"\0"), "big") // NS
+
+
+ALL_METADATA = MetadataRange()
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """MUIDs in the order of answers, which is newest first.
+
+    `end`: where the next page begins; None if there is none. `ended_early`: whether the search was not to go on before
+    the page was full or everything was found.
+    """
+
+    muids: Sequence[Muid]
+    end: Place | None = None
+    ended_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedIds:
+    """MUIDs in the order of arrival.
+
+    `end`: how far this has come: a list that begins there has what follows, and whatever arrives later. `is_all`:
+    whether nothing follows at the moment.
+    """
+
+    muids: Sequence[Muid]
+    end: Arrival
+    is_all: bool
+
+
+class FoundEnvelopes(Protocol):
+    """Envelopes that have some ids. They read themselves, some at a time, at their payer's expense."""
+
+    @property
+    def left(self) -> int:
+        """How many are still to be read."""
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next ones; see `store.interface.Page`.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+
+class MessageIds(Protocol):
+    """The ids of a store's envelopes. An envelope without an id (`ids.envelopes`) is in no list, and is not found."""
+
+    async def newest_first(
+        self,
+        query: Query,
+        limit: int,
+        *,
+        metadata: MetadataRange = ALL_METADATA,
+        payer: Payer = OURSELVES,
+        goes_on: GoesOn = always,
+    ) -> IdPage:
+        """List the MUIDs of the first `limit` matches whose metadata is in a range.
+
+        Args:
+            limit: from 1 to MAX_IDS_OF_PAGE.
+            payer: for whom to read, as in `HistorySource.find`.
+            goes_on: whether to go on after this much work. If not, the page ends early.
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+    async def as_arrived(
+        self,
+        query: Query,
+        limit: int,
+        *,
+        after: Arrival = BEFORE_ALL,
+        payer: Payer = OURSELVES,
+        goes_on: GoesOn = always,
+    ) -> ArrivedIds:
+        """List the MUIDs of the first `limit` matches that arrived after a place, in the order of their arrival.
+
+        All that arrived since is looked at, whether it matches or not. The other arguments are those of `newest_first`.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+    async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundEnvelopes:
+        """Find the envelopes that have these MUIDs, in this order, each once. What is not there is left out.
+
+        This waits, for seconds at most, until what was stored before the call is indexed.
+
+        Args:
+            muids: MAX_IDS_TO_FIND at most.
+        Raises:
+            NotIndexedYet: too much is not indexed yet.
+            StoreError: the store cannot be read.
+        """
+
+    async def find_items(
+        self, items: Sequence[bytes], lower: int, upper: int, *, payer: Payer = OURSELVES
+    ) -> FoundEnvelopes:
+        """Find the envelopes that have these ids of reconciliation, in the order of (created, id), each once.
+
+        The ids from `lower` on are walked through until all of these were met, or `upper` was passed. So the range
+        should be no wider than need be: each id in it is looked at. It waits as `find` does.
+
+        Args:
+            items: SHA-256 of MUIDs (`ids.muid.sync_id`), MAX_IDS_TO_FIND at most, in any order.
+            lower, upper: when the envelopes were created, in Unix seconds, inclusive.
+        Raises:
+            NotIndexedYet: too much is not indexed yet.
+            StoreError: the store cannot be read.
+        """
+
+
+class StoreWithIds(Store, Protocol):
+    """A store that can list its message ids, and find envelopes by them: every engine's."""
+
+    @property
+    def message_ids(self) -> MessageIds:
+        """The ids of its envelopes, on the network topic that it was opened with."""

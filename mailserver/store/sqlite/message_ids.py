@@ -1,0 +1,312 @@
+"""Message ids in SQLite: MUIDs are made from the rows that a search finds; envelopes are found through the table `ids`.
+
+As in a search (`store.sqlite.search`), every statement is short, and others are served between two of them. What finds
+by id reads the state of the index in each statement: rows are put into it and taken out in the same transactions, so
+what is missing there is not in the store, unless the index is being built.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, islice
+
+from mailserver.errors import DecodeError, StoreError
+from mailserver.ids.envelopes import read_meta
+from mailserver.ids.muid import Muid, metadata_of, sync_id
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, always
+from mailserver.store.message_ids import (
+    ALL_METADATA,
+    BEFORE_ALL,
+    MAX_IDS_OF_PAGE,
+    MAX_IDS_TO_FIND,
+    Arrival,
+    ArrivedIds,
+    IdPage,
+    MetadataRange,
+    NotIndexedYet,
+)
+from mailserver.store.sqlite import work
+from mailserver.store.sqlite.id_index import muid_of
+from mailserver.store.sqlite.index_wait import MAX_UNINDEXED_ROWS
+from mailserver.store.sqlite.keys import (
+    SLOTS,
+    KeyPlace,
+    numbers,
+    packed_bytes,
+    packed_numbers,
+    pieces,
+    slots_for,
+)
+from mailserver.store.sqlite.lookups import WITHIN
+from mailserver.store.sqlite.reader import RowReader
+from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, ID_BYTES
+from mailserver.store.sqlite.search import Search, range_of, topic_marks
+from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
+
+IDS_AT_ONCE = 512
+"""Of how many envelopes MUIDs are made at once: some 1.5 ms."""
+
+BYTES_AT_ONCE = 1024 * 1024
+"""How many bytes of envelopes are read for that."""
+
+WALKED_ROWS = 2000
+"""Most rows that a statement looks at in order of arrival, or in the order of ids: some 3 ms."""
+
+INDEX_WAIT_S = 10.0
+"""How long to wait until what was stored before is indexed. To index MAX_UNINDEXED_ROWS took 4.3 s on a machine with a
+load of twice its cores."""
+
+_STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
+_GOAL = f"SELECT {_STATE}, (SELECT coalesce(max(seq), 0) FROM envelopes)"
+_ARRIVED = f"""
+    SELECT count(*), max(seq), {
+    ", ".join(f"{packed} FILTER (WHERE {WITHIN})" for packed in ("group_concat(seq)", "group_concat(created)"))
+}, CAST(group_concat(topic, '') FILTER (WHERE {WITHIN}) AS BLOB)
+    FROM (SELECT seq, created, topic, hash FROM envelopes WHERE seq > ? ORDER BY seq LIMIT ?)
+"""
+_WALK = f"""
+    SELECT {_STATE}, max(created), {packed_bytes("id")}, {packed_numbers("seq")} FROM (
+        SELECT created, id, seq FROM ids
+        WHERE (created, id) > (?, ?) AND (created, id) < (?, x'') ORDER BY created, id LIMIT ?
+    )
+"""
+
+
+def _of_ids(slots: int) -> str:
+    return f"""
+        WITH asked (created, id) AS (VALUES {", ".join(["(?, ?)"] * slots)})
+        SELECT {_STATE}, {packed_bytes("id")}, {packed_numbers("seq")} FROM (
+            SELECT i.id, i.seq FROM asked AS a CROSS JOIN ids AS i
+            WHERE i.created = a.created AND i.id = a.id LIMIT -1
+        )
+    """
+
+
+_OF_IDS = {slots: _of_ids(slots) for slots in SLOTS}
+
+
+class FoundRows:
+    """A `store.message_ids.FoundEnvelopes`: rows that are known, and what reads them for their payer."""
+
+    def __init__(self, seqs: Sequence[int], reader: RowReader) -> None:
+        self._seqs = seqs
+        self._reader = reader
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """How many are still to be read."""
+        return len(self._seqs) - self._at
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next envelopes, `count` at most."""
+        raws = await self._reader.read(self._seqs[self._at : self._at + count], max_bytes)
+        self._at += len(raws.sizes)
+        return raws
+
+
+class _Meter:
+    """A payer, and how much work was done for it in one call."""
+
+    def __init__(self, payer: Payer) -> None:
+        self.work = 0
+        self._charge = payer.charge
+        self.payer = replace(payer, charge=self._add)
+
+    def _add(self, amount: int) -> None:
+        self.work += amount
+        self._charge(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteMessageIds:
+    """A `store.message_ids.MessageIds`, which says what each method does and raises.
+
+    `index_moves` waits until the index may have come further.
+    """
+
+    readers: ReaderPool
+    network_topic: str
+    index_moves: Callable[[], Awaitable[None]]
+
+    async def newest_first(
+        self,
+        query: Query,
+        limit: int,
+        *,
+        metadata: MetadataRange = ALL_METADATA,
+        payer: Payer = OURSELVES,
+        goes_on: GoesOn = always,
+    ) -> IdPage:
+        """List the MUIDs of the first `limit` matches whose metadata is in a range."""
+        _check_limit(limit)
+        meter = _Meter(payer)
+        readers = PaidReader(self.readers, meter.payer)
+        first, last = metadata.created
+        query = replace(query, lower=max(query.lower, first), upper=min(query.upper, last))
+        muids: list[Muid] = []
+        while True:
+            # If few of them are in the range, not every search is for the few that are still wanted.
+            rows = limit - len(muids) if metadata == ALL_METADATA else IDS_AT_ONCE
+            found = await Search(readers, query, rows, lambda _: goes_on(meter.work)).page()
+            keys, left = iter(found.keys), len(found.keys)
+            while part := [*islice(keys, IDS_AT_ONCE)]:
+                names = await self._muids(readers, [key.seq for key in part], [key.created for key in part])
+                for key, name in zip(part, names, strict=True):
+                    left -= 1
+                    if name is not None and metadata.has(name):
+                        muids.append(name)
+                        if len(muids) == limit:
+                            return IdPage(muids, _place(key[:2]) if found.more or left else None)
+            if found.end is None:
+                return IdPage(muids)
+            query = replace(query, below=_place(found.end))
+            if not goes_on(meter.work):
+                return IdPage(muids, query.below, ended_early=True)
+
+    async def as_arrived(
+        self,
+        query: Query,
+        limit: int,
+        *,
+        after: Arrival = BEFORE_ALL,
+        payer: Payer = OURSELVES,
+        goes_on: GoesOn = always,
+    ) -> ArrivedIds:
+        """List the MUIDs of the first `limit` matches that arrived after a place, in the order of their arrival."""
+        _check_limit(limit)
+        meter = _Meter(payer)
+        readers = PaidReader(self.readers, meter.payer)
+        within, marks = range_of(query), topic_marks(query.interest)
+        muids: list[Muid] = []
+        at = int(after)
+        while True:
+            ((walked, last, *packed, topics),) = await readers.run(
+                _ARRIVED, (*within * 3, at, WALKED_ROWS), work.STATEMENT + WALKED_ROWS * work.ROW
+            )
+            readers.correct((walked - WALKED_ROWS) * work.ROW)
+            wanted = marks(topics or b"")
+            seqs, created = ([*compress(numbers(column), wanted)] for column in packed)
+            done = 0
+            while done < len(seqs):
+                part = slice(done, done + min(IDS_AT_ONCE, limit - len(muids)))
+                muids += [name for name in await self._muids(readers, seqs[part], created[part]) if name is not None]
+                done += len(seqs[part])
+                if len(muids) == limit:
+                    return ArrivedIds(muids, Arrival(seqs[done - 1]), is_all=walked < WALKED_ROWS and done == len(seqs))
+            at = at if last is None else last
+            if walked < WALKED_ROWS or not goes_on(meter.work):
+                return ArrivedIds(muids, Arrival(at), is_all=walked < WALKED_ROWS)
+
+    async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundRows:
+        """Find the envelopes that have these MUIDs, in this order, each once."""
+        _check_count(muids)
+        readers = PaidReader(self.readers, payer)
+        goal = await self._until_indexed(readers)
+        names, rows = [*dict.fromkeys(muids)], list[int]()
+        for at in range(0, len(names), SLOTS[-1]):
+            places = _places(names[at : at + SLOTS[-1]])
+            slots = slots_for(len(places))
+            parameters: list[object] = [value for place in places for value in place]
+            parameters += [None] * (2 * slots - len(parameters))  # these match nothing
+            most = work.STATEMENT + len(places) * (work.ID + work.PAIR)
+            ((*state, ids, seqs),) = await readers.run(_OF_IDS[slots], parameters, most)
+            self._check_state(goal, *state)
+            found = dict(zip(pieces(ids, ID_BYTES), numbers(seqs), strict=True))
+            rows += (found[item] for _, item in places if item in found)
+        return FoundRows(rows, RowReader(readers))
+
+    async def find_items(
+        self, items: Sequence[bytes], lower: int, upper: int, *, payer: Payer = OURSELVES
+    ) -> FoundRows:
+        """Find the envelopes that have these ids of reconciliation, in the order of (created, id), each once."""
+        _check_count(items)
+        readers = PaidReader(self.readers, payer)
+        goal = await self._until_indexed(readers)
+        wanted, found = set(items), list[int]()
+        after: tuple[int, bytes] = (lower, b"")
+        while wanted:
+            most = work.STATEMENT + WALKED_ROWS * work.ROW
+            ((*state, last, packed, seqs),) = await readers.run(_WALK, (*after, upper + 1, WALKED_ROWS), most)
+            self._check_state(goal, *state)
+            ids, rows = pieces(packed, ID_BYTES), numbers(seqs)
+            if len(packed or b"") != ID_BYTES * len(rows):
+                raise StoreError("cannot read the store: an id in its index is damaged")
+            readers.correct((len(rows) - WALKED_ROWS) * work.ROW)
+            found += (seq for item, seq in zip(ids, rows, strict=True) if item in wanted)
+            wanted.difference_update(ids)
+            if len(rows) < WALKED_ROWS:
+                break
+            after = last, ids[-1]
+        return FoundRows(found, RowReader(readers))
+
+    async def _muids(self, readers: PaidReader, seqs: Sequence[int], created: Sequence[int]) -> list[Muid | None]:
+        """The MUIDs of rows; None for one that has none, or was deleted."""
+        reader = RowReader(readers)
+        muids: list[Muid | None] = []
+        while len(muids) < len(seqs):
+            raws = await reader.read(seqs[len(muids) :], BYTES_AT_ONCE)
+            readers.correct(len(raws.sizes) * work.ID)
+            at = 0
+            for size in raws.sizes:
+                muids.append(muid_of(self.network_topic, created[len(muids)], raws.body[at : at + size]))
+                at += size
+        return muids
+
+    async def _until_indexed(self, readers: PaidReader) -> int:
+        """Wait until the rows that are there now are indexed; return the `seq` of the last."""
+        ((*state, goal),) = await readers.run(_GOAL, (), work.STATEMENT)
+        left = self._left(goal, *state)
+        if left > MAX_UNINDEXED_ROWS:
+            raise NotIndexedYet(left)
+        try:
+            async with asyncio.timeout(INDEX_WAIT_S):
+                while left:
+                    await self.index_moves()
+                    ((*state, _),) = await readers.run(_GOAL, (), work.STATEMENT)
+                    left = self._left(goal, *state)
+        except TimeoutError as error:
+            raise NotIndexedYet(left) from error
+        return int(goal)
+
+    def _left(self, goal: int, network_topic: str | None, until_seq: int | None) -> int:
+        """How many of the rows up to `goal` are not indexed, at most; at least 1 if no ids are of our network topic."""
+        if network_topic != self.network_topic or until_seq is None:
+            return max(1, goal)
+        return max(0, goal - until_seq)
+
+    def _check_state(self, goal: int, network_topic: str | None, until_seq: int | None) -> None:
+        """The index may have been found not to fit, and is built anew."""
+        left = self._left(goal, network_topic, until_seq)
+        if left:
+            raise NotIndexedYet(left)
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_IDS_OF_PAGE:
+        raise ValueError(f"a list of {limit} ids is not one of 1 to {MAX_IDS_OF_PAGE}")
+
+
+def _check_count(ids: Sequence[bytes]) -> None:
+    if len(ids) > MAX_IDS_TO_FIND:
+        raise ValueError(f"{len(ids)} ids are more than {MAX_IDS_TO_FIND}")
+
+
+def _places(muids: Sequence[Muid]) -> list[tuple[int, bytes]]:
+    """Where these MUIDs are in `ids`: (created, id). Those of no envelope are left out."""
+    places = []
+    for name in muids:
+        try:
+            created = read_meta(metadata_of(name)).created
+        except DecodeError:  # the MUID of something else
+            continue
+        places.append((created, sync_id(name)))
+    return places
+
+
+def _place(place: KeyPlace) -> Place:
+    """A place in the order of answers. Zeros stand for the rest of the hash, which is the same place."""
+    created, prefix = place
+    assert len(prefix) in (0, HASH_PREFIX_BYTES)
+    return created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\0"))
