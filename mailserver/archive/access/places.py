@@ -10,9 +10,13 @@ S3_SCHEMES = ("s3", "s3a")
 
 
 def is_on_s3(archive: str) -> bool:
-    """Whether a setting names a bucket of S3, and perhaps a prefix in it."""
+    """Whether a setting names a bucket of S3, and perhaps a prefix in it.
+
+    Not if it has credentials, which Hadoop may take: in the log, they would be part of each path.
+    """
     scheme, separator, path = archive.partition("://")
-    return bool(separator) and scheme in S3_SCHEMES and bool(path.strip("/"))
+    bucket = path.strip("/").partition("/")[0]
+    return bool(separator) and scheme in S3_SCHEMES and bool(bucket) and "@" not in bucket
 
 
 def files_of(archive: str) -> ReadableFiles | None:

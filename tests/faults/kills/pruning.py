@@ -34,7 +34,7 @@ def run(subjects: list[Subject], folder: Path, rng: random.Random, rounds: int) 
         name = f"pruning, {'with' if has_archive else 'no'} archive"
         flags = ["--retention-days", "0", "--retention-envelopes", str(KEPT)]
         if has_archive:
-            flags += ["--archive", "s3a://bucket/archive"]  # not to be looked at from here
+            flags += ["--archive", "hdfs://host/archive"]  # not to be looked at from here
         subject = Subject(folder / name.replace(", ", "-").replace(" ", "-"), rng, name, *flags)
         subjects.append(subject)
         archived: set[bytes] | None = set() if has_archive else None

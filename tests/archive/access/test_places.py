@@ -1,0 +1,33 @@
+"""mailserver.archive.access.places: which settings name an archive that can be looked at, and how."""
+
+from pathlib import Path
+
+import pytest
+
+from mailserver.archive.access.bucket import BucketFiles
+from mailserver.archive.access.folder import FolderFiles
+from mailserver.archive.access.places import files_of, is_on_s3
+
+
+@pytest.mark.parametrize("setting", ["s3://bucket/archive", "s3a://bucket/archive/"])
+def test_both_schemes_of_s3_name_one_archive(setting: str) -> None:
+    files = files_of(setting)
+
+    assert isinstance(files, BucketFiles)
+    assert files.where("_archive.json") == "s3://bucket/archive/_archive.json"
+
+
+def test_folder_is_named_by_its_path_or_by_a_url(tmp_path: Path) -> None:
+    for setting in (str(tmp_path), f"file://{tmp_path}"):
+        files = files_of(setting)
+
+        assert isinstance(files, FolderFiles)
+        assert files.where("_archive.json") == str(tmp_path / "_archive.json")
+
+
+@pytest.mark.parametrize(
+    "setting", ["", "s3://", "s3:///", "s3:bucket", "hdfs://host/archive", "s3a://key:secret@bucket/archive"]
+)
+def test_nothing_else_is_looked_at(setting: str) -> None:
+    assert not is_on_s3(setting)
+    assert files_of(setting) is None
