@@ -2,11 +2,11 @@
 
 To compute and index an id takes some microseconds, for which nobody who waits for a confirmation has to wait. So the
 writer calls `advance` when it has nothing else to do: it indexes one batch of rows, those behind the last that are
-indexed. The same builds the index of a store that had none, and builds it anew if the network topic is another one.
+indexed. The same builds the index of a store that had none, and builds it anew if the network topic has changed.
 
-A row that is not the envelope that its time says, or was created before 1970 had begun, has no id, and is not indexed.
-If the index is found not to fit the rows, it is built anew. A batch is one transaction: whoever reads sees rows up to
-`until_seq` in all tables, and no others.
+A row has no id, and is not indexed, if its envelope is damaged, says another time than the row, or was created before
+1970 had begun. If the index is found not to fit the rows, it is built anew. A batch is one transaction: whoever reads
+sees rows up to `until_seq` in all tables, and no others.
 """
 
 import logging
@@ -64,17 +64,21 @@ _STATE = "SELECT network_topic, until_seq, (SELECT coalesce(max(seq), 0) FROM en
 _ROWS = f"""
     {packed_numbers("seq")}, {packed_numbers("created")}, {packed_numbers("size")}, {packed_bytes("raw")}
 """
-# The casts are for damaged rows: their values may be of any type.
-_COLUMNS = (
-    "e.seq, CAST(e.created AS INTEGER) AS created, length(CAST(e.raw AS BLOB)) AS size, CAST(e.raw AS BLOB) AS raw"
-)
+# For damaged rows: their values may be of any type, or be missing.
+_BYTES = "coalesce(CAST(e.raw AS BLOB), x'')"
+_COLUMNS = f"""
+    e.seq, coalesce(CAST(e.created AS INTEGER), 0) AS created, length({_BYTES}) AS size, {_BYTES} AS raw
+"""
 # Sizes come first, and by themselves: only the envelopes of the batch are read.
 _NEXT = f"""
     SELECT {_ROWS} FROM (
         SELECT {_COLUMNS}
         FROM (
             SELECT seq, size, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total
-            FROM (SELECT seq, length(raw) AS size FROM envelopes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?)
+            FROM (
+                SELECT seq, coalesce(length(raw), 0) AS size FROM envelopes
+                WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+            )
         ) AS next CROSS JOIN envelopes AS e ON e.seq = next.seq
         WHERE next.total - next.size < ?
         LIMIT -1

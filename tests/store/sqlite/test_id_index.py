@@ -34,6 +34,7 @@ from tests.store.samples import (
     make_store,
     make_version_1,
     new_envelopes,
+    plain,
     rows,
     stored,
 )
@@ -270,6 +271,25 @@ def test_row_that_has_the_id_of_a_damaged_one_does_not_stop_the_index(path: Path
         advance_to_the_end(connection)
 
     assert_all_is_indexed(path, OURS)
+
+
+@pytest.mark.parametrize(("column", "kind"), [("created", "INTEGER"), ("raw", "BLOB")])
+def test_row_without_a_value_is_passed_over(path: Path, column: str, kind: str) -> None:
+    """Damage can leave one out, although the schema does not allow it."""
+    make_store(path, some_rows(30))
+    with plain(path, write=True) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            f"UPDATE sqlite_master SET sql = replace(sql, '{column} {kind} NOT NULL', '{column} {kind}')"
+        )
+    with plain(path, write=True) as connection:
+        connection.execute(f"UPDATE envelopes SET {column} = NULL WHERE seq IN (2, 9)")
+
+    with contextlib.closing(connect_writer(path)) as connection:
+        advance_to_the_end(connection)
+        assert connection.execute("SELECT count(*) FROM ids").fetchone() == (28,)
+        with contextlib.suppress(sqlite3.IntegrityError):  # the day of a row without a time cannot be counted
+            delete_batch(connection, Surplus(END_OF_TIME, 20), None, removing=lambda _: None)
 
 
 # Behind the writer
