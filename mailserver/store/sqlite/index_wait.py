@@ -13,6 +13,10 @@ INDEX_DELAY_S = 10.0
 """How long the first envelope waits that is not indexed yet: a transaction for each of few would be a sync of the disk
 more for each. What compares ids leaves out the last minute."""
 
+INDEX_INTERVAL_S = 0.5
+"""After all is indexed, whoever looks for ids waits up to this long for what has come since: each batch is a sync of
+the disk, for which nobody is charged who asks again and again."""
+
 INDEX_RETRY_S = 10.0
 """How long to wait after ids could not be indexed. The envelopes are stored; nothing is lost."""
 

@@ -15,7 +15,7 @@ from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.index_wait import INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
+from mailserver.store.sqlite.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.presence import Presence, StoreLost
 from mailserver.store.sqlite.wal import wal_file
@@ -247,14 +247,14 @@ class StoreWriter:
         self._unindexed += rows
 
     async def _index_batch(self) -> None:
-        """Index a batch. The pause after it is as long as it took: the event loop needs Python's lock, too."""
+        """Index a batch. If more is left, the pause is as long as it took: the event loop needs Python's lock, too."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         pause = INDEX_RETRY_S
         try:
             self._unindexed = await self._write(self._index)
             self._failures.indexed(None)
-            pause = loop.time() - began
+            pause = loop.time() - began if self._unindexed else INDEX_INTERVAL_S
         except sqlite3.Error as error:
             self._failures.indexed(error)
         except StoreLost:  # those who wait for the next transaction are told

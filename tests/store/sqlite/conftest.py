@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite import index_wait
+from mailserver.store.sqlite import index_wait, writer
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
@@ -17,6 +17,7 @@ def _indexed_at_once() -> Iterator[None]:
     """Message ids are indexed as soon as nothing waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_wait, "INDEX_DELAY_S", 0.0)
+        patch.setattr(writer, "INDEX_INTERVAL_S", 0.0)
         yield
 
 

@@ -13,7 +13,7 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.store.interface import NewEnvelope, Payer, Query
 from mailserver.store.message_ids import IdPage, MetadataRange, NotIndexedYet
-from mailserver.store.sqlite import id_index, message_ids, work, writer
+from mailserver.store.sqlite import id_index, index_wait, message_ids, work, writer
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.reader_pool import ReaderPool
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -203,6 +203,24 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
     async with open_store(path) as store:
         await until(lambda: not store.unindexed)
         assert await read_all(store.message_ids, envelopes) == raws(envelopes)
+
+
+async def test_whoever_asks_again_and_again_does_not_make_the_writer_index_each_envelope(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)
+    monkeypatch.setattr(writer, "INDEX_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(message_ids, "INDEX_WAIT_S", 0.05)
+    one, other = some_rows(2)
+    async with open_store(path) as store:
+        await store.put([one])
+        assert await read_all(store.message_ids, [one]) == raws([one])  # indexed for whoever asks
+        await store.put([other])
+        for _ in range(3):
+            with pytest.raises(NotIndexedYet):
+                await store.message_ids.find([muid(other)])
+
+    assert rows(path, "SELECT count(*) FROM ids") == [(1,)]
 
 
 async def test_nobody_waits_longer_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
