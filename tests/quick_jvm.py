@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class QuickJvm:
 
     def __init__(self, cache: Path) -> None:
         self._archive = cache / f"{_versions()}.jsa"
-        self._making = threading.Thread(target=self._make, args=(cache / "store",), name="class-data archive")
+        self._making = threading.Thread(target=self._make, name="class-data archive")
 
     @property
     def options(self) -> str:
@@ -44,22 +45,24 @@ class QuickJvm:
         if self._making.ident is not None:
             self._making.join()
 
-    def _make(self, folder: Path) -> None:
+    def _make(self) -> None:
         from tests.spark_export.samples import envelopes, put  # noqa: PLC0415 - it brings Spark, which takes a second
 
-        shutil.rmtree(folder, ignore_errors=True)
-        store = put(folder / "mailserver.db", envelopes(30))
-        unfinished = self._archive.with_suffix(".new")
-        # The JVM ends after the command does, and writes the archive at its end. It keeps the pipe open until then.
-        subprocess.run(
-            [sys.executable, "-m", "spark_export", "compact", "--store", store, "--archive", folder / "archive"],
-            env={**os.environ, OPTIONS: f"{_COMPILER} -XX:ArchiveClassesAtExit={unfinished} {_SILENCE}"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=True,
-        )
-        unfinished.rename(self._archive)
+        with tempfile.TemporaryDirectory(dir=self._archive.parent) as name:
+            folder = Path(name)
+            store, unfinished = put(folder / "mailserver.db", envelopes(30)), folder / self._archive.name
+            # The JVM ends after the command does, and writes the archive at its end. It keeps the pipe open until then.
+            subprocess.run(
+                [sys.executable, "-m", "spark_export", "compact", "--store", store, "--archive", folder / "archive"],
+                env={**os.environ, OPTIONS: f"{_COMPILER} -XX:ArchiveClassesAtExit={unfinished} {_SILENCE}"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+                check=True,
+            )
+            for old in self._archive.parent.glob("*.jsa"):  # of another Java or Spark: 150 MB each
+                old.unlink()
+            unfinished.rename(self._archive)
 
 
 def _versions() -> str:
