@@ -157,12 +157,12 @@ class Catalog:
     def _all_records(self, listed: dict[str, Version]) -> dict[str, tuple[Version, _Read]]:
         """Read records. Those that have not changed are not read again."""
         found = {name: known for name, known in self._records.items() if listed.get(name) == known[0]}
-        for name, text in self._files.read_each([f"{RECORDS}/{name}" for name in listed if name not in found]):
+        for path, text in self._files.read_each([f"{RECORDS}/{name}" for name in listed if name not in found]):
             if text is None:  # a run has merged its period into another
                 continue
-            version = listed[name.removeprefix(f"{RECORDS}/")]
-            record = _summary(decode_record(text, self._files.where(name)), version)
-            found[name.removeprefix(f"{RECORDS}/")] = self._records[name.removeprefix(f"{RECORDS}/")] = version, record
+            name = path.removeprefix(f"{RECORDS}/")
+            read = _summary(decode_record(text, self._files.where(path)), listed[name])
+            found[name] = self._records[name] = listed[name], read  # kept even if a later one cannot be read
         return found
 
     def _versions(self) -> dict[str, Version]:

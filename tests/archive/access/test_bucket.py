@@ -16,19 +16,19 @@ from mailserver.archive.files import LOCK_FILE, ReadableFiles
 from mailserver.archive.holdings import check_day
 from mailserver.archive.reading.reads import READ_TIMEOUT_S
 from mailserver.archive.reading.source import ArchiveSource
-from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import OURSELVES, Query
+from mailserver.store.interface import Query
 from mailserver.waku.bloom import Interest
 from tests.archive.archives import make_archive
+from tests.archive.reading.asking import Asking
 from tests.archive.reading.parquet import envelope, write_period
 from tests.s3 import FakeS3, fake_s3
-from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
+from tests.store.engines import EVERYTHING
+from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, answer, raws
 
 pytestmark = pytest.mark.integration
 
 STORE, RECEIVED_DAY = "ab" * 16, 20_777
-EVERYTHING = Query(*EVER, FULL)
 KEPT = [
     envelope(number, created=START + 3600 * number, topic=(NEWS, SPORT)[number % 2], size=100) for number in range(40)
 ]
@@ -55,26 +55,13 @@ def files_at(url: str) -> ReadableFiles:
     return files
 
 
-class Reading:
+class Reading(Asking):
     """A source that reads an archive, as a daemon does."""
 
     def __init__(self, url: str, *, cache_bytes: int = 0) -> None:
         self.source = ArchiveSource(
             files_at(url), at_once=2, cache_bytes=cache_bytes, is_expected=lambda: True, metrics=Metrics()
         )
-
-    async def answer(self, query: Query = EVERYTHING) -> list[bytes]:
-        found = await self.source.find(query, 1000, above=None, payer=OURSELVES)
-        page = self.source.page(found.matches, query, OURSELVES)
-        read: list[bytes] = []
-        while page.left:
-            read += (await page.read(10, EVERY_BYTE)).split()
-        return read
-
-    async def refusal(self) -> str:
-        with pytest.raises(StoreError) as refused:
-            await self.answer()
-        return str(refused.value)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])

@@ -22,20 +22,21 @@ from mailserver.archive.reading import reads
 from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.interface import OURSELVES, Query
+from mailserver.store.interface import Query
 from mailserver.waku.bloom import Interest
+from tests.archive.reading.asking import Asking
 from tests.archive.reading.parquet import envelope, publish, write_period
 from tests.nobody import as_nobody, folder_for_all
-from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, answer, raws
+from tests.store.engines import EVERYTHING
+from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, answer, raws
 
-EVERYTHING = Query(*EVER, FULL)
 KEPT = [
     envelope(number, created=START + 3600 * number, topic=(NEWS, SPORT)[number % 2], size=100) for number in range(40)
 ]
 ON_FIRST_DAY = [one for one in KEPT if one.received < START + DAY]
 
 
-class Reading:
+class Reading(Asking):
     """A source, and a clock for how long it remembers."""
 
     def __init__(self, archive: Path, *, cache_bytes: int = 0, expected: bool = True) -> None:
@@ -49,19 +50,6 @@ class Reading:
             metrics=self.metrics,
             clock=lambda: self.now,
         )
-
-    async def answer(self, query: Query = EVERYTHING) -> list[bytes]:
-        found = await self.source.find(query, 1000, above=None, payer=OURSELVES)
-        page = self.source.page(found.matches, query, OURSELVES)
-        read: list[bytes] = []
-        while page.left:
-            read += (await page.read(10, EVERY_BYTE)).split()
-        return read
-
-    async def refusal(self, query: Query = EVERYTHING) -> str:
-        with pytest.raises(StoreError) as refused:
-            await self.answer(query)
-        return str(refused.value)
 
 
 @pytest.fixture
