@@ -39,6 +39,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
+      TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
       ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so

@@ -1,17 +1,20 @@
-"""The message ids of a store as whatever lists and finds them uses it: see `store.interface` for the envelopes.
+"""The message ids of a store as whatever lists, finds and compares them uses it: see `store.interface` for the
+envelopes.
 
 The MUID of an envelope (`mailserver.ids`) is made from it when it is listed. What finds an envelope by its id needs an
 index, which has an envelope some time after it was confirmed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
-from mailserver.errors import StoreError
+from mailserver.errors import MailserverError, StoreError
 from mailserver.ids.envelopes import NS
 from mailserver.ids.muid import Muid, metadata_of
+from mailserver.reconcile.sides import Differences
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, Store, always
+from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32
 
 MAX_IDS_OF_PAGE = 10_000
@@ -19,6 +22,9 @@ MAX_IDS_OF_PAGE = 10_000
 
 MAX_IDS_TO_FIND = 10_000
 """How many ids are looked for at once: as many as a page lists."""
+
+MAX_IDS_OF_TOPICS = 50_000
+"""How many envelopes a comparison by topics may be of: for each message they are read, which takes a second."""
 
 _TIME_BYTES = 8
 
@@ -42,6 +48,21 @@ class NotIndexedYet(StoreError):
 
     def __str__(self) -> str:
         return f"the store is still indexing the ids of {self.left} envelopes"
+
+
+class TooManyIds(MailserverError):
+    """More envelopes of some topics were created in a time than a comparison by topics can be of.
+
+    Args:
+        limit: how many it can be of.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"more than {self.limit} envelopes are to be compared by topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,52 @@ class FoundEnvelopes(Protocol):
 
         Raises:
             StoreError: the store cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which ids are compared: those of envelopes created from `lower` to `upper` (Unix seconds, inclusive) that
+    `interest` wants. Both sides must compare the same."""
+
+    lower: int
+    upper: int
+    interest: Interest = FULL_INTEREST
+
+
+class Comparison(Protocol):
+    """Finds out what a store and another mailserver's lack of each other's ids: either side, by negentropy.
+
+    Items are the ids of reconciliation (`ids.muid.sync_id`), by the second of creation. Nothing is kept from message to
+    message: each is about the ids that the store has by then. So one of these can be used for any number of messages,
+    or a new one be made for each.
+
+    All methods raise:
+        NotIndexedYet: too much of what was stored before is not indexed yet.
+        TooManyIds: the scope has topics, and more envelopes than MAX_IDS_OF_TOPICS.
+        StoreError: the store cannot be read; or so much is compared for others, or so much had to be read for this
+            message, that it took too long.
+    """
+
+    async def respond(self, message: bytes) -> bytes:
+        """Answer a message, as the side that is asked: see `reconcile.sides.Responder`.
+
+        Raises:
+            DecodeError: the message is none.
+        """
+
+    async def begin(self) -> bytes:
+        """Make the first message, as the side that asks."""
+
+    async def receive(self, message: bytes, on_found: Callable[[Differences], None]) -> bytes | None:
+        """Take an answer, as the side that asks; return the next message, None at the end.
+
+        Args:
+            on_found: called with the differences that are found, some at a time, before this returns. An id may be
+                named more than once, and by a liar although nobody has it. What this raises ends the comparison.
+        Raises:
+            OtherVersion: the other side does not speak our version.
+            DecodeError: the message is none.
         """
 
 
