@@ -12,11 +12,12 @@ what takes a message returns a generator that pauses after each slice, for other
         await asyncio.sleep(0)
 
 The difference leaves in the same slices, so neither side ever holds all of it. All slices are about equally long, so
-whoever sent a message can be charged for them. `run` is for those who need no pauses.
+whoever sent a message can be charged for them. `run` is for those who need no pauses. Whoever has no more time for a
+message ends it after any slice: as where a frame is full, one fingerprint then stands for the rest.
 Spec: negentropy-protocol-v1.md "Message", and README.md "Algorithm" and "Frame Size Limits" beside it.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
@@ -60,15 +61,23 @@ class Differences(NamedTuple):
     need: list[bytes]
 
 
+def _always() -> bool:
+    return True
+
+
 class _Side:
     """What both sides do with a message."""
 
-    def __init__(self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
+    ) -> None:
         """Compare a set.
 
         Args:
             storage: it must stay the same while a message is worked on, not from message to message.
             frame_bytes: the longest message to send.
+            goes_on: asked after a slice whether there is time for another. If not, the message is ended, and more of
+                them are needed. Each goes further than the one before, so it may always say no.
         Raises:
             ValueError: `frame_bytes` is below MIN_FRAME_BYTES or above MAX_MESSAGE_BYTES.
         """
@@ -76,6 +85,7 @@ class _Side:
             raise ValueError(f"{frame_bytes} bytes are not between {MIN_FRAME_BYTES} and {MAX_MESSAGE_BYTES}")
         self._storage = storage
         self._frame_bytes = frame_bytes
+        self._goes_on = goes_on
         self._work_left = SLICE_WORK
 
     def _walk(self, message: bytes) -> Generator[None, None, bytes]:
@@ -93,15 +103,15 @@ class _Side:
             else:
                 is_room = frame.add(self._split(lower, upper, each.upper))
                 lower = upper if is_room else lower
-                if self._slice_ends(BUCKETS):
-                    yield
+                self._work_left -= BUCKETS
+            if is_room and self._slice_ends(1):
+                yield
+                is_room = each.upper == INFINITY or self._goes_on()
             if not is_room:
                 # The range that found no room is part of the rest. The reference leaves it out of this fingerprint:
                 # where only one side has items in it, both then take the rest for equal, and lose the difference.
                 frame.put([Range(INFINITY, Mode.FINGERPRINT, storage.fingerprint(lower, size))])
                 break
-            if self._slice_ends(1):
-                yield
         return frame.message()
 
     def _take_list(self, theirs: Range, lower: int, upper: int, frame: FrameWriter) -> Generator[None, None, int]:
@@ -161,9 +171,11 @@ class Responder(_Side):
 class Initiator(_Side):
     """The side that asks. It says what differs as it learns of it; with limited frames, it may say so twice."""
 
-    def __init__(self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
+    ) -> None:
         """Compare a set: as for the other side."""
-        super().__init__(storage, frame_bytes)
+        super().__init__(storage, frame_bytes, goes_on)
         self._found = Differences([], [])
 
     def begin(self) -> bytes:

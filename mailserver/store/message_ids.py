@@ -13,6 +13,7 @@ from mailserver.errors import MailserverError, StoreError
 from mailserver.ids.envelopes import NS
 from mailserver.ids.muid import Muid, metadata_of
 from mailserver.reconcile.sides import Differences
+from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, Store, always
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32
@@ -149,6 +150,11 @@ class Scope:
     upper: int
     interest: Interest = FULL_INTEREST
 
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """From which second to which there can be envelopes of it, both inclusive."""
+        return min(max(0, self.lower), MAX_U32 + 1), max(-1, min(self.upper, MAX_U32))
+
 
 class Comparison(Protocol):
     """Finds out what a store and another mailserver's lack of each other's ids: either side, by negentropy.
@@ -253,9 +259,17 @@ class MessageIds(Protocol):
             StoreError: the store cannot be read.
         """
 
+    def comparison(self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES) -> Comparison:
+        """What compares the ids of a scope with another mailserver's.
+
+        Args:
+            frame_bytes: the longest message to make, from `reconcile.wire.MIN_FRAME_BYTES` to MAX_MESSAGE_BYTES.
+            payer: for whom to read, as in `HistorySource.find`. It is charged for messages that are none, too.
+        """
+
 
 class StoreWithIds(Store, Protocol):
-    """A store that can list its message ids, and find envelopes by them: every engine's."""
+    """A store that can list its message ids, find envelopes by them, and compare them: every engine's."""
 
     @property
     def message_ids(self) -> MessageIds:

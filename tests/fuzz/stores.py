@@ -10,7 +10,10 @@ from typing import Any, cast
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.index_state import IndexState
+from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.store import SqliteStore
 from tests.store.samples import make_store
 
@@ -42,8 +45,9 @@ class _Writer:
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         pass
 
-    async def index_moves(self) -> None:
-        pass
+
+async def _never() -> None:
+    """Nothing is ever indexed."""
 
 
 def image_of(envelopes: Sequence[NewEnvelope]) -> bytes:
@@ -59,11 +63,7 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
     """The store of this image: reads are real, writes go nowhere."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
-        yield SqliteStore(
-            Path(STORE_FILE),
-            cast(Any, _Writer()),
-            cast(Any, _Reader(connection)),
-            StoreFailures(Path(STORE_FILE)),
-            removed_until=0,
-            network_topic=DEFAULT_NETWORK_TOPIC,
-        )
+        failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
+        index = IndexState(DEFAULT_NETWORK_TOPIC, _never)
+        message_ids = SqliteMessageIds(reader, Snapshots([], failures), index)
+        yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed_until=0)

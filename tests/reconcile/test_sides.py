@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
-from mailserver.reconcile.sides import IDS_PER_WORK, LIST_BELOW, SLICE_WORK, Initiator, Responder, run
+from mailserver.reconcile import sides as sides_module
+from mailserver.reconcile.sides import BUCKETS, IDS_PER_WORK, LIST_BELOW, SLICE_WORK, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import (
     INFINITY,
@@ -322,6 +323,60 @@ def test_many_ranges_are_answered_in_slices() -> None:
 
     assert len(slices(responder.respond(frame.message()))) >= 2000 // SLICE_WORK
     assert len(slices(responder.respond(HEAD + bytes.fromhex("00 00 02 00")))) == 10_000 // IDS_PER_WORK // SLICE_WORK
+
+
+# No time
+
+
+def in_a_hurry(our_items: list[Item], their_items: list[Item]) -> tuple[Initiator, Responder]:
+    """Two sides that end each message after one slice."""
+    return (
+        Initiator(MemoryStorage(our_items), goes_on=lambda: False),
+        Responder(MemoryStorage(their_items), goes_on=lambda: False),
+    )
+
+
+@settings(max_examples=100)
+@given(two_sets())
+def test_difference_is_found_however_often_a_message_is_ended(both: tuple[list[Item], list[Item]]) -> None:
+    ours, theirs = both
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sides_module, "SLICE_WORK", BUCKETS + 2)  # enough to skip a range, and to divide the next
+        held = told(*in_a_hurry(ours, theirs))
+
+    assert (held.have, held.need) == (ids(ours) - ids(theirs), ids(theirs) - ids(ours))
+
+
+def test_message_that_is_ended_tells_the_rest_by_one_fingerprint() -> None:
+    theirs = items(range(10_000), 2**31)
+    frame = FrameWriter(MAX_MESSAGE_BYTES)
+    bounds = [(item(n, 2**31)[0] + 1).to_bytes(8, "big") for n in _rising(1000)]
+    frame.add([Range(bound, Mode.FINGERPRINT, bytes(16)) for bound in bounds])
+    asked: list[int] = []
+
+    def goes_on() -> bool:
+        asked.append(1)
+        return len(asked) < 3
+
+    answer = list(read_ranges(run(Responder(MemoryStorage(theirs), goes_on=goes_on).respond(frame.message()))))
+
+    assert len(asked) == 3
+    assert answer[-1].upper == INFINITY
+    assert answer[-1].mode is Mode.FINGERPRINT
+    in_a_slice = SLICE_WORK // (1 + BUCKETS) + 1
+    assert answer[-2].upper == bounds[3 * in_a_slice - 1]
+    assert len(answer) < 3 * (SLICE_WORK + BUCKETS)
+
+
+def test_whole_answer_is_given_where_it_ends_with_the_slice() -> None:
+    ours = items(range(3000), 2**31)
+    message = Initiator(MemoryStorage(ours)).begin()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sides_module, "SLICE_WORK", BUCKETS)
+        answer = run(Responder(MemoryStorage(ours), goes_on=lambda: False).respond(message))
+
+    assert answer == HEAD
 
 
 def test_set_may_change_between_two_messages() -> None:

@@ -101,6 +101,21 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
     return connection
 
 
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, for the thread that calls this.
+
+    Raises:
+        StoreError: as `open_reader`.
+    """
+    _look(path, may_be_blank=False)
+    try:
+        connection = _connect(_read_only(path), uri=True)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
+    connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+    return connection
+
+
 def _look(path: Path, *, may_be_blank: bool) -> None:
     """Check that this is a store of ours; change nothing.
 

@@ -5,14 +5,14 @@ by id reads the state of the index in each statement: rows are put into it and t
 what is missing there is not in the store, unless the index is being built.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, islice
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.ids.envelopes import read_meta
 from mailserver.ids.muid import Muid, metadata_of, sync_id
+from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, always
 from mailserver.store.message_ids import (
     ALL_METADATA,
@@ -23,11 +23,11 @@ from mailserver.store.message_ids import (
     ArrivedIds,
     IdPage,
     MetadataRange,
-    NotIndexedYet,
+    Scope,
 )
 from mailserver.store.sqlite import work
-from mailserver.store.sqlite.id_index import muid_of
-from mailserver.store.sqlite.index_wait import MAX_UNINDEXED_ROWS
+from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.index_state import STATE, IndexState
 from mailserver.store.sqlite.keys import (
     SLOTS,
     KeyPlace,
@@ -38,27 +38,17 @@ from mailserver.store.sqlite.keys import (
     slots_for,
 )
 from mailserver.store.sqlite.lookups import WITHIN
+from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, ID_BYTES
 from mailserver.store.sqlite.search import Search, range_of, topic_marks
+from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
-
-IDS_AT_ONCE = 512
-"""Of how many envelopes MUIDs are made at once: some 1.5 ms."""
-
-BYTES_AT_ONCE = 1024 * 1024
-"""How many bytes of envelopes are read for that."""
 
 WALKED_ROWS = 2000
 """Most rows that a statement looks at in order of arrival, or in the order of ids: some 3 ms."""
 
-INDEX_WAIT_S = 10.0
-"""How long to wait until what was stored before is indexed. To index MAX_UNINDEXED_ROWS took 4.3 s on a machine with a
-load of twice its cores."""
-
-_STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
-_GOAL = f"SELECT {_STATE}, (SELECT coalesce(max(seq), 0) FROM envelopes)"
 _ARRIVED = f"""
     SELECT count(*), max(seq), {
     ", ".join(f"{packed} FILTER (WHERE {WITHIN})" for packed in ("group_concat(seq)", "group_concat(created)"))
@@ -66,7 +56,7 @@ _ARRIVED = f"""
     FROM (SELECT seq, created, topic, hash FROM envelopes WHERE seq > ? ORDER BY seq LIMIT ?)
 """
 _WALK = f"""
-    SELECT {_STATE}, max(created), {packed_bytes("id")}, {packed_numbers("seq")} FROM (
+    SELECT {STATE}, max(created), {packed_bytes("id")}, {packed_numbers("seq")} FROM (
         SELECT created, id, seq FROM ids
         WHERE (created, id) > (?, ?) AND (created, id) < (?, x'') ORDER BY created, id LIMIT ?
     )
@@ -76,7 +66,7 @@ _WALK = f"""
 def _of_ids(slots: int) -> str:
     return f"""
         WITH asked (created, id) AS (VALUES {", ".join(["(?, ?)"] * slots)})
-        SELECT {_STATE}, {packed_bytes("id")}, {packed_numbers("seq")} FROM (
+        SELECT {STATE}, {packed_bytes("id")}, {packed_numbers("seq")} FROM (
             SELECT i.id, i.seq FROM asked AS a CROSS JOIN ids AS i
             WHERE i.created = a.created AND i.id = a.id LIMIT -1
         )
@@ -121,14 +111,11 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class SqliteMessageIds:
-    """A `store.message_ids.MessageIds`, which says what each method does and raises.
-
-    `index_moves` waits until the index may have come further.
-    """
+    """A `store.message_ids.MessageIds`, which says what each method does and raises."""
 
     readers: ReaderPool
-    network_topic: str
-    index_moves: Callable[[], Awaitable[None]]
+    snapshots: Snapshots
+    index: IndexState
 
     async def newest_first(
         self,
@@ -152,7 +139,9 @@ class SqliteMessageIds:
             found = await Search(readers, query, rows, lambda _: goes_on(meter.work)).page()
             keys, left = iter(found.keys), len(found.keys)
             while part := [*islice(keys, IDS_AT_ONCE)]:
-                names = await self._muids(readers, [key.seq for key in part], [key.created for key in part])
+                names = await read_muids(
+                    readers, self.index.network_topic, [key.seq for key in part], [key.created for key in part]
+                )
                 for key, name in zip(part, names, strict=True):
                     left -= 1
                     if name is not None and metadata.has(name):
@@ -191,7 +180,11 @@ class SqliteMessageIds:
             done = 0
             while done < len(seqs):
                 part = slice(done, done + min(IDS_AT_ONCE, limit - len(muids)))
-                muids += [name for name in await self._muids(readers, seqs[part], created[part]) if name is not None]
+                muids += [
+                    name
+                    for name in await read_muids(readers, self.index.network_topic, seqs[part], created[part])
+                    if name is not None
+                ]
                 done += len(seqs[part])
                 if len(muids) == limit:
                     return ArrivedIds(muids, Arrival(seqs[done - 1]), is_all=walked < WALKED_ROWS and done == len(seqs))
@@ -203,7 +196,7 @@ class SqliteMessageIds:
         """Find the envelopes that have these MUIDs, in this order, each once."""
         _check_count(muids)
         readers = PaidReader(self.readers, payer)
-        goal = await self._until_indexed(readers)
+        goal = await self.index.until_indexed(readers)
         names, rows = [*dict.fromkeys(muids)], list[int]()
         for at in range(0, len(names), SLOTS[-1]):
             places = _places(names[at : at + SLOTS[-1]])
@@ -212,7 +205,7 @@ class SqliteMessageIds:
             parameters += [None] * (2 * slots - len(parameters))  # these match nothing
             most = work.STATEMENT + len(places) * (work.ID + work.PAIR)
             ((*state, ids, seqs),) = await readers.run(_OF_IDS[slots], parameters, most)
-            self._check_state(goal, *state)
+            self.index.check(goal, *state)
             found = dict(zip(pieces(ids, ID_BYTES), numbers(seqs), strict=True))
             rows += (found[item] for _, item in places if item in found)
         return FoundRows(rows, RowReader(readers))
@@ -223,13 +216,13 @@ class SqliteMessageIds:
         """Find the envelopes that have these ids of reconciliation, in the order of (created, id), each once."""
         _check_count(items)
         readers = PaidReader(self.readers, payer)
-        goal = await self._until_indexed(readers)
+        goal = await self.index.until_indexed(readers)
         wanted, found = set(items), list[int]()
         after: tuple[int, bytes] = (lower, b"")
         while wanted:
             most = work.STATEMENT + WALKED_ROWS * work.ROW
             ((*state, last, packed, seqs),) = await readers.run(_WALK, (*after, upper + 1, WALKED_ROWS), most)
-            self._check_state(goal, *state)
+            self.index.check(goal, *state)
             ids, rows = pieces(packed, ID_BYTES), numbers(seqs)
             if len(packed or b"") != ID_BYTES * len(rows):
                 raise StoreError("cannot read the store: an id in its index is damaged")
@@ -241,46 +234,11 @@ class SqliteMessageIds:
             after = last, ids[-1]
         return FoundRows(found, RowReader(readers))
 
-    async def _muids(self, readers: PaidReader, seqs: Sequence[int], created: Sequence[int]) -> list[Muid | None]:
-        """The MUIDs of rows; None for one that has none, or was deleted."""
-        reader = RowReader(readers)
-        muids: list[Muid | None] = []
-        while len(muids) < len(seqs):
-            raws = await reader.read(seqs[len(muids) :], BYTES_AT_ONCE)
-            readers.correct(len(raws.sizes) * work.ID)
-            at = 0
-            for size in raws.sizes:
-                muids.append(muid_of(self.network_topic, created[len(muids)], raws.body[at : at + size]))
-                at += size
-        return muids
-
-    async def _until_indexed(self, readers: PaidReader) -> int:
-        """Wait until the rows that are there now are indexed; return the `seq` of the last."""
-        ((*state, goal),) = await readers.run(_GOAL, (), work.STATEMENT)
-        left = self._left(goal, *state)
-        if left > MAX_UNINDEXED_ROWS:
-            raise NotIndexedYet(left)
-        try:
-            async with asyncio.timeout(INDEX_WAIT_S):
-                while left:
-                    await self.index_moves()
-                    ((*state, _),) = await readers.run(_GOAL, (), work.STATEMENT)
-                    left = self._left(goal, *state)
-        except TimeoutError as error:
-            raise NotIndexedYet(left) from error
-        return int(goal)
-
-    def _left(self, goal: int, network_topic: str | None, until_seq: int | None) -> int:
-        """How many of the rows up to `goal` are not indexed, at most; at least 1 if no ids are of our network topic."""
-        if network_topic != self.network_topic or until_seq is None:
-            return max(1, goal)
-        return max(0, goal - until_seq)
-
-    def _check_state(self, goal: int, network_topic: str | None, until_seq: int | None) -> None:
-        """The index may have been found not to fit, and is built anew."""
-        left = self._left(goal, network_topic, until_seq)
-        if left:
-            raise NotIndexedYet(left)
+    def comparison(
+        self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
+    ) -> SqliteComparison:
+        """What compares the ids of a scope with another mailserver's."""
+        return SqliteComparison(scope, frame_bytes, PaidReader(self.readers, payer), self.snapshots, self.index)
 
 
 def _check_limit(limit: int) -> None:

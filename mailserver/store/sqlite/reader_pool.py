@@ -1,32 +1,24 @@
-"""Read-only connections, and whose statement is next if there are more readers than connections.
+"""Read-only connections, and the turns in which they are used: `store.sqlite.fair_pool` says who is next.
 
-Statements are short (`store.sqlite.search`), and each waits for its own turn. The next one is of the address for which
-the least work was done recently, and there of the peer for which the least was done. So an answer that takes little
-work comes soon, however much others have asked for.
+Statements are short (`store.sqlite.search`), and each waits for its own turn.
 """
 
 import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import aiosqlite
 
 from mailserver.errors import StoreError
-from mailserver.limits.fair_queue import GroupedFairQueue
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import open_reader
 from mailserver.store.sqlite.failures import StoreFailures
-
-
-class _Waiting(NamedTuple):
-    payer: Payer
-    likely: int
-    turn: "asyncio.Future[aiosqlite.Connection]"
+from mailserver.store.sqlite.fair_pool import FairPool
 
 
 class ReaderPool:
@@ -34,9 +26,7 @@ class ReaderPool:
 
     def __init__(self, connections: Sequence[aiosqlite.Connection], failures: StoreFailures) -> None:
         self._failures = failures
-        # Last in, first out: the pages that a request has just read are in that connection's cache.
-        self._idle = [*connections]
-        self._waiting: GroupedFairQueue[_Waiting] = GroupedFairQueue()
+        self._pool = FairPool(connections)
 
     async def run(
         self,
@@ -58,7 +48,7 @@ class ReaderPool:
             StoreError: SQLite could not run it.
         """
         likely = work if likely is None else likely
-        connection = await self._take(payer, likely)
+        connection = await self._pool.take(payer, likely)
         try:
             payer.charge(work)
             return await connection.execute_fetchall(sql, parameters)
@@ -70,34 +60,27 @@ class ReaderPool:
             raise
         finally:
             if work != likely:
-                self._waiting.correct(payer.group, payer.member, work - likely)
-            self._idle.append(connection)
-            self._give()
+                self._pool.correct(work - likely, payer)
+            self._pool.give_back(connection)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, work: int, payer: Payer = OURSELVES) -> AsyncIterator[None]:
+        """A turn for work that is no statement on these connections. One of them is idle meanwhile.
+
+        Args:
+            work: how much it is at most; `correct` gives back what it was not.
+        """
+        connection = await self._pool.take(payer, work)
+        try:
+            payer.charge(work)
+            yield
+        finally:
+            self._pool.give_back(connection)
 
     def correct(self, work: int, payer: Payer = OURSELVES) -> None:
         """The payer's statement was so much more work than was said; less if below 0."""
         payer.charge(work)
-        self._waiting.correct(payer.group, payer.member, work)
-
-    async def _take(self, payer: Payer, likely: int) -> aiosqlite.Connection:
-        turn: asyncio.Future[aiosqlite.Connection] = asyncio.get_running_loop().create_future()
-        self._waiting.add(payer.group, payer.member, _Waiting(payer, likely, turn), likely)
-        self._give()
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it got one at the same moment
-                self._idle.append(turn.result())
-                self._give()
-            raise
-
-    def _give(self) -> None:
-        while self._idle and len(self._waiting):
-            next_ = self._waiting.take()
-            if next_.turn.done():  # its caller is gone
-                self._waiting.correct(next_.payer.group, next_.payer.member, -next_.likely)
-            else:
-                next_.turn.set_result(self._idle.pop())
+        self._pool.correct(work, payer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +95,10 @@ class PaidReader:
     ) -> Iterable[sqlite3.Row]:
         """Run one statement, when it is the payer's turn."""
         return await self.pool.run(sql, parameters, work, self.payer, likely=likely)
+
+    def turn(self, work: int) -> AbstractAsyncContextManager[None]:
+        """A turn of the payer for other work."""
+        return self.pool.turn(work, self.payer)
 
     def correct(self, work: int) -> None:
         """Charge the payer so much more; less if below 0."""

@@ -26,6 +26,7 @@ from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.id_index import advance
+from mailserver.store.sqlite.index_state import IndexState
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
@@ -34,6 +35,7 @@ from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.search import Search
+from mailserver.store.sqlite.snapshots import open_snapshots
 from mailserver.store.sqlite.time_record import SqliteTimeRecord
 from mailserver.store.sqlite.unopened import BYTES_IN_USE
 from mailserver.store.sqlite.wal import wal_file
@@ -41,6 +43,9 @@ from mailserver.store.sqlite.writer import StoreWriter
 
 READERS = 3
 """Read-only connections, each with a thread. More of them would only wait for each other at Python's lock."""
+
+SNAPSHOTS = 2
+"""Read-only connections for comparisons of ids: so one that takes seconds does not hold up all others."""
 
 _HELD = "SELECT count(*) FROM (SELECT 1 FROM envelopes WHERE received < ? ORDER BY received LIMIT ?)"
 
@@ -53,10 +58,10 @@ class SqliteStore:
         path: Path,
         writer: StoreWriter,
         readers: ReaderPool,
+        message_ids: SqliteMessageIds,
         failures: StoreFailures,
         *,
         removed_until: int,
-        network_topic: str,
     ) -> None:
         self._path = path
         self._writer = writer
@@ -64,7 +69,7 @@ class SqliteStore:
         self._readers = readers
         self._rows = RowReader(PaidReader(readers))
         self._removed_until = removed_until
-        self._message_ids = SqliteMessageIds(readers, network_topic, writer.index_moves)
+        self._message_ids = message_ids
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk."""
@@ -222,14 +227,17 @@ async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> 
     worker = await open_writer(path)
     try:
         failures, presence = StoreFailures(path), Presence(path)
-        async with open_readers(path, READERS, failures) as readers:
+        async with (
+            open_readers(path, READERS, failures) as readers,
+            open_snapshots(path, SNAPSHOTS, failures) as snapshots,
+        ):
             writer = StoreWriter(worker, path, presence, failures, partial(advance, network_topic=network_topic))
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed_until = await worker.run(_removed_until)
-                yield SqliteStore(
-                    path, writer, readers, failures, removed_until=removed_until, network_topic=network_topic
-                )
+                index = IndexState(network_topic, writer.index_moves)
+                message_ids = SqliteMessageIds(readers, snapshots, index)
+                yield SqliteStore(path, writer, readers, message_ids, failures, removed_until=removed_until)
             finally:
                 writer.close()
                 await writing

@@ -7,6 +7,9 @@ at the same time. The weights were measured with 470,000 envelopes whose pages w
 STATEMENT = 200
 """Handing a statement to a thread, and its result back."""
 
+QUERY = 60
+"""A short statement amidst others, on a thread that is at work."""
+
 TOPIC = 1
 ROW = 5
 """Finding one envelope's key by topic or by time, sorting and packing it."""

@@ -23,9 +23,9 @@ class Worker:
         self._closed = False
 
     @classmethod
-    async def start(cls, connect: Callable[[], sqlite3.Connection]) -> "Worker":
+    async def start(cls, connect: Callable[[], sqlite3.Connection], name: str = "store-writer") -> "Worker":
         """Start the thread and let it connect. If that fails, the thread ends, and the error is raised here."""
-        thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         with contextlib.ExitStack() as unless_connected:
             unless_connected.callback(thread.shutdown, wait=False)
             connection = await asyncio.get_running_loop().run_in_executor(thread, connect)

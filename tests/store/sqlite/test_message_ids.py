@@ -13,7 +13,7 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.store.interface import NewEnvelope, Payer, Query
 from mailserver.store.message_ids import IdPage, MetadataRange, NotIndexedYet
-from mailserver.store.sqlite import id_index, index_wait, message_ids, work, writer
+from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, work, writer
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.reader_pool import ReaderPool
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -85,7 +85,7 @@ async def nothing_is_indexed(
 async def test_all_is_as_it_would_be_in_one_slice(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(message_ids, "IDS_AT_ONCE", at_once)
     monkeypatch.setattr(message_ids, "WALKED_ROWS", at_once)
-    monkeypatch.setattr(message_ids, "BYTES_AT_ONCE", 150)
+    monkeypatch.setattr(muids, "BYTES_AT_ONCE", 150)
     envelopes = some_rows(40)
     news = [each for each in envelopes if each.topic == NEWS]
     third = newest_first(envelopes)[2]
@@ -170,7 +170,7 @@ async def test_what_was_stored_before_is_indexed_first(path: Path, monkeypatch: 
         assert await read_all(store.message_ids, envelopes) == raws(envelopes)
         await until(lambda: not store.unindexed)
         async with asyncio.timeout(5):
-            await store.message_ids.index_moves()  # nothing has to move
+            await store.message_ids.index.moves()  # nothing has to move
 
 
 async def test_batches_are_not_put_off_while_somebody_waits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ async def test_batches_are_not_put_off_while_somebody_waits(path: Path, monkeypa
 
 
 async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_ids, "MAX_UNINDEXED_ROWS", 20)
-    monkeypatch.setattr(message_ids, "INDEX_WAIT_S", 3600.0)  # it says so at once
+    monkeypatch.setattr(index_state, "MAX_UNINDEXED_ROWS", 20)
+    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 3600.0)  # it says so at once
     envelopes = some_rows(30)
     make_store(path, envelopes)
     async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(5):
@@ -210,7 +210,7 @@ async def test_whoever_asks_again_and_again_does_not_make_the_writer_index_each_
 ) -> None:
     monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)
     monkeypatch.setattr(writer, "INDEX_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(message_ids, "INDEX_WAIT_S", 0.05)
+    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 0.05)
     one, other = some_rows(2)
     async with open_store(path) as store:
         await store.put([one])
@@ -224,7 +224,7 @@ async def test_whoever_asks_again_and_again_does_not_make_the_writer_index_each_
 
 
 async def test_nobody_waits_longer_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_ids, "INDEX_WAIT_S", 0.05)
+    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 0.05)
     async with nothing_is_indexed(path, monkeypatch) as store:
         await store.put(some_rows(3))
 
@@ -251,7 +251,7 @@ async def test_ids_are_those_of_the_network_topic(path: Path, monkeypatch: pytes
         await until(lambda: not store.unindexed)
 
     with monkeypatch.context() as patched:
-        patched.setattr(message_ids, "INDEX_WAIT_S", 0.05)
+        patched.setattr(index_state, "INDEX_WAIT_S", 0.05)
         async with nothing_is_indexed(path, patched, OTHER) as store:
             with pytest.raises(NotIndexedYet):
                 await store.message_ids.find([muid(envelopes[0], OTHER)])

@@ -1,0 +1,143 @@
+"""Comparing the ids of a store, message by message: what is compared is read on a snapshot, as far as it is needed.
+
+A comparison of everything reads `id_sums`, and some of `ids`. For one by topics there are no sums, so their envelopes
+are read and their ids made anew for each message, which needs no snapshot: what comes or goes meanwhile may be in the
+set or not, and the set stays as it is while it is compared.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from mailserver.ids.muid import sync_id
+from mailserver.reconcile.sides import Differences, Initiator, Responder
+from mailserver.reconcile.storage import MemoryStorage, Storage
+from mailserver.store.interface import Query, always
+from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, Scope, TooManyIds
+from mailserver.store.sqlite.index_state import STATE, IndexState
+from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
+from mailserver.store.sqlite.reader_pool import PaidReader
+from mailserver.store.sqlite.search import Search
+from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots
+from mailserver.store.sqlite.stored_ids import StoredIds
+from mailserver.waku.bloom import FULL_INTEREST
+
+ITEMS_AT_ONCE = 2000
+"""How many items are put into a set in memory at once."""
+
+ANSWER_S = 5.0
+"""After so long a message is ended, and those that follow do the rest: well before SNAPSHOT_S, when nothing would be
+gained. Only who compares much while others do, too, comes to that."""
+
+Item = tuple[int, bytes]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The ids that are there at a moment, as the thread has them that works with them."""
+
+    ids: Storage
+    reader: SnapshotReader
+    found: "deque[Differences | None]"
+    """What was found in the steps before."""
+
+    until: float
+    """When the message is to be ended."""
+
+    def goes_on(self) -> bool:
+        """Whether there is time for more of a message."""
+        return time.monotonic() < self.until
+
+    def drive(self, slices: Generator[Differences | None, None, R]) -> R:
+        """Let one side work; each of its slices is a step."""
+        while True:
+            try:
+                self.found.append(next(slices))
+            except StopIteration as done:
+                result: R = done.value
+                return result
+            self.reader.spend(STEP_WORK)  # it takes as long as a step should
+            self.reader.pause()
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteComparison:
+    """A `store.message_ids.Comparison`, which says what each method does and raises."""
+
+    scope: Scope
+    frame_bytes: int
+    readers: PaidReader
+    snapshots: Snapshots
+    index: IndexState
+
+    async def respond(self, message: bytes) -> bytes:
+        """Answer a message, as the side that is asked."""
+        return await self._compare(
+            lambda now: now.drive(Responder(now.ids, self.frame_bytes, now.goes_on).respond(message))
+        )
+
+    async def begin(self) -> bytes:
+        """Make the first message, as the side that asks."""
+        return await self._compare(lambda now: Initiator(now.ids, self.frame_bytes).begin())
+
+    async def receive(self, message: bytes, on_found: Callable[[Differences], None]) -> bytes | None:
+        """Take an answer, as the side that asks; return the next message, None at the end."""
+        return await self._compare(
+            lambda now: now.drive(Initiator(now.ids, self.frame_bytes, now.goes_on).receive(message)), on_found
+        )
+
+    async def _compare(
+        self, work: Callable[[_Moment], R], on_found: Callable[[Differences], None] = lambda _: None
+    ) -> R:
+        """Do some work with the ids of this moment."""
+        by_topics = self.scope.interest != FULL_INTEREST
+        indexed = 0 if by_topics else await self.index.until_indexed(self.readers)
+        async with self.snapshots.seat(self.readers) as seat:
+            items = await self._items() if by_topics else []
+            found: deque[Differences | None] = deque()
+
+            def compare(reader: SnapshotReader) -> R:
+                until = time.monotonic() + ANSWER_S
+                ids = _in_memory(items, reader) if by_topics else self._on_index(indexed, reader)
+                return work(_Moment(ids, reader, found, until))
+
+            def tell() -> None:
+                while found:
+                    some = found.popleft()
+                    if some is not None and (some.have or some.need):
+                        on_found(some)
+
+            return await seat.run(compare, tell)
+
+    def _on_index(self, indexed: int, reader: SnapshotReader) -> Storage:
+        self.index.check(indexed, *reader.read(f"SELECT {STATE}"))
+        return StoredIds(reader, *self.scope.seconds)
+
+    async def _items(self) -> list[Item]:
+        """The items of the scope's topics."""
+        query = Query(*self.scope.seconds, self.scope.interest)
+        found = await Search(self.readers, query, MAX_IDS_OF_TOPICS, always).page()
+        if found.more:
+            raise TooManyIds(MAX_IDS_OF_TOPICS)
+        keys, items = iter(found.keys), list[Item]()
+        while part := [*islice(keys, IDS_AT_ONCE)]:
+            seqs, created = [key.seq for key in part], [key.created for key in part]
+            names = await read_muids(self.readers, self.index.network_topic, seqs, created)
+            items += ((second, sync_id(name)) for second, name in zip(created, names, strict=True) if name is not None)
+        return items
+
+
+def _in_memory(items: Iterable[Item], reader: SnapshotReader) -> Storage:
+    def some_at_a_time() -> Iterator[Item]:
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % ITEMS_AT_ONCE == 0:
+                reader.spend(STEP_WORK)
+                reader.pause()
+
+    return MemoryStorage(some_at_a_time())

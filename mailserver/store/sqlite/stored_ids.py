@@ -1,0 +1,264 @@
+"""The ids of a store as a set to compare: a `reconcile.Storage` that is read, as far as it is needed, from `id_sums`.
+
+The set is divided as the sums are: into days, these into hours, these into minutes, and a minute into pieces of some
+hundred ids. What is asked for descends to one piece: to one statement at each level, or none if the part was read
+before. So a fingerprint costs little, however many ids it is of. Parts are kept as long as the message is worked on,
+up to a bound for each level: a message goes through the set in its order, and returns to no part.
+
+Anybody can put any number of envelopes into one minute. Its ids are then read once, to add them up; what is kept of
+them is a sum for each piece. Every statement reads no more rows than the bound.
+
+Where a part is read, it must have as many ids as the sum says of it, and the same sum. So damage in what is used is
+noticed; what lies between is for `check` to find.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
+
+from mailserver.errors import StoreError
+from mailserver.reconcile.storage import fingerprint_of
+from mailserver.reconcile.wire import TIMESTAMP_BYTES
+from mailserver.store.sqlite import work
+from mailserver.store.sqlite.id_index import SumOfIds, sum_of_ids
+from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.schema import ID_BYTES, SPANS
+from mailserver.store.sqlite.snapshots import SnapshotReader
+
+ROWS_AT_ONCE = 2000
+"""Most rows that a statement reads: some 3 ms, with what is done with them."""
+
+PIECE_IDS = 512
+"""How many ids of a minute are added up to one sum, and read at once."""
+
+KEPT_PARTS = 256
+"""Of how many days, hours and minutes the parts are kept, and how many pieces: these take up to 10 MB."""
+
+_PIECES = len(SPANS)
+"""The level of a minute's pieces; that of the days is 0."""
+
+_MODULUS = 1 << 8 * ID_BYTES
+
+_SUMS = f"""
+    SELECT {packed_numbers("bucket")}, {packed_numbers("count")}, {packed_bytes("sum")} FROM (
+        SELECT bucket, CAST(count AS INTEGER) AS count, sum FROM id_sums
+        WHERE span = ? AND bucket >= ? AND bucket <= ? ORDER BY bucket LIMIT ?
+    )
+"""
+_IDS = f"""
+    SELECT {packed_numbers("created")}, {packed_bytes("id")} FROM (
+        SELECT created, id FROM ids WHERE (created, id) >= (?, ?) AND (created, id) < (?, x'')
+        ORDER BY created, id LIMIT ?
+    )
+"""
+
+
+class _Parts(NamedTuple):
+    """The parts of a time, in order.
+
+    `starts`: bounds below which no part begins: times, or for the pieces of a minute their first keys. `counts[n]` and
+    `sums[n]`: how many ids there are in the first n parts, and their sum, not reduced.
+    """
+
+    starts: Sequence[bytes]
+    counts: Sequence[int]
+    sums: Sequence[int]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[bytes, SumOfIds]]) -> "_Parts":
+        """Make them of what each has."""
+        counts = accumulate((each.ids for _, each in parts), initial=0)
+        sums = accumulate((each.total for _, each in parts), initial=0)
+        return cls([start for start, _ in parts], [*counts], [*sums])
+
+    @property
+    def whole(self) -> SumOfIds:
+        """What all parts have."""
+        return SumOfIds(self.counts[-1], self.sums[-1] % _MODULUS)
+
+    def part(self, at: int) -> SumOfIds:
+        """What one of them has."""
+        return SumOfIds(
+            self.counts[at + 1] - self.counts[at],
+            (self.sums[at + 1] - self.sums[at]) % _MODULUS,
+        )
+
+    def with_index(self, index: int) -> int:
+        """Which part the item with this index is in."""
+        return bisect_right(self.counts, index) - 1
+
+
+_Part = TypeVar("_Part", _Parts, list[bytes])
+
+
+class StoredIds:
+    """A `reconcile.Storage`, which says what each method does: the ids of a time, as a snapshot has them.
+
+    A timestamp is the second of creation. All methods raise StoreError if the index is damaged.
+    """
+
+    def __init__(self, reader: SnapshotReader, lower: int, upper: int) -> None:
+        """Read what days there are.
+
+        Args:
+            lower, upper: when envelopes were created, in Unix seconds, inclusive.
+        Raises:
+            StoreError: the index is damaged.
+        """
+        self._reader = reader
+        self._lower, self._upper = lower, upper
+        self._kept_parts: tuple[dict[bytes, _Parts], ...] = tuple({} for _ in SPANS)
+        self._kept_pieces: dict[bytes, list[bytes]] = {}
+        self._days = self._buckets(0, lower, upper)
+
+    def __len__(self) -> int:
+        return self._days.counts[-1]
+
+    def key(self, index: int) -> bytes:
+        """The key of an item: timestamp (8 bytes, big-endian), id."""
+        piece, at = self._piece_with(index, self._days)
+        return piece[at]
+
+    def ids(self, start: int, stop: int) -> list[bytes]:
+        """The ids of some items."""
+        ids: list[bytes] = []
+        while start + len(ids) < stop:
+            piece, at = self._piece_with(start + len(ids), self._days)
+            ids += (key[TIMESTAMP_BYTES:] for key in piece[at : at + stop - start - len(ids)])
+        return ids
+
+    def find(self, bound: bytes, start: int, stop: int) -> int:
+        """The index of the first item from `start` on that is not below the bound, or `stop`."""
+        return min(max(self._count_below(bound, self._days), start), stop)
+
+    def fingerprint(self, start: int, stop: int) -> bytes:
+        """The fingerprint of some items, from the sums of those before them."""
+        total = self._sum_before(stop, self._days) - self._sum_before(start, self._days)
+        return fingerprint_of(total, stop - start)
+
+    def _count_below(self, bound: bytes, parts: _Parts, level: int = 0) -> int:
+        """How many items of these parts are below a bound."""
+        at = bisect_right(parts.starts, bound) - 1
+        if at < 0:
+            return 0
+        count = parts.counts[at]
+        if parts.starts[at] == bound:
+            return count
+        if level == _PIECES:
+            return count + bisect_left(self._piece(parts, at), bound)
+        if bound >= (int.from_bytes(parts.starts[at], "big") + SPANS[level]).to_bytes(TIMESTAMP_BYTES, "big"):
+            return parts.counts[at + 1]
+        return count + self._count_below(bound, self._parts_of(parts, at, level), level + 1)
+
+    def _sum_before(self, index: int, parts: _Parts, level: int = 0) -> int:
+        """The sum of so many ids, the first of these parts."""
+        at = parts.with_index(index)
+        total, index = parts.sums[at], index - parts.counts[at]
+        if not index:
+            return total
+        if level == _PIECES:
+            return total + _sum_of_keys(self._piece(parts, at)[:index]).total
+        return total + self._sum_before(index, self._parts_of(parts, at, level), level + 1)
+
+    def _piece_with(self, index: int, parts: _Parts, level: int = 0) -> tuple[list[bytes], int]:
+        """The piece of these parts that has an item, and where in it."""
+        at = parts.with_index(index)
+        index -= parts.counts[at]
+        if level == _PIECES:
+            return self._piece(parts, at), index
+        return self._piece_with(index, self._parts_of(parts, at, level), level + 1)
+
+    def _parts_of(self, parts: _Parts, at: int, level: int) -> _Parts:
+        """The hours of a day, the minutes of an hour, or the pieces of a minute, whose span is SPANS[level]."""
+        inner = self._inside(level, parts.starts[at])
+        if inner.whole != parts.part(at):
+            raise _damaged()
+        return inner
+
+    def _inside(self, level: int, start: bytes) -> _Parts:
+        kept = self._kept_parts[level]
+        if start not in kept:
+            second = int.from_bytes(start, "big")
+            first, last = max(second, self._lower), min(second + SPANS[level] - 1, self._upper)
+            is_minute = level == len(SPANS) - 1
+            _keep(kept, start, self._pieces(first, last) if is_minute else self._buckets(level + 1, first, last))
+        return kept[start]
+
+    def _buckets(self, level: int, first: int, last: int) -> _Parts:
+        """What `id_sums` has of the seconds from `first` to `last`, in buckets of SPANS[level]."""
+        span = SPANS[level]
+        parts = []
+        for bucket, there in self._sums(span, first // span, last // span):
+            start = (bucket * span).to_bytes(TIMESTAMP_BYTES, "big")
+            is_all = first <= bucket * span and (bucket + 1) * span - 1 <= last
+            within = there if is_all else self._inside(level, start).whole
+            if within.ids:
+                parts.append((start, within))
+        return _Parts.of(parts)
+
+    def _sums(self, span: int, first: int, last: int) -> list[tuple[int, SumOfIds]]:
+        found: list[tuple[int, SumOfIds]] = []
+        while True:
+            packed = self._reader.read(_SUMS, (span, first, last, ROWS_AT_ONCE))
+            buckets, counts = numbers(packed[0]), numbers(packed[1])
+            totals = [int.from_bytes(each, "little") for each in pieces(packed[2], ID_BYTES)]
+            if not len(buckets) == len(counts) == len(packed[2] or b"") / ID_BYTES:
+                raise _damaged()
+            self._reader.spend(len(buckets) * work.ROW)
+            found += zip(buckets, map(SumOfIds, counts, totals), strict=True)
+            if len(buckets) < ROWS_AT_ONCE:
+                return found
+            first = buckets[-1] + 1
+
+    def _pieces(self, first: int, last: int) -> _Parts:
+        """The pieces of a minute, or of what is wanted of it: its seconds from `first` to `last`."""
+        parts = []
+        created, after = first, b""
+        while True:
+            keys = self._keys(created, after, last, ROWS_AT_ONCE)
+            for at in range(0, len(keys), PIECE_IDS):
+                piece = keys[at : at + PIECE_IDS]
+                parts.append((piece[0], _sum_of_keys(piece)))
+                _keep(self._kept_pieces, piece[0], piece)
+            if len(keys) < ROWS_AT_ONCE:
+                return _Parts.of(parts)
+            created, after = _place(keys[-1])
+            after += b"\0"  # above this id, and not above the next
+
+    def _piece(self, parts: _Parts, at: int) -> list[bytes]:
+        """The keys of a piece."""
+        first = parts.starts[at]
+        if first not in self._kept_pieces:
+            keys = self._keys(*_place(first), self._upper, parts.counts[at + 1] - parts.counts[at])
+            if _sum_of_keys(keys) != parts.part(at):
+                raise _damaged()
+            _keep(self._kept_pieces, first, keys)
+        return self._kept_pieces[first]
+
+    def _keys(self, created: int, item_id: bytes, last: int, limit: int) -> list[bytes]:
+        """The first keys from a place on, up to the second `last`."""
+        packed = self._reader.read(_IDS, (created, item_id, last + 1, limit))
+        seconds, ids = numbers(packed[0]), pieces(packed[1], ID_BYTES)
+        if len(packed[1] or b"") != ID_BYTES * len(seconds):
+            raise _damaged()
+        self._reader.spend(len(seconds) * work.ROW)
+        return [second.to_bytes(TIMESTAMP_BYTES, "big") + each for second, each in zip(seconds, ids, strict=True)]
+
+
+def _keep(kept: dict[bytes, _Part], start: bytes, part: _Part) -> None:
+    if len(kept) >= KEPT_PARTS:
+        del kept[next(iter(kept))]
+    kept[start] = part
+
+
+def _place(key: bytes) -> tuple[int, bytes]:
+    return int.from_bytes(key[:TIMESTAMP_BYTES], "big"), key[TIMESTAMP_BYTES:]
+
+
+def _sum_of_keys(keys: Sequence[bytes]) -> SumOfIds:
+    return sum_of_ids(key[TIMESTAMP_BYTES:] for key in keys)
+
+
+def _damaged() -> StoreError:
+    return StoreError("cannot read the store: its index of message ids is damaged")
