@@ -19,6 +19,9 @@ defined here. A class whose name begins with an underscore never leaves its modu
         RequestPowTooLow         [client.mail_client] it wants more proof of work: ask again with more
       NoAnswer                 [client.mail_client] the node is connected, but silent: try later, or another one
       TooMuchWork              [client.sealing] no proof of work was found in time: ask for less, or wait longer
+      NoMessageIds             [client.id_client] the node answers no questions about message ids: use history requests
+      QuestionRefused          [client.id_client] the mailserver refused one: see `.refused`
+      WrongAnswer              [client.id_client] it answered something else: do not trust it
       RequestTooDear           [catchup.source] a source wants more proof of work than we do: ask it later
       SourceLies               [catchup.page_rules] a source answers as no honest one would: leave it alone for a while
       PageTooLong              [catchup.page_rules] a page of a source does not end: ask for less at a time
@@ -91,7 +94,7 @@ class DisconnectReason(IntEnum):
 
 
 class Rejection(Enum):
-    """Why a history request is refused. The value is the text that the client is told."""
+    """Why a request is refused, be it of 8/WAKU-MAIL or of `wakuid`. The value is the text that the client is told."""
 
     MALFORMED = "request is malformed"
     UNDECRYPTABLE = "request could not be decrypted"
@@ -107,6 +110,10 @@ class Rejection(Enum):
     TOO_MANY_WAITING = "too many requests are waiting"
     RATE_LIMITED = "too many requests or envelopes in a short time"
     STORE_UNAVAILABLE = "the store could not answer"
+    NO_ACCESS = "access was not granted on this connection"
+    OTHER_NETWORK = "message ids here belong to another network topic"
+    NOT_INDEXED = "message ids are still being indexed"
+    TOO_MANY_ITEMS = "too many envelopes are on these topics to be compared at once"
 
 
 class MailserverError(Exception):

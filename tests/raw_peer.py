@@ -131,9 +131,15 @@ class RawPeer:
         """Send a packet, without waiting for anything."""
         self.write(self.packet(code, payload))
 
-    async def greet(self, *, status: bytes | None = DEPLOYED_STATUS, version: int = 5) -> "RawPeer":
+    async def greet(
+        self,
+        *,
+        status: bytes | None = DEPLOYED_STATUS,
+        version: int = 5,
+        capabilities: Iterable[Capability] = (WAKU,),
+    ) -> "RawPeer":
         """Exchange Hello and, unless it is None, Status, as every lawful peer does; return itself."""
-        self.write(self.hello(version=version))
+        self.write(self.hello(version=version, capabilities=capabilities))
         assert (await self.hear()).message_id == p2p.MessageId.HELLO
         self.compressed = version >= 5
         if status is not None:

@@ -16,7 +16,8 @@ ORDER = (
     ("__init__", "errors", "units"),
     ("codec", "limits/buckets", "limits/fair_queue"),
     ("rlpx", "waku"),
-    ("mail", "ids", "reconcile"),  # the last that do no I/O
+    ("mail", "ids", "reconcile"),
+    ("wakuid",),
     ("files", "limits", "metrics"),
     ("handoff",),
     ("net", "store"),
@@ -52,7 +53,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("archive/index", "net"): (),
     ("archive/index", "store"): (),
     ("archive/reading", "net"): (),
-    ("history", "store"): ("mailserver.store.interface",),
+    ("history", "store"): ("mailserver.store.interface", "mailserver.store.message_ids"),
     ("history", "store/sqlite"): (),
     ("live", "store"): ("mailserver.store.interface",),
     ("live", "store/sqlite"): (),
@@ -85,7 +86,7 @@ EXPORT_ONLY = {"cronsim", "numpy", "py4j", "pyarrow", "pyspark"}  # the extra `e
 ARCHIVE_ONLY = {"numpy", "pyarrow"}  # but for these, the extra `archive`, in the rooms that it is for
 ARCHIVE_ROOMS = {"archive/access", "archive/index", "archive/reading"}
 
-LAST_PURE_LAYER = LAYERS["mail"]  # time and randomness come as arguments, results leave as values
+LAST_PURE_LAYER = LAYERS["wakuid"]  # time and randomness come as arguments, results leave as values
 IMPURE = {
     "aiosqlite",
     "asyncio",

@@ -16,11 +16,13 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.net.frame_source import FrameSource
+from mailserver.net.inbound import Event as PeerEvent
 from mailserver.net.inbound import Handler, Inbound, LongMessage, Receive, inflated, one_by_one
 from mailserver.net.link import Link
 from mailserver.net.peer_timers import PeerTimers
 from mailserver.net.pipe import Pipe
-from mailserver.net.sessions import WAKU, random_entropy
+from mailserver.net.sessions import WAKU, Code, random_entropy
+from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import (
     BaseMessageReceived,
     Closed,
@@ -34,8 +36,8 @@ from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
-from mailserver.waku.peer import Event as PeerEvent
-from mailserver.waku.peer import StatusReceived, WakuPeer
+from mailserver.waku.peer import PeerState, StatusReceived, WakuPeer
+from mailserver.wakuid.peer import receive_id_packet
 
 LINGER_S = 1.0
 """How long a peer has to read our Disconnect and close. If we closed at once, it might see a reset instead."""
@@ -53,7 +55,8 @@ class Connection:
     """One peer's connection, from its first byte to its end.
 
     `is_inbound`: whether the peer dialled. `opened_at`: when the handshake was over, by the loop's clock; None before.
-    `client_id`: what the peer calls its software; empty before its Hello.
+    `client_id`: what the peer calls its software; empty before its Hello. `capabilities`: those that both sides have;
+    none before its Hello.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Connection:
         self.is_inbound = remote_id is None
         self.opened_at: float | None = None
         self.client_id = ""
+        self.capabilities: frozenset[Capability] = frozenset()
 
     def __str__(self) -> str:
         remote_id = self._session.remote_id
@@ -215,15 +219,16 @@ class Connection:
         """
         return self._timers.probe()
 
-    def send(self, code: PacketCode, payload: bytes | SharedPayload) -> None:
+    def send(self, code: Code, payload: bytes | SharedPayload) -> None:
         """Queue a packet. Before queueing more than a few, `drain`.
 
         Raises:
             ConnectionLost: the connection has ended.
+            LocalProtocolError: the peer does not share the capability of the code.
         """
         self._link.send_all(((code, payload),))
 
-    def send_all(self, packets: Iterable[tuple[PacketCode, bytes | SharedPayload]]) -> None:
+    def send_all(self, packets: Iterable[tuple[Code, bytes | SharedPayload]]) -> None:
         """Queue packets: each a code and a payload.
 
         Raises:
@@ -264,15 +269,16 @@ class Connection:
                     await self._inflate(event, inbound)
                 case MessageTooLong(size=size):
                     self._frames.note_too_long(size)
-                case Opened(client_id=client_id):
-                    self._on_opened(client_id)
+                case Opened():
+                    self._on_opened(event)
                 case Closed():
                     link.closed = event
         await self._hand_over(inbound, receive)
         link.settle()
 
-    def _on_opened(self, client_id: str) -> None:
-        self.client_id = client_id
+    def _on_opened(self, opened: Opened) -> None:
+        self.client_id = opened.client_id
+        self.capabilities = frozenset(entry.capability for entry in opened.shared)
         self.opened_at = self._loop.time()
         self._peer.opened(self.opened_at)
         self._timers.start()
@@ -299,6 +305,10 @@ class Connection:
 
     async def _inflate(self, message: LongMessageReceived, inbound: Inbound) -> None:
         """Inflate a long message and add it to `inbound`. Nothing is read meanwhile."""
+        if message.capability != WAKU:
+            cause = f"packet {message.code} of {message.capability.name} is too long"
+            self._link.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, cause)
+            return
         self._link.flush()
         self._timers.pause()
         try:
@@ -317,6 +327,8 @@ class Connection:
         """
         if isinstance(message, LongMessage):
             return self._peer.receive_long_packet(message.code, message.payload)
+        if message.capability != WAKU:
+            return receive_id_packet(message.code, message.payload, is_ready=self._peer.state is PeerState.READY)
         event = self._peer.receive_packet(message.code, message.payload)
         if isinstance(event, StatusReceived):
             self._ready.set()

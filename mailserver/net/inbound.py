@@ -7,11 +7,15 @@ from typing import NamedTuple, TypeAlias
 
 from mailserver.codec.snappy import decompress_long
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
-from mailserver.waku.peer import Event
+from mailserver.waku.peer import Event as WakuEvent
+from mailserver.wakuid.peer import IdPacketReceived
+
+Event: TypeAlias = WakuEvent | IdPacketReceived
+"""What a message of the peer means."""
 
 
 class LongMessage(NamedTuple):
-    """A message that is longer than a stranger may send, inflated."""
+    """A message of `waku` that is longer than a stranger may send, inflated."""
 
     code: int
     payload: bytearray

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.net.pipe import Pipe
-from mailserver.net.sessions import WAKU
+from mailserver.net.sessions import CAPABILITIES, Code
 from mailserver.rlpx.events import Closed
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import Session
 from mailserver.rlpx.shared_payload import SharedPayload
-from mailserver.waku.packets import PacketCode
 
 WRITE_TIMEOUT_S = 20.0
 """How long a full write buffer may take to shrink. Deployed clients use the same limit."""
@@ -34,17 +33,18 @@ class Link:
         """Whether the handshake is over and the session has not ended."""
         return self.session.state is SessionState.OPEN
 
-    def send_all(self, packets: Iterable[tuple[PacketCode, bytes | SharedPayload]]) -> None:
+    def send_all(self, packets: Iterable[tuple[Code, bytes | SharedPayload]]) -> None:
         """Queue packets: each a code and a payload.
 
         Raises:
             ConnectionLost: the session is not open.
+            LocalProtocolError: the peer does not share the capability of a code.
         """
         session = self.session
         if session.state is not SessionState.OPEN:
             raise self.lost()
         for code, payload in packets:
-            session.send(WAKU, code, payload)
+            session.send(CAPABILITIES[type(code)], code, payload)
         if not self._will_flush:  # packets queued in one turn of the loop go out together
             self._will_flush = True
             self._loop.call_soon(self.flush)

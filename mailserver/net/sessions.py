@@ -1,17 +1,24 @@
-"""Our side of every session: the capability that we support, and the randomness of a handshake."""
+"""Our side of every session: the capabilities that we support, and the randomness of a handshake."""
 
 import secrets
 from collections.abc import Callable
+from typing import TypeAlias
 
 from mailserver.codec.ecies import IV_BYTES
 from mailserver.codec.keys import PRIVATE_KEY_BYTES, NodeId, PrivateKey
 from mailserver.rlpx import handshake
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.session_config import Refuse, SessionConfig
-from mailserver.waku.packets import MAX_LONG_PACKET_BYTES, MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT
+from mailserver.waku.packets import MAX_LONG_PACKET_BYTES, MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT, PacketCode
+from mailserver.wakuid.packets import ID_PACKET_CODE_COUNT, WAKUID, IdPacketCode
 
 WAKU = Capability("waku", 1)
-"""The only capability that we support. `waku/0` is deprecated: a peer that has nothing else is useless."""
+"""The capability that every peer must have. `waku/0` is deprecated: a peer that has nothing else is useless."""
+
+Code: TypeAlias = PacketCode | IdPacketCode
+"""A packet of one of our capabilities. Its type says of which: see CAPABILITIES."""
+
+CAPABILITIES: dict[type[Code], Capability] = {PacketCode: WAKU, IdPacketCode: WAKUID}
 
 
 def session_config(
@@ -30,7 +37,8 @@ def session_config(
     return SessionConfig(
         key=key,
         client_id=client_id,
-        capabilities={WAKU: PACKET_CODE_COUNT},
+        capabilities={WAKU: PACKET_CODE_COUNT, WAKUID: ID_PACKET_CODE_COUNT},
+        required=frozenset({WAKU}),
         max_message_bytes=MAX_RECEIVED_PACKET_BYTES,
         listen_port=listen_port,
         refuse=refuse,

@@ -2,9 +2,9 @@
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import Inbound, LongMessage
+from mailserver.net.inbound import Event, Inbound, LongMessage
+from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
-from mailserver.waku.peer import Event
 
 NO_COST = PacketCost(0, 0)
 
@@ -50,7 +50,7 @@ class PacketBatch:
                     inbound.take()
                 return
             else:
-                cost = PacketCost.of(message.code, message.payload)
+                cost = _cost_of(message)
                 is_too_much = self.work + cost.work > QUANTUM_BYTES or self.memory + cost.memory > max_memory
                 if is_too_much and self._packets:
                     return
@@ -74,3 +74,9 @@ class PacketBatch:
             self.fault = error.reason, error.cause
         self._packets.clear()  # their envelopes are copies
         return self.events
+
+
+def _cost_of(message: MessageReceived) -> PacketCost:
+    if message.capability == WAKU:
+        return PacketCost.of(message.code, message.payload)
+    return PacketCost(len(message.payload), 0)  # it is decoded later, and has limits of its own

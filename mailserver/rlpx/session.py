@@ -357,7 +357,7 @@ class Session:
         if self._refusal_of(hello.node_id) is Undecided.UNDECIDED:  # another connection has appeared since our Hello
             raise RemoteProtocolError(DisconnectReason.ALREADY_CONNECTED, "we refused the peer")
         self._shared = share(self._config.capabilities, hello.capabilities)
-        if not self._shared:
+        if not self._shared or not self._config.required <= {entry.capability for entry in self._shared}:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "no capability in common")
         assert self._reader is not None, "a frame has come"
         self._reader.is_compressed = self._compressed

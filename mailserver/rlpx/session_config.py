@@ -25,7 +25,8 @@ Refuse: TypeAlias = Callable[[NodeId], DisconnectReason | Undecided | None]
 class SessionConfig:
     """What a session of either role needs to know.
 
-    `capabilities` maps what we support to the number of message ids that it takes. `max_message_bytes` is the limit of
+    `capabilities` maps what we support to the number of message ids that it takes. A peer that lacks one of `required`
+    is useless, and so is one that shares none. `max_message_bytes` is the limit of
     a message's inflated payload. For peers for whose node id `may_send_long` returns True, the limit is
     `max_long_message_bytes`.
 
@@ -42,6 +43,7 @@ class SessionConfig:
     refuse: Refuse | None = None
     may_send_long: Callable[[NodeId], bool] | None = None
     max_long_message_bytes: int = 0
+    required: frozenset[Capability] = frozenset()
 
     def hello(self) -> Hello:
         """Return our Hello."""

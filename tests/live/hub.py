@@ -15,11 +15,12 @@ from mailserver.live.relay import PeerRelay, Relay
 from mailserver.live.seen import Sighting
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope
 from mailserver.waku.packets import PacketCode, StatusOptions
-from mailserver.waku.peer import Event, SettingsChanged, StatusReceived
+from mailserver.waku.peer import SettingsChanged, StatusReceived
 from tests.mailservers import NEWS, NOW, SPORT, STATUS, make_envelope
 from tests.pairs import private_key
 from tests.raw_peer import Hangup, RawPeer, stream_pair

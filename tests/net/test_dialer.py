@@ -27,10 +27,10 @@ from mailserver.net.dialer import (
     dial,
     jittered,
 )
+from mailserver.net.inbound import Event
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.waku.packets import StatusOptions
-from mailserver.waku.peer import Event
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, stream_pair
 from tests.waiting import DEADLINE_S, turns, until

@@ -6,10 +6,10 @@ import pytest
 
 from mailserver.codec import snappy
 from mailserver.errors import DecodeError
-from mailserver.net.inbound import Inbound, LongMessage, Message, inflated, one_by_one
+from mailserver.net.inbound import Event, Inbound, LongMessage, Message, inflated, one_by_one
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
-from mailserver.waku.peer import Event, PacketIgnored
+from mailserver.waku.peer import PacketIgnored
 from tests.memory import no_search_for_cycles
 from tests.waiting import until
 

@@ -14,9 +14,10 @@ from mailserver.errors import DisconnectReason
 from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYTES, SMALL_FRAME_BYTES, ReceiveMemory
 from mailserver.net import inbound
 from mailserver.net.frame_source import LONG_MEMORY_TIMEOUT_S, MEMORY_TIMEOUT_S
+from mailserver.net.inbound import Event
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
-from mailserver.waku.peer import Event, LongMessagesReceived, P2PRequestReceived
+from mailserver.waku.peer import LongMessagesReceived, P2PRequestReceived
 from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time

@@ -16,12 +16,12 @@ from mailserver.limits.admission import Admission, AdmissionLimits, Refusal
 from mailserver.net import guard
 from mailserver.net import listener as listener_module
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.net.listener import Listener
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.rlpx.capabilities import Capability
 from mailserver.waku.packets import StatusOptions
-from mailserver.waku.peer import Event
 from tests.pairs import private_key
 from tests.raw_peer import Hangup, RawPeer, at_end, close_stream, open_stream
 from tests.waiting import DEADLINE_S, turns, until

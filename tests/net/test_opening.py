@@ -17,6 +17,7 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_TOPIC_INTEREST, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import STATUS_TIMEOUT_S, SettingsChanged, StatusReceived
+from mailserver.wakuid.packets import WAKUID
 from tests.mailservers import NEWS
 from tests.net.wires import EMPTY_STATUS, KEY, LIGHT, STATUS, Wires
 from tests.pairs import private_key
@@ -49,7 +50,7 @@ async def test_status_is_the_first_packet_and_says_what_was_given(wires: Wires) 
 
     first = await raw.hear_packet()
 
-    assert p2p.Hello.decode(hello.payload).capabilities == (WAKU,)
+    assert p2p.Hello.decode(hello.payload).capabilities == (WAKU, WAKUID)
     assert p2p.Hello.decode(hello.payload).client_id == "server/1"
     assert first == Packet(PacketCode.STATUS, STATUS.encode())
 

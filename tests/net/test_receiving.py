@@ -6,8 +6,9 @@ import pytest
 
 from mailserver.codec import rlp
 from mailserver.errors import ConnectionLost, DisconnectReason
+from mailserver.net.inbound import Event
 from mailserver.waku.packets import PacketCode
-from mailserver.waku.peer import BatchAcknowledged, Event, P2PRequestReceived, PacketIgnored
+from mailserver.waku.peer import BatchAcknowledged, P2PRequestReceived, PacketIgnored
 from tests.net.wires import EMPTY_STATUS, UNKNOWN_CODE, Wires, goodbye, wait_at_requests
 from tests.waiting import DEADLINE_S, until
 

@@ -6,12 +6,13 @@ import random
 import pytest
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
+from mailserver.net.inbound import Event
 from mailserver.net.pipe import READ_HIGH_BYTES
 from mailserver.rlpx import p2p
 from mailserver.rlpx.events import Closed
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.waku.packets import PacketCode
-from mailserver.waku.peer import Event, P2PRequestReceived
+from mailserver.waku.peer import P2PRequestReceived
 from tests.net.wires import ON_UVLOOP, UNKNOWN_CODE, Running, Wires, hurry
 from tests.raw_peer import DEPLOYED_STATUS, Packet, RawPeer
 from tests.waiting import DEADLINE_S, turns, until

@@ -12,7 +12,7 @@ from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.net.connection import Connection
-from mailserver.net.inbound import Inbound
+from mailserver.net.inbound import Event, Inbound
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
 from mailserver.rlpx import liveness as liveness_module
@@ -22,7 +22,7 @@ from mailserver.rlpx.events import BaseMessageReceived, Closed
 from mailserver.rlpx.session_config import Refuse
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import StatusOptions
-from mailserver.waku.peer import Event, P2PRequestReceived
+from mailserver.waku.peer import P2PRequestReceived
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, open_stream, stream_pair
 from tests.waiting import DEADLINE_S, until
