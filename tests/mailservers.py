@@ -16,6 +16,9 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
+from mailserver.history.id_answers import IdServices, IdSettings
+from mailserver.history.id_lists import IdLists
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.loop_scheduler import LoopScheduler
@@ -263,10 +266,20 @@ def wired(
     metrics = Metrics()
     relay = Relay(feed, clock, metrics=metrics, light_node=light_node)
     intake = Intake(store, acceptance, clock, feed=feed, limiter=limiter, metrics=metrics)
+    delivery = Delivery(store, settings, clock, metrics=metrics)
     services = Services(
         intake=intake,
         completions=completions,
-        delivery=Delivery(store, settings, clock, metrics=metrics),
+        delivery=delivery,
+        ids=IdServices(
+            lists=IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC),
+            ids=store.message_ids,
+            since=lambda: store.removed_until + 1,
+            opener=delivery.opener,
+            settings=IdSettings(DEFAULT_NETWORK_TOPIC, settings.max_limit, settings.allow_clear),
+            clock=clock,
+            metrics=metrics,
+        ),
         feed=feed,
         bounds=bounds or IntakeBounds(),
         sealing=LoopScheduler(),

@@ -45,7 +45,7 @@ from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
-from mailserver.store.interface import Store
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
 from mailserver.waku.acceptance import Acceptance
@@ -102,7 +102,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
 async def _serve(
     config: Config,
     key: PrivateKey,
-    store: Store,
+    store: StoreWithIds,
     history: History,
     acceptance: Acceptance,
     catchup: Catchup,
@@ -130,7 +130,7 @@ async def _serve(
 
 
 @contextlib.asynccontextmanager
-async def _answer(config: Config, store: Store, metrics: Metrics) -> AsyncIterator[History]:
+async def _answer(config: Config, store: StoreWithIds, metrics: Metrics) -> AsyncIterator[History]:
     """Have what answers history requests as long as the context is entered."""
     with open_history(config, store, metrics) as history:
         yield history
@@ -138,7 +138,7 @@ async def _answer(config: Config, store: Store, metrics: Metrics) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def _catch_up(
-    config: Config, settings: CatchupSettings, store: Store, failed: Callable[[], None]
+    config: Config, settings: CatchupSettings, store: StoreWithIds, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
     """Fetch what was missed while this mailserver was away, and what commands ask for."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
@@ -212,7 +212,7 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
 @contextlib.asynccontextmanager
 async def _monitor(
     config: Config,
-    store: Store,
+    store: StoreWithIds,
     answering: History,
     server: Server,
     catchup: Catchup,
@@ -327,7 +327,7 @@ async def _background(
 
 
 @contextlib.asynccontextmanager
-async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
+async def _prove_time(store: StoreWithIds, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
     """Keep track of how much time has passed for certain."""
     proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
@@ -336,7 +336,9 @@ async def _prove_time(store: Store, metrics: Metrics, failed: Callable[[], None]
 
 
 @contextlib.asynccontextmanager
-async def _prune(config: Config, store: Store, proven_time: ProvenTime, metrics: Metrics) -> AsyncIterator[Pruning]:
+async def _prune(
+    config: Config, store: StoreWithIds, proven_time: ProvenTime, metrics: Metrics
+) -> AsyncIterator[Pruning]:
     """Keep the store within its limits."""
     settings = policy.pruning(config)
     pruning = Pruning(store, settings, proven_time.now, metrics=metrics)

@@ -19,6 +19,9 @@ from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
+from mailserver.history.id_answers import IdServices, IdSettings
+from mailserver.history.id_lists import IdLists
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.intake_bounds import IntakeBounds
@@ -40,7 +43,8 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.interface import HistorySource, Store
+from mailserver.store.interface import HistorySource
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
@@ -64,7 +68,7 @@ class Server:
         self,
         config: Config,
         key: PrivateKey,
-        store: Store,
+        store: StoreWithIds,
         source: HistorySource,
         acceptance: Acceptance,
         catchup: Catchup,
@@ -101,10 +105,20 @@ class Server:
             packet_rate_limits=self._rates.settings.packets,
             byte_rate_limits=self._rates.settings.bytes,
         )
+        delivery = Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics)
         self._services = Services(
             intake=intake,
             completions=completions,
-            delivery=Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics),
+            delivery=delivery,
+            ids=IdServices(
+                lists=IdLists(source, store.message_ids, DEFAULT_NETWORK_TOPIC),
+                ids=store.message_ids,
+                since=lambda: store.removed_until + 1,
+                opener=delivery.opener,
+                settings=_id_settings(config),
+                clock=time.time,
+                metrics=metrics,
+            ),
             feed=feed,
             bounds=IntakeBounds(),
             sealing=LoopScheduler(),
@@ -280,4 +294,12 @@ def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
         min_request_pow=config.min_request_pow,
         allow_clear=config.allow_clear_requests,
         completion_format=CompletionFormat(config.completion_format),
+    )
+
+
+def _id_settings(config: Config) -> IdSettings:
+    return IdSettings(
+        network_topic=DEFAULT_NETWORK_TOPIC,
+        max_envelopes=config.max_request_limit,
+        allow_clear=config.allow_clear_requests,
     )

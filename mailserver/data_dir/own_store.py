@@ -14,7 +14,7 @@ from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import field_of, read_record
-from mailserver.store.interface import Store
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -27,7 +27,7 @@ _VERSION = 1
 
 
 @contextlib.asynccontextmanager
-async def open_own_store(data_dir: Path) -> AsyncIterator[Store]:
+async def open_own_store(data_dir: Path) -> AsyncIterator[StoreWithIds]:
     """Open the store of a data directory whose lock we hold.
 
     Raises:

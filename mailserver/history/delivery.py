@@ -7,22 +7,22 @@ would wait for minutes.
 import asyncio
 import contextlib
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
+from mailserver.history.opening import Opener
 from mailserver.history.requests import RequestRecord
-from mailserver.limits.request_quotas import Bill, Requester
+from mailserver.history.sending import Client, EnvelopePackets, Sent, send_in_turn
+from mailserver.limits.request_quotas import Requester
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
-from mailserver.mail.packing import TARGET_PACKET_BYTES, max_body_bytes
+from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import (
     ClearRequest,
     Cursor,
     MailRequest,
-    RequestId,
     SealedRequest,
     decode_clear,
     decode_fields,
@@ -32,9 +32,8 @@ from mailserver.mail.request import (
 from mailserver.metrics.labels import Outcome
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource, Page, Payer, Query
-from mailserver.waku.envelope import encode_body, packet_bytes
+from mailserver.waku.envelope import encode_body
 from mailserver.waku.packets import PacketCode
-from mailserver.waku.payload import open_asymmetric, open_symmetric
 
 MAX_REQUEST_BYTES = 16 * 1024
 """The longest P2P Request payload. A request with as many topics as there may be takes 8 kB."""
@@ -48,34 +47,6 @@ PAGE_TIME_S = 4.0
 
 FIND_TIMEOUT_S = 10.0
 """How long the source may search for one page. After that, the request fails."""
-
-MAX_REMEMBERED_REQUESTS = 8192
-"""How many requests to our public key are remembered, with the peers that made them; 250 bytes per entry."""
-
-_LIKELY_BYTES = 512
-"""How long an envelope is assumed to be before the first of an answer was read."""
-
-_MAX_ROWS = 256
-"""Most envelopes that are looked at for one packet. As sealed envelopes have at least 256 bytes, this many fill it.
-Without it, a page of tiny envelopes with long ones among them would be looked at to its end for each packet."""
-
-
-class Client(Protocol):
-    """Where an answer is sent to."""
-
-    async def wait_turn(self, size: int) -> None:
-        """Wait until a packet of about `size` bytes may be sent: until the client has read enough of those before.
-
-        Raises:
-            ConnectionLost: the client is gone.
-        """
-
-    def send(self, code: PacketCode, payload: bytes) -> None:
-        """Send a packet, after `wait_turn`.
-
-        Raises:
-            ConnectionLost: the client is gone.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +66,14 @@ class DeliverySettings:
 
 
 class Delivery:
-    """Answers history requests from one source."""
+    """Answers history requests from one source. `opener` opens what is sealed."""
 
     def __init__(self, source: HistorySource, settings: DeliverySettings, clock: Clock, *, metrics: Metrics) -> None:
         self._source = source
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
-        self._askers: OrderedDict[RequestId, NodeId] = OrderedDict()
+        self.opener = Opener(settings.symmetric_key, settings.key, settings.min_request_pow)
 
     async def answer(
         self,
@@ -182,34 +153,8 @@ class Delivery:
             if not settings.allow_clear:
                 raise RequestRejected(Rejection.CLEAR_REFUSED)
             return decode_clear(request)
-        if request.envelope.pow() < settings.min_request_pow:
-            raise RequestRejected(Rejection.POW_TOO_LOW)
-        return decode_fields(request.request_id, self._open(request, asker))
-
-    def _open(self, request: SealedRequest, asker: NodeId) -> bytes:
-        data = request.envelope.data
-        try:
-            return open_symmetric(data, self._settings.symmetric_key).payload
-        except DecodeError:
-            pass  # not sealed with the password; perhaps to our public key
-        try:
-            opened = open_asymmetric(data, self._settings.key).payload
-        except DecodeError as error:
-            raise RequestRejected(Rejection.UNDECRYPTABLE, str(error)) from error
-        self._check_asker(request, asker)
-        return opened
-
-    def _check_asker(self, request: SealedRequest, asker: NodeId) -> None:
-        """Refuse a request to our public key that another peer has made before.
-
-        A peer that captured the request cannot read it, but would learn from the answer what it asks for. Requests that
-        are sealed with the password need no such check: every peer that knows the password can read them anyway. Old
-        requests are answered, as by deployed mailservers: the clocks of phones are wrong.
-        """
-        if self._askers.setdefault(request.request_id, asker) != asker:
-            raise RequestRejected(Rejection.REPLAYED)
-        if len(self._askers) > MAX_REMEMBERED_REQUESTS:
-            self._askers.popitem(last=False)
+        plaintext = self.opener.open(request.request_id, request.envelope, asker)
+        return decode_fields(request.request_id, plaintext)
 
     async def _deliver(
         self,
@@ -232,12 +177,19 @@ class Delivery:
         page = await self._find(Query(lower, upper, request.interest, request.cursor), limit, payer)
         record.found_at = _now()
         record.is_early = page.ended_early
-        await self._send_all(page, request, client, max_packet_bytes, record, bill)
+        packets = EnvelopePackets(
+            client, PacketCode.P2P_MESSAGE, encode_body, max_packet_bytes, bill, partial(self._on_sent, record)
+        )
+        await packets.send_all(page, one_by_one=request.one_per_packet)
         end = page.end
         cursor = None if end is None else Cursor(*end)
         if cursor is not None:
             requester.remember_cursor(cursor, _now())
         return Completion(request.request_id, page.last_hash or NO_ENVELOPE, cursor)
+
+    def _on_sent(self, record: RequestRecord, sent: Sent) -> None:
+        record.sent(sent.envelopes, sent.bytes, _now(), archived=sent.archived)
+        self._metrics.batch_size.observe(sent.bytes)
 
     async def _find(self, query: Query, limit: int, payer: Payer) -> Page:
         began = _now()
@@ -250,34 +202,6 @@ class Delivery:
                 return await self._source.find(query, limit, payer=payer, goes_on=goes_on)
         except TimeoutError as error:
             raise StoreError(f"no page found within {FIND_TIMEOUT_S:g} s") from error
-
-    async def _send_all(
-        self,
-        page: Page,
-        request: MailRequest,
-        client: Client,
-        max_packet_bytes: int,
-        record: RequestRecord,
-        bill: Bill,
-    ) -> None:
-        """Send what was found, packet by packet."""
-        max_bytes = max_body_bytes(max_packet_bytes)
-        mean = _LIKELY_BYTES
-        while page.left:
-            # As many as will fit if they are as long as those of the packet before.
-            count = 1 if request.one_per_packet else min(max_bytes // mean + 1, _MAX_ROWS, page.left)
-            # Wait first, then read envelopes and send them at once: so a client that stalls costs no memory.
-            await client.wait_turn(min(packet_bytes(count * mean), max_packet_bytes))
-            raws = await page.read(count, max_bytes)
-            bill.charge_envelopes(len(raws.sizes), _now())
-            if raws.body:
-                payload = encode_body(raws.body)
-                client.send(PacketCode.P2P_MESSAGE, payload)
-                count = len(raws.sizes) - raws.sizes.count(0)
-                mean = len(raws.body) // count
-                record.sent(count, len(payload), _now(), archived=raws.archived)
-                self._metrics.batch_size.observe(len(payload))
-            del raws
 
 
 def _decode(payload: bytes) -> SealedRequest | ClearRequest:
@@ -293,16 +217,6 @@ def _admit(requester: Requester, cursor: Cursor | None) -> None:
     seconds = requester.admit(cursor, _now())
     if seconds > 0:
         raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
-
-
-async def send_in_turn(client: Client, code: PacketCode, payload: bytes) -> None:
-    """Wait until a packet may be sent, and send it.
-
-    Raises:
-        ConnectionLost: the client is gone.
-    """
-    await client.wait_turn(len(payload))
-    client.send(code, payload)
 
 
 def _now() -> float:

@@ -19,6 +19,9 @@ MAX_REQUESTS_BYTES = 8 * 1024 * 1024
 """Memory for waiting history requests of all peers: 8,000 requests of deployed clients. When it is used up, a request
 is taken only from a peer that has none waiting."""
 
+MAX_QUESTIONS_BYTES = 8 * 1024 * 1024
+"""The same for waiting questions about message ids, which may be longer: 60 of the longest."""
+
 RESERVED_BYTES = 16 * 1024
 """How much memory each peer may have even when the budget is used up: enough for a packet of some short messages. 500
 peers that make use of it take 8 MiB."""
@@ -114,8 +117,9 @@ class MemoryBudget:
 class IntakeBounds:
     """One for all peers of a node.
 
-    `envelopes`, `requests`: the memory for live envelopes that wait for the disk, and for waiting history requests.
-    `decoding`, `confirming`: turns at decoding packets, and at confirming what is stored.
+    `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for waiting history
+    requests, and for waiting questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at
+    confirming what is stored.
     """
 
     def __init__(
@@ -123,5 +127,6 @@ class IntakeBounds:
     ) -> None:
         self.envelopes = MemoryBudget(max_envelope_bytes)
         self.requests = MemoryBudget(max_request_bytes)
+        self.questions = MemoryBudget(MAX_QUESTIONS_BYTES)
         self.decoding = LoopScheduler()
         self.confirming = LoopScheduler()

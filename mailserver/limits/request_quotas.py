@@ -7,12 +7,12 @@ IPv6, an address is a /64 (`limits.admission.groups_of`).
 
 import math
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist, groups_of
 from mailserver.limits.buckets import Buckets, Counts, LruMap
-from mailserver.mail.request import Cursor
 
 REQUEST_BURST_MINUTES = 5
 """This many minutes' worth of requests may come at once: the first pages of a month (see `PEER_REQUEST_LIMITS`)."""
@@ -122,20 +122,20 @@ class _Cursors:
     __slots__ = ("_given_at", "_left")
 
     def __init__(self, now: float) -> None:
-        self._left: OrderedDict[Cursor, int] = OrderedDict()
+        self._left: OrderedDict[Hashable, int] = OrderedDict()
         self._given_at = now
 
-    def remember(self, cursor: Cursor, now: float) -> None:
+    def remember(self, cursor: Hashable, now: float) -> None:
         self._given_at = now
         self._left[cursor] = MAX_FOLLOWS
         self._left.move_to_end(cursor)
         if len(self._left) > MAX_CURSORS:
             self._left.popitem(last=False)
 
-    def has(self, cursor: Cursor) -> bool:
+    def has(self, cursor: Hashable) -> bool:
         return cursor in self._left
 
-    def follow(self, cursor: Cursor) -> None:
+    def follow(self, cursor: Hashable) -> None:
         self._left[cursor] -= 1
         if not self._left[cursor]:
             del self._left[cursor]
@@ -224,13 +224,13 @@ class Requester:
         for quotas, key in self._quotas:
             quotas.end(key)
 
-    def admit(self, cursor: Cursor | None, now: float) -> float:
+    def admit(self, cursor: Hashable | None, now: float) -> float:
         """Return 0.0 if a page may be searched now. Else return the seconds until it may be, and count nothing.
 
         Args:
-            cursor: of the request. A request that follows a cursor which the peer was given does not count as a new
-                one; only the limit of envelopes holds for it. This applies to the last MAX_CURSORS cursors, to each
-                of them MAX_FOLLOWS times, and also after a reconnect.
+            cursor: of the request, in whatever form its protocol has it. A request that follows a cursor which the peer
+                was given does not count as a new one; only the limit of envelopes holds for it. This applies to the
+                last MAX_CURSORS cursors, to each of them MAX_FOLLOWS times, and also after a reconnect.
         """
         if self.is_exempt:
             return 0.0
@@ -256,7 +256,7 @@ class Requester:
             for quotas, key in self._quotas:
                 quotas.take_envelopes(key, envelopes, now)
 
-    def remember_cursor(self, cursor: Cursor, now: float) -> None:
+    def remember_cursor(self, cursor: Hashable, now: float) -> None:
         """Remember the cursor with which an answer ends, so that the peer may follow it."""
         if not self.is_exempt:
             self._limiter.cursors.of(self._node_id, now).remember(cursor, now)

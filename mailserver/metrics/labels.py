@@ -12,8 +12,20 @@ class RequestKind(Enum):
     UNREADABLE = "unreadable"
 
 
+class IdRequestKind(Enum):
+    """What a question about message ids asks for: see docs/wakuid.md."""
+
+    OPEN = "open"
+    LIST = "list"
+    ENVELOPES = "envelopes"
+    FETCH = "fetch"
+    FETCH_ITEMS = "fetch_items"
+    RECONCILE = "reconcile"
+    UNREADABLE = "unreadable"
+
+
 class Outcome(Enum):
-    """How a history request ended. LOST: its client was gone before the answer was complete."""
+    """How a request ended. LOST: its client was gone before the answer was complete."""
 
     DELIVERED = "delivered"
     REJECTED = "rejected"

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mailserver import __version__
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.metrics.counters import Count, PlainCounter, PlainHistogram
-from mailserver.metrics.labels import ArchiveRead, Direction, Outcome, RequestKind
+from mailserver.metrics.labels import ArchiveRead, Direction, IdRequestKind, Outcome, RequestKind
 from mailserver.waku.acceptance import Verdict
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with its beginning: nobody needs it
@@ -110,6 +110,24 @@ class Metrics:
         self.delivered_bytes = counter("mailserver_delivered_bytes_total", "Bytes of envelopes in answers.", *kinds)
         self.batch_size = histogram(
             "mailserver_sent_envelope_batch_size_bytes", "Sizes of the packets of answers.", buckets=_PACKET_BYTES
+        )
+
+        # Message ids.
+        self.id_requests = counter("mailserver_id_requests_total", "Questions about message ids.", *kinds)
+        self.id_work = counter(
+            "mailserver_id_work_total", "Work of the store for questions about message ids, 0.3 us each.", "kind"
+        )
+        self.id_duration = histogram(
+            "mailserver_id_request_duration_seconds", "From a question about message ids to its answer.", "kind"
+        )
+        for id_kind in IdRequestKind:
+            self.id_work.labels(id_kind.value)
+            self.id_duration.labels(id_kind.value)
+            for outcome in Outcome:
+                self.id_requests.labels(id_kind.value, outcome.value)
+        self.listed_ids = counter("mailserver_listed_ids_total", "Message ids in answers.")
+        self.envelopes_by_id = counter(
+            "mailserver_envelopes_by_id_total", "Envelopes in answers to questions about message ids."
         )
 
         # History that the archive answers.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
-from mailserver.history.delivery import send_in_turn
+from mailserver.history.sending import send_in_turn
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import Relay

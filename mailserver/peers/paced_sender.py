@@ -8,7 +8,7 @@ corrected when the packet is sent.
 from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.net.connection import Connection
-from mailserver.waku.packets import PacketCode
+from mailserver.net.sessions import Code
 
 
 class PacedSender:
@@ -40,7 +40,7 @@ class PacedSender:
         await self._connection.drain()  # other packets may have filled the buffer meanwhile
         self._counted = size
 
-    def send(self, code: PacketCode, payload: bytes) -> None:
+    def send(self, code: Code, payload: bytes) -> None:
         """Send a packet, after `wait_turn`.
 
         Raises:

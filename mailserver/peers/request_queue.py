@@ -1,16 +1,22 @@
-"""The history requests of one peer. They wait here and are answered one after the other, or they are refused."""
+"""The requests of one peer, for history and about message ids. They wait here and are answered one after the other, or
+they are refused."""
 
 import asyncio
 import contextlib
 from collections import deque
+from typing import NamedTuple
 
 from mailserver.errors import ConnectionLost, Rejection, RequestRejected
 from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
-from mailserver.limits.intake_bounds import MemoryBudget
+from mailserver.history.id_conversation import IdConversation
+from mailserver.limits.intake_bounds import IntakeBounds, MemoryBudget
 from mailserver.limits.request_quotas import Requester
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.packing import TARGET_PACKET_BYTES
+from mailserver.net.sessions import Code
 from mailserver.peers.paced_sender import PacedSender
+from mailserver.waku.packets import PacketCode
+from mailserver.wakuid.packets import MAX_QUESTION_BYTES, IdPacketCode
 
 MAX_WAITING_REQUESTS = 16
 """How many requests of one peer may wait while another is answered. Deployed clients send 3 at once."""
@@ -19,21 +25,33 @@ CONCURRENCY_RETRY_S = 1
 """After this time, a client that had too many requests under way may send one again. One takes some milliseconds."""
 
 
+class _Request(NamedTuple):
+    code: Code
+    payload: bytes
+
+    @property
+    def max_bytes(self) -> int:
+        return MAX_REQUEST_BYTES if isinstance(self.code, PacketCode) else MAX_QUESTION_BYTES
+
+
 class RequestQueue:
     """The requests of one connection."""
 
-    def __init__(self, delivery: Delivery, memory: MemoryBudget, send_rate: SendRate) -> None:
+    def __init__(
+        self, delivery: Delivery, conversation: IdConversation, bounds: IntakeBounds, send_rate: SendRate
+    ) -> None:
         """Start empty.
 
         Args:
-            memory: the budget for waiting requests of all peers.
+            delivery, conversation: answer history requests, and questions about message ids.
+            bounds: has the budgets for waiting requests of all peers.
             send_rate: the rate limits that the peer has announced.
         """
         self._delivery = delivery
-        self._memory = memory
+        self._conversation = conversation
+        self._bounds = bounds
         self._send_rate = send_rate
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
+        self._waiting: deque[_Request] = deque()
         self._arrived = asyncio.Event()
         self._is_answering = False
         self._requester: Requester | None = None
@@ -42,29 +60,36 @@ class RequestQueue:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def add(self, payload: bytes, requester: Requester, sender: PacedSender) -> None:
-        """Queue a request, or refuse it, and then wait until the refusal was sent."""
+    async def add(self, code: Code, payload: bytes, requester: Requester, sender: PacedSender) -> None:
+        """Queue a request, or refuse it, and then wait until the refusal was sent.
+
+        Args:
+            code: P2P_REQUEST, or one of `wakuid.packets.QUESTIONS`.
+        """
         self._requester = requester
+        request = _Request(code, payload)
         refused = None
-        if len(payload) > MAX_REQUEST_BYTES:
+        if len(payload) > request.max_bytes:
             refused = RequestRejected(Rejection.MALFORMED)
-        elif not self._has_room_for(payload, requester):
+        elif not self._has_room_for(request, requester):
             refused = RequestRejected(Rejection.TOO_MANY_WAITING, retry_after_s=CONCURRENCY_RETRY_S)
         if refused is None:
-            self._waiting.append(payload)
-            self._waiting_bytes += len(payload)
+            self._waiting.append(request)
             self._arrived.set()
             if not self._is_answering:
                 await asyncio.sleep(0)  # its answer begins now, so it does not count as waiting when the next one comes
-        else:
-            with contextlib.suppress(ConnectionLost):
+            return
+        with contextlib.suppress(ConnectionLost):
+            if isinstance(code, IdPacketCode):
+                await self._conversation.refuse(payload, refused, sender, requester)
+            else:
                 await self._delivery.refuse(payload, refused, sender, requester.node_id)
 
-    def _has_room_for(self, request: bytes, requester: Requester) -> bool:
+    def _has_room_for(self, request: _Request, requester: Requester) -> bool:
         """Whether one more request may wait. If so, it is counted."""
         if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.begin():
             return False
-        if self._memory.try_acquire(len(request), is_first=not self._waiting):
+        if self._memory(request).try_acquire(len(request.payload), is_first=not self._waiting):
             return True
         requester.end()
         return False
@@ -77,28 +102,32 @@ class RequestQueue:
                 self._arrived.clear()
                 continue
             assert self._requester is not None, "a request has come"
-            payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
-            self._memory.release(len(payload))
+            request = self._waiting.popleft()
+            self._memory(request).release(len(request.payload))
             self._is_answering = True
             try:
-                await self._delivery.answer(
-                    payload,
-                    sender,
-                    self._requester,
-                    max_packet_bytes=min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes),
-                )
+                await self._answer(request, sender, self._requester)
             except ConnectionLost:
                 return
             finally:
                 self._is_answering = False
                 self._requester.end()
 
+    async def _answer(self, request: _Request, sender: PacedSender, requester: Requester) -> None:
+        max_packet_bytes = min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes)
+        code, payload = request
+        if isinstance(code, IdPacketCode):
+            await self._conversation.answer(code, payload, sender, requester, max_packet_bytes=max_packet_bytes)
+        else:
+            await self._delivery.answer(payload, sender, requester, max_packet_bytes=max_packet_bytes)
+
     def end(self) -> None:
         """Drop all waiting requests, as the connection has ended."""
-        for _ in self._waiting:
+        while self._waiting:
+            request = self._waiting.popleft()
             assert self._requester is not None, "a request has come"
             self._requester.end()
-        self._memory.release(self._waiting_bytes)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+            self._memory(request).release(len(request.payload))
+
+    def _memory(self, request: _Request) -> MemoryBudget:
+        return self._bounds.requests if isinstance(request.code, PacketCode) else self._bounds.questions

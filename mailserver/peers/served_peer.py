@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, RemoteProtocolError
 from mailserver.history.delivery import Delivery
+from mailserver.history.id_answers import IdServices
+from mailserver.history.id_conversation import IdConversation
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.packet_rates import Meter, RateLimiter
@@ -26,15 +28,15 @@ from mailserver.live.relay import PeerRelay, Relay
 from mailserver.metrics.labels import Direction
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
-from mailserver.net.inbound import Inbound
+from mailserver.net.inbound import Event, Inbound
 from mailserver.peers.completions import Completions
 from mailserver.peers.live_packets import LivePackets, LiveServices
 from mailserver.peers.paced_sender import PacedSender
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.peers.request_queue import RequestQueue
 from mailserver.waku.envelope import Envelope
+from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import (
-    Event,
     LongMessagesReceived,
     MessagesReceived,
     P2PMessagesReceived,
@@ -43,6 +45,8 @@ from mailserver.waku.peer import (
     SettingsChanged,
     StatusReceived,
 )
+from mailserver.wakuid.packets import QUESTIONS
+from mailserver.wakuid.peer import IdPacketReceived
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +59,14 @@ Without turns, hundreds of peers that want everything would delay the others by 
 class Services:
     """What all peers are served with.
 
-    `completions`: the outcomes of our own requests. `sealing`: turns at sealing packets. `trusted`: the peers whose P2P
-    Messages are taken.
+    `ids` answers questions about message ids. `completions`: the outcomes of our own requests. `sealing`: turns at
+    sealing packets. `trusted`: the peers whose P2P Messages are taken.
     """
 
     intake: Intake
     completions: Completions
     delivery: Delivery
+    ids: IdServices
     feed: Feed
     bounds: IntakeBounds
     sealing: LoopScheduler
@@ -91,7 +96,8 @@ class ServedPeer:
         self._sealing = WorkBudget(services.sealing, FREE_SEALING_BYTES)
         live = LiveServices(services.intake, services.bounds, services.trusted, services.clock, services.metrics)
         self._live = LivePackets(connection, live, number, self._send_rate)
-        self._requests = RequestQueue(services.delivery, services.bounds.requests, self._send_rate)
+        conversation = IdConversation(services.ids)
+        self._requests = RequestQueue(services.delivery, conversation, services.bounds, self._send_rate)
         self._tasks: asyncio.TaskGroup
 
     async def run(self) -> None:
@@ -185,7 +191,9 @@ class ServedPeer:
             case LongMessagesReceived(reader=reader):
                 await self._live.store_long(reader, self._known_meter)
             case P2PRequestReceived(payload=payload):
-                await self._requests.add(payload, self._known_requester, self.sender())
+                await self._requests.add(PacketCode.P2P_REQUEST, payload, self._known_requester, self.sender())
+            case IdPacketReceived(code=code, payload=payload) if code in QUESTIONS:
+                await self._requests.add(code, payload, self._known_requester, self.sender())
             case P2PMessagesReceived(envelopes=envelopes):
                 self._on_p2p_messages(envelopes)
             case P2PRequestCompleted(payload=payload):
@@ -197,7 +205,7 @@ class ServedPeer:
             case SettingsChanged(settings=settings):
                 self._send_rate.follow(settings)
             case _:
-                pass  # nothing here waits for confirmations by the peer
+                pass  # nothing here waits for confirmations by the peer, or for answers about ids
 
     def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
         """Publish history that a trusted mailserver sends, for filters. It is not judged, stored or relayed."""

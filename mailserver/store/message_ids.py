@@ -11,10 +11,10 @@ from typing import NewType, Protocol
 
 from mailserver.errors import MailserverError, StoreError
 from mailserver.ids.envelopes import NS
-from mailserver.ids.muid import Muid, metadata_of
+from mailserver.ids.muid import Muid
 from mailserver.reconcile.sides import Differences
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
-from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, Store, always
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, Raws, Store, always
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32
 
@@ -79,9 +79,8 @@ class MetadataRange:
         stem = prefix.rstrip(b"\xff")
         return cls(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None)
 
-    def has(self, name: Muid) -> bool:
-        """Whether the metadata of a MUID is in the range."""
-        metadata = metadata_of(name)
+    def has(self, metadata: bytes) -> bool:
+        """Whether metadata is in the range."""
         return self.low <= metadata and (self.high is None or metadata < self.high)
 
     @property
@@ -98,19 +97,6 @@ def _second(bound: bytes) -> int:
 
 
 ALL_METADATA = MetadataRange()
-
-
-@dataclass(frozen=True, slots=True)
-class IdPage:
-    """MUIDs in the order of answers, which is newest first.
-
-    `end`: where the next page begins; None if there is none. `ended_early`: whether the search was not to go on before
-    the page was full or everything was found.
-    """
-
-    muids: Sequence[Muid]
-    end: Place | None = None
-    ended_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +181,6 @@ class Comparison(Protocol):
 class MessageIds(Protocol):
     """The ids of a store's envelopes. An envelope without an id (`ids.envelopes`) is in no list, and is not found."""
 
-    async def newest_first(
-        self,
-        query: Query,
-        limit: int,
-        *,
-        metadata: MetadataRange = ALL_METADATA,
-        payer: Payer = OURSELVES,
-        goes_on: GoesOn = always,
-    ) -> IdPage:
-        """List the MUIDs of the first `limit` matches whose metadata is in a range.
-
-        Args:
-            limit: from 1 to MAX_IDS_OF_PAGE.
-            payer: for whom to read, as in `HistorySource.find`.
-            goes_on: whether to go on after this much work. If not, the page ends early.
-        Raises:
-            StoreError: the store cannot be read.
-        """
-
     async def as_arrived(
         self,
         query: Query,
@@ -225,8 +192,12 @@ class MessageIds(Protocol):
     ) -> ArrivedIds:
         """List the MUIDs of the first `limit` matches that arrived after a place, in the order of their arrival.
 
-        All that arrived since is looked at, whether it matches or not. The other arguments are those of `newest_first`.
+        All that arrived since is looked at, whether it matches or not.
 
+        Args:
+            limit: from 1 to MAX_IDS_OF_PAGE.
+            payer: for whom to read, as in `HistorySource.find`.
+            goes_on: whether to go on after this much work. If not, the page ends early.
         Raises:
             StoreError: the store cannot be read.
         """

@@ -1,18 +1,18 @@
 """A client of `mailserver.history.delivery`, as far as that is concerned."""
 
-from mailserver.waku.packets import PacketCode
+from mailserver.net.sessions import Code
 
 
 class Client:
     """Takes down what it is sent. Each packet has its turn first, for about as many bytes as it has then."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[PacketCode, bytes]] = []
+        self.sent: list[tuple[Code, bytes]] = []
         self.turns: list[int] = []
 
     async def wait_turn(self, size: int) -> None:
         self.turns.append(size)
 
-    def send(self, code: PacketCode, payload: bytes) -> None:
+    def send(self, code: Code, payload: bytes) -> None:
         self.sent.append((code, payload))
         assert len(self.turns) >= len(self.sent)

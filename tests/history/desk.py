@@ -11,6 +11,7 @@ from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure, decode_
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import Cursor, RequestId
 from mailserver.metrics.registry import Metrics
+from mailserver.net.sessions import Code
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.envelope import Envelope, decode_envelopes
 from mailserver.waku.packets import PacketCode
@@ -45,7 +46,7 @@ class Desk:
     client: Client = field(default_factory=Client)
 
     @property
-    def sent(self) -> list[tuple[PacketCode, bytes]]:
+    def sent(self) -> list[tuple[Code, bytes]]:
         return self.client.sent
 
     def with_settings(self, settings: DeliverySettings) -> "Desk":

@@ -21,6 +21,7 @@ from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import Cursor, RequestId
 from mailserver.metrics.registry import Metrics
+from mailserver.net.sessions import Code
 from mailserver.store.interface import GoesOn, Page, Payer, Query, Raws
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.reader import RowReader
@@ -197,7 +198,7 @@ async def test_old_request_to_our_public_key_is_answered(desk: Desk) -> None:
 
 
 async def test_requests_whose_peers_are_remembered_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mailserver.history.delivery.MAX_REMEMBERED_REQUESTS", 2)
+    monkeypatch.setattr("mailserver.history.opening.MAX_REMEMBERED_REQUESTS", 2)
     requests = [request_to_our_key(number=number) for number in range(3)]
     for request in requests:
         await desk.answer(request.raw)
@@ -384,7 +385,7 @@ async def test_what_is_deleted_meanwhile_is_passed_over_and_the_cursor_leads_on(
     request = sealed_request(deployed_fields(limit=3, batch=0))
 
     class Deleting(Client):
-        def send(self, code: PacketCode, payload: bytes) -> None:
+        def send(self, code: Code, payload: bytes) -> None:
             if not self.sent:
                 with contextlib.closing(sqlite3.connect(tmp_path / "mailserver.db")) as connection:
                     connection.execute("DELETE FROM envelopes WHERE created BETWEEN ? AND ?", (NOW - 2, NOW - 1))
@@ -583,7 +584,7 @@ async def test_client_that_is_gone_ends_the_answer(desk: Desk) -> None:
     await fill(desk.store, make_envelopes(3))
 
     class Gone(Client):
-        def send(self, code: PacketCode, payload: bytes) -> None:
+        def send(self, code: Code, payload: bytes) -> None:
             raise ConnectionLost(None, "gone")
 
     with pytest.raises(ConnectionLost):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from mailserver.ids.envelopes import NS, envelope_muid
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_id
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.store.interface import Payer, Query
 from mailserver.store.message_ids import (
     BEFORE_ALL,
@@ -63,87 +63,7 @@ async def prune_all(store: StoreWithIds) -> None:
         pass
 
 
-# Newest first
-
-
-@pytest.mark.parametrize("query", [EVERYTHING, NEWS_ONLY, BY_BLOOM, Query(START + 1, START + 4, NEWS_ONLY.interest)])
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-async def test_pages_of_muids_have_what_pages_of_envelopes_have(store: StoreWithIds, query: Query, limit: int) -> None:
-    envelopes = some_envelopes(20)
-    wanted = [
-        envelope
-        for envelope in in_order(envelopes)
-        if query.lower <= envelope.created <= query.upper and query.interest.wants(envelope.topic)
-    ]
-    await fill(store, envelopes)
-
-    listed: list[Muid] = []
-    below, pages = None, 0
-    while True:
-        page = await store.message_ids.newest_first(Query(query.lower, query.upper, query.interest, below), limit)
-        assert len(page.muids) <= limit
-        assert not page.ended_early
-        listed += page.muids
-        below, pages = page.end, pages + 1
-        if below is None:
-            break
-
-    assert wanted
-    assert listed == muids(wanted)
-    assert pages == -(-len(wanted) // limit)
-
-
-async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another(store: StoreWithIds) -> None:
-    nameless = [make_envelope(number, created=0) for number in range(30)]
-    older, newer = make_envelope(100, created=1), make_envelope(101, created=START)
-    await fill(store, [*nameless, older, newer])
-    await store.put(new_envelopes(5, created=2))  # whose bytes are no envelopes
-
-    page = await store.message_ids.newest_first(EVERYTHING, 2)
-    arrived = await store.message_ids.as_arrived(EVERYTHING, 2)
-
-    assert page.muids == muids([newer, older])
-    assert arrived.muids == muids([older, newer])
-    assert (await store.message_ids.newest_first(Query(0, 0, EVERYTHING.interest), 2)).end is None
-
-
-@pytest.mark.parametrize("limit", [1, 4, 100])
-async def test_muids_are_listed_by_their_metadata(store: StoreWithIds, limit: int) -> None:
-    envelopes = some_envelopes(20)
-    await fill(store, envelopes)
-    metadata = sorted(metadata_of(muid(envelope)) for envelope in envelopes)
-    of_second = (START + 2) * NS
-    ranges = [
-        MetadataRange(),
-        MetadataRange.of_prefix(b""),
-        MetadataRange.of_prefix(of_second.to_bytes(8, "big")),
-        MetadataRange.of_prefix(metadata[5][:12]),
-        MetadataRange.of_prefix(metadata[5][:5]),
-        MetadataRange.of_prefix(metadata[5]),
-        MetadataRange.of_prefix(b"\xff" * 3),
-        MetadataRange(metadata[3], metadata[11]),
-        MetadataRange(metadata[3]),
-        MetadataRange(b"", metadata[11]),
-        MetadataRange(b"", metadata[11][:9]),
-        MetadataRange(metadata[4], metadata[4]),
-        MetadataRange(metadata[9], metadata[4]),
-    ]
-
-    for each in ranges:
-        listed: list[Muid] = []
-        query: Query | None = EVERYTHING
-        while query is not None:
-            page = await store.message_ids.newest_first(query, limit, metadata=each)
-            assert len(page.muids) <= limit
-            listed += page.muids
-            query = None if page.end is None else Query(*EVER, EVERYTHING.interest, page.end)
-
-        expected = [
-            name
-            for name in muids(in_order(envelopes))
-            if each.low <= name[32:] and (each.high is None or name[32:] < each.high)
-        ]
-        assert listed == expected
+# Ranges of metadata
 
 
 @pytest.mark.parametrize(
@@ -169,9 +89,8 @@ def test_metadata_says_when_its_envelopes_were_created(of: MetadataRange, create
 
 @pytest.mark.parametrize("limit", [-1, 0, MAX_IDS_OF_PAGE + 1])
 async def test_list_is_no_longer_than_the_bound(store: StoreWithIds, limit: int) -> None:
-    for list_ in (store.message_ids.newest_first, store.message_ids.as_arrived):
-        with pytest.raises(ValueError, match=f"list of {limit} ids is not one of 1 to 10000"):
-            await list_(EVERYTHING, limit)
+    with pytest.raises(ValueError, match=f"list of {limit} ids is not one of 1 to 10000"):
+        await store.message_ids.as_arrived(EVERYTHING, limit)
 
 
 # As they arrived
@@ -219,14 +138,25 @@ async def test_list_goes_on_with_what_arrives_later_whatever_was_deleted(store: 
     assert later.is_all
 
 
-async def test_query_of_a_page_holds_for_what_arrived_too(store: StoreWithIds) -> None:
+async def test_place_of_a_query_holds_for_what_arrived_too(store: StoreWithIds) -> None:
     envelopes = some_envelopes(20)
     await fill(store, envelopes)
-    page = await store.message_ids.newest_first(EVERYTHING, 8)
+    newest = in_order(envelopes)[:8]
 
-    rest = await store.message_ids.as_arrived(Query(*EVER, EVERYTHING.interest, page.end), 100)
+    rest = await store.message_ids.as_arrived(
+        Query(*EVER, EVERYTHING.interest, (newest[-1].created, newest[-1].hash())), 100
+    )
 
-    assert rest.muids == [name for name in muids(envelopes) if name not in page.muids]
+    assert rest.muids == [muid(each) for each in envelopes if each not in newest]
+
+
+async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another(store: StoreWithIds) -> None:
+    nameless = [make_envelope(number, created=0) for number in range(30)]
+    older, newer = make_envelope(100, created=1), make_envelope(101, created=START)
+    await fill(store, [*nameless, newer, older])
+    await store.put(new_envelopes(5, created=2))  # whose bytes are no envelopes
+
+    assert (await store.message_ids.as_arrived(EVERYTHING, 2)).muids == muids([newer, older])
 
 
 # By id
@@ -316,10 +246,6 @@ async def test_what_is_listed_and_found_is_charged_to_its_payer(store: StoreWith
         charges.clear()
         return total
 
-    await ids.newest_first(EVERYTHING, 1, payer=payer)
-    one = charged()
-    await ids.newest_first(EVERYTHING, 20, payer=payer)
-    all_ = charged()
     await ids.as_arrived(EVERYTHING, 1, payer=payer)
     arrived_one = charged()
     await ids.as_arrived(EVERYTHING, 20, payer=payer)
@@ -333,7 +259,6 @@ async def test_what_is_listed_and_found_is_charged_to_its_payer(store: StoreWith
     await ids.find_items(items(some_envelopes(1, first=100)), *EVER, payer=payer)
     wide = charged()
 
-    assert 0 < one < all_
     assert 0 < arrived_one < arrived_all
     assert by_muid > 0 < read
     assert 0 < narrow < wide

@@ -7,22 +7,19 @@ what is missing there is not in the store, unless the index is being built.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, islice
+from itertools import compress
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.ids.envelopes import read_meta
 from mailserver.ids.muid import Muid, metadata_of, sync_id
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
-from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, Raws, always
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, Raws, always
 from mailserver.store.message_ids import (
-    ALL_METADATA,
     BEFORE_ALL,
     MAX_IDS_OF_PAGE,
     MAX_IDS_TO_FIND,
     Arrival,
     ArrivedIds,
-    IdPage,
-    MetadataRange,
     Scope,
 )
 from mailserver.store.sqlite import work
@@ -30,7 +27,6 @@ from mailserver.store.sqlite.comparison import SqliteComparison
 from mailserver.store.sqlite.index_state import STATE, IndexState
 from mailserver.store.sqlite.keys import (
     SLOTS,
-    KeyPlace,
     numbers,
     packed_bytes,
     packed_numbers,
@@ -41,10 +37,9 @@ from mailserver.store.sqlite.lookups import WITHIN
 from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, ID_BYTES
-from mailserver.store.sqlite.search import Search, range_of, topic_marks
+from mailserver.store.sqlite.schema import ID_BYTES
+from mailserver.store.sqlite.search import range_of, topic_marks
 from mailserver.store.sqlite.snapshots import Snapshots
-from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 WALKED_ROWS = 2000
 """Most rows that a statement looks at in order of arrival, or in the order of ids: some 3 ms."""
@@ -116,43 +111,6 @@ class SqliteMessageIds:
     readers: ReaderPool
     snapshots: Snapshots
     index: IndexState
-
-    async def newest_first(
-        self,
-        query: Query,
-        limit: int,
-        *,
-        metadata: MetadataRange = ALL_METADATA,
-        payer: Payer = OURSELVES,
-        goes_on: GoesOn = always,
-    ) -> IdPage:
-        """List the MUIDs of the first `limit` matches whose metadata is in a range."""
-        _check_limit(limit)
-        meter = _Meter(payer)
-        readers = PaidReader(self.readers, meter.payer)
-        first, last = metadata.created
-        query = replace(query, lower=max(query.lower, first), upper=min(query.upper, last))
-        muids: list[Muid] = []
-        while True:
-            # If few of them are in the range, not every search is for the few that are still wanted.
-            rows = limit - len(muids) if metadata == ALL_METADATA else IDS_AT_ONCE
-            found = await Search(readers, query, rows, lambda _: goes_on(meter.work)).page()
-            keys, left = iter(found.keys), len(found.keys)
-            while part := [*islice(keys, IDS_AT_ONCE)]:
-                names = await read_muids(
-                    readers, self.index.network_topic, [key.seq for key in part], [key.created for key in part]
-                )
-                for key, name in zip(part, names, strict=True):
-                    left -= 1
-                    if name is not None and metadata.has(name):
-                        muids.append(name)
-                        if len(muids) == limit:
-                            return IdPage(muids, _place(key[:2]) if found.more or left else None)
-            if found.end is None:
-                return IdPage(muids)
-            query = replace(query, below=_place(found.end))
-            if not goes_on(meter.work):
-                return IdPage(muids, query.below, ended_early=True)
 
     async def as_arrived(
         self,
@@ -261,10 +219,3 @@ def _places(muids: Sequence[Muid]) -> list[tuple[int, bytes]]:
             continue
         places.append((created, sync_id(name)))
     return places
-
-
-def _place(place: KeyPlace) -> Place:
-    """A place in the order of answers. Zeros stand for the rest of the hash, which is the same place."""
-    created, prefix = place
-    assert len(prefix) in (0, HASH_PREFIX_BYTES)
-    return created, EnvelopeHash(prefix.ljust(HASH_BYTES, b"\0"))

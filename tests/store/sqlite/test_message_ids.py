@@ -12,7 +12,7 @@ from mailserver.errors import StoreError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.store.interface import NewEnvelope, Payer, Query
-from mailserver.store.message_ids import IdPage, MetadataRange, NotIndexedYet
+from mailserver.store.message_ids import NotIndexedYet
 from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, work, writer
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.reader_pool import ReaderPool
@@ -88,17 +88,9 @@ async def test_all_is_as_it_would_be_in_one_slice(path: Path, monkeypatch: pytes
     monkeypatch.setattr(muids, "BYTES_AT_ONCE", 150)
     envelopes = some_rows(40)
     news = [each for each in envelopes if each.topic == NEWS]
-    third = newest_first(envelopes)[2]
     async with open_store(path) as store:
         await store.put(envelopes)
         ids = store.message_ids
-
-        assert (await ids.newest_first(EVERYTHING, 40)).muids == [muid(each) for each in newest_first(envelopes)]
-        assert (await ids.newest_first(EVERYTHING, 40)).end is None
-        assert (await ids.newest_first(EVERYTHING, 39)).end is not None
-        assert (await ids.newest_first(NEWS_ONLY, 100)).muids == [muid(each) for each in newest_first(news)]
-        one = await ids.newest_first(EVERYTHING, 40, metadata=MetadataRange.of_prefix(muid(third)[32:]))
-        assert (one.muids, one.end) == ([muid(third)], None)
 
         assert (await ids.as_arrived(NEWS_ONLY, 100)).muids == [muid(each) for each in news]
         some = await ids.as_arrived(NEWS_ONLY, 5)
@@ -124,27 +116,6 @@ async def test_walk_ends_with_the_last_item_that_is_wanted(path: Path, monkeypat
         await store.message_ids.find_items([sync_id(muid(envelopes[7]))], *EVER)
 
     assert len(run) == 3  # the state of the index, and two statements that walk
-
-
-@pytest.mark.parametrize("query", [EVERYTHING, NEWS_ONLY])
-async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch, query: Query
-) -> None:
-    monkeypatch.setattr(message_ids, "IDS_AT_ONCE", 2)
-    envelopes = newest_first([row(number, created=START) for number in range(12)])
-    metadata = MetadataRange.of_prefix(muid(envelopes[5])[32:])
-    async with open_store(path) as store:
-        await store.put(envelopes)
-
-        pages: list[IdPage] = []
-        for _ in range(3):
-            pages.append(
-                await store.message_ids.newest_first(query, 1, metadata=metadata, goes_on=lambda _: bool(pages[2:]))
-            )
-            query = Query(query.lower, query.upper, query.interest, pages[-1].end)
-
-    assert [page.ended_early for page in pages] == [True, True, False]
-    assert [page.muids for page in pages] == [[], [], [muid(envelopes[5])]]
 
 
 async def test_what_was_not_looked_at_is_given_back(path: Path) -> None:
@@ -197,7 +168,7 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
         with pytest.raises(NotIndexedYet):
             await store.message_ids.find_items([bytes(32)], *EVER)
         assert refused.value.left == 30
-        assert len((await store.message_ids.newest_first(EVERYTHING, 100)).muids) == 30  # lists need no index
+        assert len((await store.message_ids.as_arrived(EVERYTHING, 100)).muids) == 30  # lists need no index
 
     monkeypatch.undo()
     async with open_store(path) as store:

@@ -1,0 +1,246 @@
+"""Answers one question about message ids (docs/wakuid.md): a list of ids, envelopes by id, or a comparison.
+
+As with history requests, what it costs is charged to whoever asks, and its work is done in slices between those of
+others.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from mailserver.errors import StoreError
+from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
+from mailserver.history.id_lists import IdLists, Matches, Selection
+from mailserver.history.id_record import IdRecord
+from mailserver.history.opening import Opener
+from mailserver.history.sending import MAX_ROWS, Client, EnvelopePackets, Readable, Sent, send_in_turn
+from mailserver.ids.muid import Muid
+from mailserver.limits.request_quotas import Bill, Requester
+from mailserver.live.intake import Clock
+from mailserver.mail.packing import max_body_bytes
+from mailserver.metrics.registry import Metrics
+from mailserver.reconcile.wire import MIN_FRAME_BYTES
+from mailserver.store.interface import Payer
+from mailserver.store.message_ids import MessageIds, MetadataRange, Scope
+from mailserver.wakuid.answers import Done, Ids, Reconciled, encode_envelopes
+from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPacketCode, Order, What
+from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
+
+MAX_LISTED_IDS = 100_000
+"""The longest page of ids. It leaves in packets of MAX_FETCHED_IDS, each found when the one before was sent."""
+
+_PACKET_ROOM = 64
+"""What a packet has besides its ids or envelopes, in bytes, or less."""
+
+_MUID_BYTES = 53
+"""How long the MUID of an envelope is in a packet."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class IdSettings:
+    """How questions are answered.
+
+    `network_topic`: to which the ids of the store belong. `max_envelopes`: the longest page of envelopes.
+    `allow_clear`: whether access is granted without an envelope.
+    """
+
+    network_topic: str
+    max_envelopes: int = 1000
+    allow_clear: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IdServices:
+    """What all questions are answered with.
+
+    `lists` lists ids; `ids` finds envelopes by them, and compares them. `since`: from which second of creation on the
+    store has all that it ever had.
+    """
+
+    lists: IdLists
+    ids: MessageIds
+    since: Callable[[], int]
+    opener: Opener
+    settings: IdSettings
+    clock: Clock
+    metrics: Metrics
+
+
+class IdAnswer:
+    """The answer to one question, and its bill."""
+
+    def __init__(
+        self, services: IdServices, client: Client, requester: Requester, max_packet_bytes: int, record: IdRecord
+    ) -> None:
+        """Begin to answer, which is charged at once."""
+        self._services = services
+        self._client = client
+        self._requester = requester
+        self._max_packet_bytes = max_packet_bytes
+        self._record = record
+        self._began = _now()
+        self._bill: Bill = requester.bill(self._began)
+        self._payer = Payer(requester.address, requester.node_id, self._charge)
+
+    async def send(self, question: Query | Fetch | FetchItems | Reconcile) -> None:
+        """Find the answer, and send all of it.
+
+        Raises:
+            ConnectionLost: the client is gone.
+            DecodeError: the cursor is none of this order, or the message is none of negentropy.
+            StoreError, TooManyIds: as in `store.message_ids`.
+        """
+        match question:
+            case Query(what=What.IDS):
+                await self._send_list(question)
+            case Query(order=Order.NEWEST_FIRST):
+                await self._send_newest(question)
+            case Query():
+                await self._send_arrived(question)
+            case Fetch(request_id=request_id, muids=muids):
+                self._record.asked = len(muids)
+                await self._send_named(request_id, muids)
+                await send_in_turn(self._client, IdPacketCode.DONE, Done(request_id).encode())
+            case FetchItems():
+                await self._send_items(question.request_id, question.groups)
+            case Reconcile():
+                await self._send_reconciled(question)
+
+    def _charge(self, work: int) -> None:
+        self._record.work += work
+        self._bill.charge_work(work, _now())
+
+    def _goes_on(self, _: int = 0) -> bool:
+        return self._record.work < PAGE_WORK and _now() - self._began < PAGE_TIME_S
+
+    def _limit(self, question: Query) -> int:
+        longest = MAX_LISTED_IDS if question.what is What.IDS else self._services.settings.max_envelopes
+        return min(question.limit or longest, longest)
+
+    @property
+    def _ids_per_packet(self) -> int:
+        return min(MAX_FETCHED_IDS, max(1, (self._max_packet_bytes - _PACKET_ROOM) // _MUID_BYTES))
+
+    async def _send_list(self, question: Query) -> None:
+        """Send ids, each packet found when the one before was sent."""
+        selection, left = _selection(question), self._limit(question)
+        while True:
+            most = min(left, self._ids_per_packet)
+            await self._client.wait_turn(most * _MUID_BYTES + _PACKET_ROOM)
+            found = await self._in_time(self._services.lists.list(selection, most, self._payer, self._goes_on))
+            left -= len(found.muids)
+            is_over = found.is_all or not left or not self._goes_on()
+            if found.muids:
+                self._send_ids(question.request_id, found.muids)
+            if is_over:
+                break
+            selection = replace(selection, cursor=found.cursor)
+        await self._send_done(question, found.cursor, is_all=found.is_all)
+
+    async def _send_newest(self, question: Query) -> None:
+        """Send envelopes, newest first."""
+        found = Matches(
+            self._services.lists.source, _selection(question), self._limit(question), self._payer, self._goes_on
+        )
+        max_bytes = max_body_bytes(max(1, self._max_packet_bytes - _PACKET_ROOM))
+        while True:
+            # Wait first: so a client that stalls costs no memory.
+            await self._client.wait_turn(self._max_packet_bytes)
+            envelopes = await self._in_time(found.read(MAX_ROWS, max_bytes))
+            if not envelopes:
+                break
+            self._bill.charge_envelopes(len(envelopes), _now())
+            payload = encode_envelopes(question.request_id, b"".join(envelope.raw for envelope in envelopes))
+            self._client.send(IdPacketCode.ENVELOPES, payload)
+            self._on_sent(Sent(len(envelopes), len(payload), 0))
+        await self._send_done(question, found.cursor, is_all=not found.cursor)
+
+    async def _send_arrived(self, question: Query) -> None:
+        """Send envelopes as they arrived."""
+        selection, left = _selection(question), self._limit(question)
+        while True:
+            most = min(left, MAX_ROWS)
+            found = await self._in_time(self._services.lists.list(selection, most, self._payer, self._goes_on))
+            left -= len(found.muids)
+            await self._send_named(question.request_id, found.muids)
+            if found.is_all or not left or not self._goes_on():
+                break
+            selection = replace(selection, cursor=found.cursor)
+        await self._send_done(question, found.cursor, is_all=found.is_all)
+
+    async def _send_done(self, question: Query, cursor: bytes, *, is_all: bool) -> None:
+        if not is_all:  # the next page does not count as a new request
+            self._requester.remember_cursor(followed(question.order, cursor), _now())
+        await send_in_turn(self._client, IdPacketCode.DONE, Done(question.request_id, cursor, is_all=is_all).encode())
+
+    def _send_ids(self, request_id: int, muids: Sequence[Muid]) -> None:
+        payload = Ids(request_id, muids).encode()
+        self._client.send(IdPacketCode.IDS, payload)
+        self._record.ids += len(muids)
+        self._record.bytes += len(payload)
+
+    async def _send_named(self, request_id: int, muids: Sequence[Muid]) -> None:
+        """Send the envelopes that have these MUIDs."""
+        await self._send_envelopes(request_id, await self._in_time(self._services.ids.find(muids, payer=self._payer)))
+
+    async def _send_items(self, request_id: int, groups: Sequence[Items]) -> None:
+        """Send the envelopes that a comparison has found missing, group after group."""
+        self._record.asked = sum(len(group.ids) for group in groups)
+        for group in groups:
+            found = self._services.ids.find_items(group.ids, group.lower, group.upper, payer=self._payer)
+            await self._send_envelopes(request_id, await self._in_time(found))
+        await send_in_turn(self._client, IdPacketCode.DONE, Done(request_id).encode())
+
+    async def _send_envelopes(self, request_id: int, found: Readable) -> None:
+        packets = EnvelopePackets(
+            self._client,
+            IdPacketCode.ENVELOPES,
+            partial(encode_envelopes, request_id),
+            max(1, self._max_packet_bytes - _PACKET_ROOM),
+            self._bill,
+            self._on_sent,
+        )
+        await packets.send_all(found)
+
+    def _on_sent(self, sent: Sent) -> None:
+        self._record.envelopes += sent.envelopes
+        self._record.bytes += sent.bytes
+
+    async def _send_reconciled(self, question: Reconcile) -> None:
+        """Answer a message of negentropy."""
+        frame_bytes = max(MIN_FRAME_BYTES, min(MAX_RECONCILE_BYTES, self._max_packet_bytes - _PACKET_ROOM))
+        scope = Scope(question.lower, question.upper, question.interest)
+        comparison = self._services.ids.comparison(scope, frame_bytes=frame_bytes, payer=self._payer)
+        # Wait first: so a client that stalls costs no memory.
+        await self._client.wait_turn(min(frame_bytes, 2 * len(question.message)))
+        message = await self._in_time(comparison.respond(question.message))
+        payload = Reconciled(question.request_id, message).encode()
+        self._client.send(IdPacketCode.RECONCILED, payload)
+        self._record.bytes += len(payload)
+
+    async def _in_time(self, finding: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                return await finding
+        except TimeoutError as error:
+            raise StoreError(f"nothing found within {FIND_TIMEOUT_S:g} s") from error
+
+
+def followed(order: Order, cursor: bytes) -> Hashable:
+    """A cursor, as the limits of requests remember it: not one of another order, or of another protocol."""
+    return order, cursor
+
+
+def _selection(question: Query) -> Selection:
+    metadata = MetadataRange(question.low, question.high)
+    return Selection(
+        question.lower, question.upper, question.interest, metadata, order=question.order, cursor=question.cursor
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

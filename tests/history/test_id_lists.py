@@ -1,0 +1,241 @@
+"""mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mailserver.errors import DecodeError
+from mailserver.history import id_lists
+from mailserver.history.id_lists import IdLists, Matches, Selection, muids_of
+from mailserver.ids.envelopes import NS, envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
+from mailserver.store.interface import OURSELVES, GoesOn, HistorySource, NewEnvelope, Payer, always
+from mailserver.store.message_ids import MetadataRange
+from mailserver.store.sqlite import message_ids
+from mailserver.store.sqlite.store import SqliteStore, open_store
+from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import Envelope, decode_envelope
+from mailserver.wakuid.packets import Order
+from tests.archive.reading.parquet import envelope as archived_envelope
+from tests.history.test_merged import merged
+from tests.mailservers import fill, in_order, make_envelope
+from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bloom, new_envelopes
+
+EVERYTHING = Selection(*EVER, FULL)
+NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
+BY_BLOOM = Selection(*EVER, Interest(bloom=deployed_bloom(NEWS)))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    async with open_store(tmp_path / "mailserver.db") as store:
+        yield store
+
+
+def some_envelopes(count: int) -> list[Envelope]:
+    """Envelopes of two topics, in the order of their arrival; of each second there are three."""
+    return [
+        make_envelope(number, created=START + number * 7 % 20 // 3, ttl=number, topic=SPORT if number % 4 else NEWS)
+        for number in range(count)
+    ]
+
+
+def muids(envelopes: list[Envelope]) -> list[Muid]:
+    return [envelope_muid(DEFAULT_NETWORK_TOPIC, envelope) for envelope in envelopes]
+
+
+async def listed(
+    source: HistorySource,
+    selection: Selection,
+    limit: int,
+    *,
+    count: int = 7,
+    max_bytes: int = 1000,
+    payer: Payer = OURSELVES,
+    goes_on: GoesOn = always,
+) -> tuple[list[Muid], Selection | None]:
+    """A page, and the selection for the next one."""
+    found = Matches(source, selection, limit, payer, goes_on)
+    names: list[Muid] = []
+    while envelopes := await found.read(count, max_bytes):
+        assert len(envelopes) <= count
+        names += muids_of(DEFAULT_NETWORK_TOPIC, envelopes)
+    assert len(names) == limit - found.left
+    return names, replace(selection, cursor=found.cursor) if found.cursor else None
+
+
+@pytest.mark.parametrize(
+    "query", [EVERYTHING, NEWS_ONLY, BY_BLOOM, Selection(START + 1, START + 4, NEWS_ONLY.interest)]
+)
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+async def test_pages_of_muids_have_what_pages_of_envelopes_have(
+    store: SqliteStore, query: Selection, limit: int
+) -> None:
+    envelopes = some_envelopes(20)
+    wanted = [
+        envelope
+        for envelope in in_order(envelopes)
+        if query.lower <= envelope.created <= query.upper and query.interest.wants(envelope.topic)
+    ]
+    await fill(store, envelopes)
+
+    names: list[Muid] = []
+    pages = 0
+    next_query: Selection | None = query
+    while next_query is not None:
+        page, next_query = await listed(store, next_query, limit)
+        names += page
+        pages += 1
+
+    assert wanted
+    assert names == muids(wanted)
+    assert pages == -(-len(wanted) // limit)
+
+
+async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another(store: SqliteStore) -> None:
+    nameless = [make_envelope(number, created=0) for number in range(30)]
+    older, newer = make_envelope(100, created=1), make_envelope(101, created=START)
+    await fill(store, [*nameless, older, newer])
+    await store.put(new_envelopes(5, created=2))  # whose bytes are no envelopes
+
+    assert await listed(store, EVERYTHING, 2) == (muids([newer, older]), None)
+    assert await listed(store, Selection(0, 0, FULL), 2) == ([], None)
+
+
+@pytest.mark.parametrize("searched", [2, 512])
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_muids_are_listed_by_their_metadata(
+    store: SqliteStore, limit: int, searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_lists, "SEARCHED_AT_ONCE", searched)
+    envelopes = some_envelopes(20)
+    await fill(store, envelopes)
+    metadata = sorted(metadata_of(name) for name in muids(envelopes))
+    of_second = (START + 2) * NS
+    ranges = [
+        MetadataRange(),
+        MetadataRange.of_prefix(b""),
+        MetadataRange.of_prefix(of_second.to_bytes(8, "big")),
+        MetadataRange.of_prefix(metadata[5][:12]),
+        MetadataRange.of_prefix(metadata[5][:5]),
+        MetadataRange.of_prefix(metadata[5]),
+        MetadataRange.of_prefix(b"\xff" * 3),
+        MetadataRange(metadata[3], metadata[11]),
+        MetadataRange(metadata[3]),
+        MetadataRange(b"", metadata[11]),
+        MetadataRange(b"", metadata[11][:9]),
+        MetadataRange(metadata[4], metadata[4]),
+        MetadataRange(metadata[9], metadata[4]),
+    ]
+
+    for each in ranges:
+        names: list[Muid] = []
+        query: Selection | None = EVERYTHING
+        while query is not None:
+            page, query = await listed(store, replace(query, metadata=each), limit)
+            names += page
+
+        assert names == [name for name in muids(in_order(envelopes)) if each.has(metadata_of(name))]
+
+
+async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_lists, "SEARCHED_AT_ONCE", 2)
+    envelopes = in_order([make_envelope(number, created=START, ttl=number) for number in range(12)])
+    wanted = muids(envelopes)[5]
+    await fill(store, envelopes)
+
+    query: Selection | None = EVERYTHING
+    pages: list[list[Muid]] = []
+    while query is not None:
+        assert len(pages) < 8
+        metadata = MetadataRange.of_prefix(metadata_of(wanted))
+        page, query = await listed(store, replace(query, metadata=metadata), 1, goes_on=lambda _: False)
+        pages.append(page)
+
+    assert pages[:3] == [[], [], [wanted]]
+    assert all(page == [] for page in pages[3:])
+
+
+async def test_ids_of_what_was_archived_and_removed_are_listed_too(tmp_path: Path) -> None:
+    envelopes = [
+        archived_envelope(number, created=START + number * DAY // 10, topic=NEWS if number % 2 else SPORT)
+        for number in range(40)
+    ]
+    hot, archived = envelopes[25:], envelopes[:30]
+    async with merged(tmp_path, hot, archived, until=archived[-1].created) as (source, _):
+        names: list[Muid] = []
+        query: Selection | None = NEWS_ONLY
+        while query is not None:
+            page, query = await listed(source, query, 6)
+            names += page
+
+    assert names == [_muid(each) for each in reversed(envelopes) if each.topic == NEWS]
+
+
+def _muid(envelope: NewEnvelope) -> Muid:
+    return envelope_muid(DEFAULT_NETWORK_TOPIC, decode_envelope(envelope.raw))
+
+
+async def test_list_is_charged_to_its_payer(store: SqliteStore) -> None:
+    await fill(store, some_envelopes(20))
+    charges: list[int] = []
+    payer = Payer(charge=charges.append)
+
+    await listed(store, EVERYTHING, 1, payer=payer)
+    one = sum(charges)
+    charges.clear()
+    await listed(store, EVERYTHING, 20, payer=payer)
+
+    assert sum(charges) > one + 19 * id_lists.ID_WORK > 19 * id_lists.ID_WORK
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+@pytest.mark.parametrize("order", Order)
+async def test_list_in_either_order_goes_on_at_its_cursor(store: SqliteStore, order: Order, limit: int) -> None:
+    envelopes = some_envelopes(20)
+    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+    await fill(store, envelopes)
+
+    names: list[Muid] = []
+    selection, is_all = replace(NEWS_ONLY, order=order), False
+    while not is_all:
+        found = await lists.list(selection, limit, OURSELVES)
+        assert len(found.muids) <= limit
+        names += found.muids
+        selection, is_all = replace(selection, cursor=found.cursor), found.is_all
+
+    in_their_order = in_order(envelopes) if order is Order.NEWEST_FIRST else envelopes
+    assert names == muids([each for each in in_their_order if each.topic == NEWS])
+
+
+async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_past(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_ids, "WALKED_ROWS", 3)
+    envelopes = some_envelopes(20)
+    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+    await fill(store, envelopes)
+    last = muids(envelopes)[-1]
+    of_last = MetadataRange.of_prefix(metadata_of(last))
+    selection = replace(EVERYTHING, order=Order.AS_ARRIVED, metadata=of_last)
+
+    found = await lists.list(selection, 1, OURSELVES)
+    early = await lists.list(selection, 1, OURSELVES, goes_on=lambda _: False)
+    nothing = await lists.list(replace(selection, metadata=MetadataRange(b"\1", b"\0")), 1, OURSELVES)
+
+    assert found.muids == [last]
+    assert (early.muids, early.is_all) == ([], False)
+    assert (nothing.muids, nothing.is_all) == ([], True)
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("cursor", [b"short", b"\xff" * 8, bytes(37)])
+async def test_cursor_that_is_none_is_refused(store: SqliteStore, order: Order, cursor: bytes) -> None:
+    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+
+    with pytest.raises(DecodeError, match="cursor"):
+        await lists.list(replace(EVERYTHING, order=order, cursor=cursor), 1, OURSELVES)
