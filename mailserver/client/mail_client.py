@@ -9,11 +9,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from mailserver.client.live_messages import LiveMessages
 from mailserver.client.sealing import seal_request
 from mailserver.codec.keccak import keccak256
-from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, LocalProtocolError, MailserverError
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.answer import AnswerCheck
@@ -21,14 +22,15 @@ from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
-from mailserver.net.sessions import random_key, session_config
+from mailserver.net.inbound import Event
+from mailserver.net.sessions import Code, random_key, session_config
+from mailserver.rlpx.capabilities import Capability
 from mailserver.units import number_text
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (
     BatchAcknowledged,
-    Event,
     MessageResponseReceived,
     MessagesReceived,
     P2PMessagesReceived,
@@ -45,6 +47,20 @@ NOTHING_LIVE = StatusOptions(pow_requirement=0.0, bloom=EMPTY_BLOOM, light_node=
 """What a client announces while it wants no live envelopes."""
 
 OnEnvelopes = Callable[[Sequence[Envelope]], None]
+
+
+class Attached(Protocol):
+    """What speaks another capability on the connection of a client."""
+
+    def on_event(self, event: Event) -> None:
+        """Take what the node sends.
+
+        Raises:
+            RemoteProtocolError: it breaks a rule.
+        """
+
+    def on_lost(self, lost: ConnectionLost) -> None:
+        """The connection has ended."""
 
 
 class RequestFailed(MailserverError):
@@ -85,10 +101,15 @@ class _Answer:
 
 
 class MailClient:
-    """One connection to a node, made by `connect`. Several tasks may make requests and posts at the same time."""
+    """One connection to a node, made by `connect`. Several tasks may make requests and posts at the same time.
 
-    def __init__(self, connection: Connection, settings: PeerSettings) -> None:
+    `own_id`: our node id on it.
+    """
+
+    def __init__(self, connection: Connection, settings: PeerSettings, own_id: NodeId) -> None:
+        self.own_id = own_id
         self._connection = connection
+        self._attached: Attached | None = None
         self.settings = settings
         self._answer: _Answer | None = None
         self._send_rate = SendRate()
@@ -96,6 +117,15 @@ class MailClient:
         self._confirmations: dict[bytes, asyncio.Future[MessageResponse]] = {}
         self._responses: dict[bytes, MessageResponse] = {}
         self._live: LiveMessages | None = None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What both sides speak."""
+        return self._connection.capabilities
+
+    def attach(self, attached: Attached) -> None:
+        """Pass on what the node sends, and the end of the connection."""
+        self._attached = attached
 
     async def post(self, envelopes: Sequence[Envelope]) -> MessageResponse:
         """Send live envelopes in one packet; return the confirmation of the node, with the errors that it reports.
@@ -110,7 +140,7 @@ class MailClient:
         if future is None:
             future = self._confirmations[batch_hash] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(PacketCode.MESSAGES, payload)
+            await self.send(PacketCode.MESSAGES, payload)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.shield(future)
         except TimeoutError as error:
@@ -150,7 +180,7 @@ class MailClient:
             answer = _Answer(RequestId(envelope.hash()), on_envelopes, check, asyncio.Event())
             self._answer = answer
             try:
-                await self._send(PacketCode.P2P_REQUEST, envelope.raw)
+                await self.send(PacketCode.P2P_REQUEST, envelope.raw)
                 while answer.completion is None:
                     answer.progressed.clear()
                     async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -225,7 +255,7 @@ class MailClient:
             self._live = None
             self._connection.announce(NOTHING_LIVE)
 
-    async def _send(self, code: PacketCode, payload: bytes) -> None:
+    async def send(self, code: Code, payload: bytes) -> None:
         """Send a packet, within the rate limits that the node has announced.
 
         Raises:
@@ -265,7 +295,8 @@ class MailClient:
                 if future is not None and not future.done():
                     future.set_result(response)
             case _:
-                pass
+                if self._attached is not None:
+                    self._attached.on_event(event)
 
     def on_lost(self) -> None:
         """The connection has ended: tell everybody who waits."""
@@ -276,6 +307,8 @@ class MailClient:
             self._live.end(self._lost())
         if self._answer is not None:
             self._answer.progressed.set()
+        if self._attached is not None:
+            self._attached.on_lost(self._lost())
 
     def _on_completion(self, answer: _Answer, payload: bytes) -> None:
         try:
@@ -297,8 +330,9 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     Raises:
         ConnectionLost: nobody answers there, the handshake fails, or no Status comes.
     """
-    connection = await dial(enode, session_config(key or random_key(), client_id), NOTHING_LIVE)
-    client = MailClient(connection, PeerSettings())
+    key = key or random_key()
+    connection = await dial(enode, session_config(key, client_id), NOTHING_LIVE)
+    client = MailClient(connection, PeerSettings(), key.public_key)
     running = asyncio.create_task(connection.run(client.on_event))
     running.add_done_callback(lambda _: client.on_lost())
     try:

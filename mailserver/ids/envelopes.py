@@ -30,6 +30,9 @@ NS = 1_000_000_000
 ENVELOPE_VERSION = 1
 """The version of a message whose payload is sealed as in v1."""
 
+CONTENT = "network topic, topic or data"
+"""What differs of an envelope whose checksum is another: nothing says which of them."""
+
 _META = struct.Struct(">Q I Q")
 _CONTENT_TOPIC = re.compile("/waku/1/0x([0-9a-f]{8})/rfc26")
 
@@ -142,4 +145,4 @@ def envelope_differences(network_topic: str, name: Muid, envelope: Envelope) -> 
             fields = tuple(
                 field for field, one, other in zip(EnvelopeMeta._fields, said, has, strict=True) if one != other
             )
-    return fields + (("network topic, topic or data",) if Difference.CONTENT in found else ())
+    return fields + ((CONTENT,) if Difference.CONTENT in found else ())

@@ -8,9 +8,11 @@ from mailserver.client.mail_client import MailClient, connect
 from mailserver.codec.keys import Enode
 from mailserver.history.delivery import DeliverySettings
 from mailserver.limits.admission import Admission, AdmissionLimits
+from mailserver.limits.request_quotas import RequestLimits
 from mailserver.mail.completion import Completion, CompletionFormat
 from mailserver.mail.request import UNSEALED_ID, MailRequest, RequestId, decode_request
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer
@@ -19,8 +21,8 @@ from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PacketCode, StatusOptions
-from mailserver.waku.peer import Event, P2PRequestReceived
-from tests.mailservers import NEWS, PASSWORD_KEY, STATUS, Clock, wired
+from mailserver.waku.peer import P2PRequestReceived
+from tests.mailservers import NEWS, NO_REQUEST_LIMITS, PASSWORD_KEY, STATUS, Clock, wired
 from tests.pairs import private_key
 from tests.waiting import DEADLINE_S
 
@@ -89,6 +91,8 @@ async def mailserver(
     min_request_pow: float = 0.0,
     completion_format: CompletionFormat = CompletionFormat.BYTES,
     max_limit: int = 10,
+    allow_clear: bool = True,
+    requests: RequestLimits = NO_REQUEST_LIMITS,
 ) -> AsyncIterator[MailClient]:
     """A client that is connected to a mailserver over this store."""
     settings = DeliverySettings(
@@ -97,8 +101,9 @@ async def mailserver(
         max_limit=max_limit,
         min_request_pow=min_request_pow,
         completion_format=completion_format,
+        allow_clear=allow_clear,
     )
-    _, services = wired(store, Clock(), settings, Peers(1), requirements=Requirements(min_pow))
+    _, services = wired(store, Clock(), settings, Peers(1), requirements=Requirements(min_pow), requests=requests)
 
     async def serve(connection: Connection) -> None:
         await ServedPeer(connection, services, 1).run()

@@ -9,11 +9,12 @@ from mailserver.client.mail_client import connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku import peer as waku_peer_module
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.packets import RateLimits, StatusOptions
-from mailserver.waku.peer import Event, StatusReceived
+from mailserver.waku.peer import StatusReceived
 from tests.client.nodes import KEY, listening, mailserver, node, silent
 from tests.mailservers import STATUS
 from tests.pairs import private_key

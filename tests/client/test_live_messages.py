@@ -10,10 +10,11 @@ from mailserver.client import live_messages as live_module
 from mailserver.client.live_messages import LiveMessages
 from mailserver.errors import ConnectionLost, DisconnectReason, LocalProtocolError
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode, encode_batch_acknowledged
-from mailserver.waku.peer import Event, MessagesReceived, SettingsChanged
+from mailserver.waku.peer import MessagesReceived, SettingsChanged
 from tests.client.nodes import node
 from tests.mailservers import NEWS, SPORT, make_envelope, make_envelopes
 from tests.memory import no_search_for_cycles

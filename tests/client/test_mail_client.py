@@ -28,6 +28,7 @@ from mailserver.mail.request import (
     decode_request,
 )
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.acceptance import Verdict
@@ -43,7 +44,7 @@ from mailserver.waku.packets import (
     encode_batch_acknowledged,
 )
 from mailserver.waku.payload import open_symmetric
-from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived
+from mailserver.waku.peer import MessagesReceived, P2PRequestReceived
 from tests.client.nodes import ASK, KEY, Behave, Taken, completing, done, mailserver, node
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, STATUS, Clock, fill, in_order, make_envelope, make_envelopes
 from tests.memory import no_search_for_cycles

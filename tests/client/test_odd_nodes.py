@@ -14,9 +14,10 @@ from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.mail.completion import Failure
 from mailserver.mail.request import RequestId, decode_request
 from mailserver.net.connection import Connection
+from mailserver.net.inbound import Event
 from mailserver.waku.envelope import EnvelopeHash, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, RateLimits
-from mailserver.waku.peer import Event, MessagesReceived, P2PRequestReceived
+from mailserver.waku.peer import MessagesReceived, P2PRequestReceived
 from tests.client.nodes import ASK, Taken, completing, done, node, silent
 from tests.mailservers import PASSWORD_KEY, STATUS, make_envelope, make_envelopes, make_large_envelopes
 

@@ -194,9 +194,10 @@ class Fleet:
                 raise ConnectionLost(None, str(error)) from error
             raise
         _, pipe = await loop.create_connection(Pipe, sock=made)
-        config = session_config(private_key(name), "faults/1")
+        key = private_key(name)
+        config = session_config(key, "faults/1")
         connection = Connection(pipe, config, _CLIENT_STATUS, remote_id=node.key.public_key)
-        client = MailClient(connection, PeerSettings())
+        client = MailClient(connection, PeerSettings(), key.public_key)
         running = asyncio.create_task(connection.run(client.on_event))
         running.add_done_callback(lambda _: client.on_lost())
         try:
