@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId, check_public_key
 from mailserver.errors import DecodeError
+from mailserver.ids.muid import Muid, check_muid
 from mailserver.mail.request import Cursor
 from mailserver.units import number_text
 from mailserver.waku.envelope import MAX_U32, Topic
@@ -17,6 +18,9 @@ _N = TypeVar("_N", int, float)
 
 MAX_POW = 1000.0
 """Highest proof of work that may be asked for. More would take longer than anybody waits."""
+
+MAX_QUOTED_CHARS = 80
+"""How much of what is not hex is shown."""
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
@@ -64,6 +68,33 @@ def read_cursor(text: str) -> Cursor:
         return Cursor.decode(bytes.fromhex(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
+
+
+def read_bytes(max_bytes: int) -> Callable[[str], bytes]:
+    """Make a reader of hex digits, with or without 0x, of so many bytes at most."""
+
+    def read(text: str) -> bytes:
+        try:
+            data = bytes.fromhex(text.removeprefix("0x"))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not hex") from error
+        if len(data) > max_bytes:
+            raise argparse.ArgumentTypeError(f"{text!r} has {len(data)} bytes, more than {max_bytes}")
+        return data
+
+    return read
+
+
+def read_muid(text: str) -> Muid:
+    """A MUID in hex, with or without 0x.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    try:
+        return check_muid(bytes.fromhex(text.removeprefix("0x")))
+    except ValueError as error:
+        raise DecodeError("MUID is not hex", got=text[:MAX_QUOTED_CHARS]) from error
 
 
 def read_time(text: str) -> int:

@@ -17,6 +17,8 @@ from mailserver.commands import (
     config,
     doctor,
     enode,
+    fetch,
+    ids,
     message_id,
     post,
     request,
@@ -60,6 +62,21 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         (
             "Print the MUID and the message hash of each envelope, or of each message of Waku v2. With --check, say "
             "what is not as an id says. Exit code 1 if a line cannot be read, or its id is not the right one."
+        ),
+    ),
+    (
+        "ids",
+        ids.add,
+        "list the message ids of a mailserver",
+        "List the message ids (MUIDs) of any mailserver that answers questions about them: see docs/wakuid.md.",
+    ),
+    (
+        "fetch",
+        fetch.add,
+        "fetch envelopes by message id",
+        (
+            "Fetch envelopes by their message ids (MUIDs) from any mailserver that answers questions about them, and "
+            "check that they are the ones that the ids name. Exit code 1 if one is missing or was changed."
         ),
     ),
     (

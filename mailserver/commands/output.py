@@ -10,7 +10,6 @@ from mailserver.app.logs import log_failure
 from mailserver.client.sealing import open_envelope
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DecodeError
-from mailserver.mail.completion import Completion
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import Opened
 
@@ -68,12 +67,11 @@ class Printer:
             sys.stderr.write(f"{_CLEAR_LINE}{self._counted}")
             sys.stderr.flush()
 
-    def finish(self, completion: Completion) -> None:
-        """Say on stderr how many envelopes there were, and how to ask for the rest."""
+    def finish(self, rest: str) -> None:
+        """Say on stderr how many envelopes there were, and after that, how to ask for the rest."""
         self._begin()
         if self._progress:
             sys.stderr.write(_CLEAR_LINE)
-        rest = f", more with --cursor {completion.cursor.encode().hex()}" if completion.cursor else ""
         print(f"{self._counted}{rest}", file=sys.stderr)
 
     @property
