@@ -27,6 +27,7 @@ from mailserver.reconcile.wire import (
     INFINITY,
     MAX_MESSAGE_BYTES,
     MIN_FRAME_BYTES,
+    TIMESTAMP_BYTES,
     VERSION,
     FrameWriter,
     Mode,
@@ -54,11 +55,24 @@ _IDS_AT_ONCE = SLICE_WORK * IDS_PER_WORK
 R = TypeVar("R")
 
 
+class Needed(NamedTuple):
+    """Ids that only the responder has, 32 bytes each, with timestamps from `lower` to `upper`, both inclusive."""
+
+    lower: int
+    upper: int
+    ids: list[bytes]
+
+
 class Differences(NamedTuple):
-    """Some ids that only the initiator has, and some that only the responder has, 32 bytes each."""
+    """Some ids that only the initiator has, 32 bytes each, and some that only the responder has."""
 
     have: list[bytes]
-    need: list[bytes]
+    need: list[Needed]
+
+    @property
+    def need_ids(self) -> list[bytes]:
+        """What is needed, whatever its timestamps."""
+        return [item_id for needed in self.need for item_id in needed.ids]
 
 
 def _always() -> bool:
@@ -87,12 +101,14 @@ class _Side:
         self._frame_bytes = frame_bytes
         self._goes_on = goes_on
         self._work_left = SLICE_WORK
+        self._bounds = b"", INFINITY  # of the range that is worked on
 
     def _walk(self, message: bytes) -> Generator[None, None, bytes]:
         """Go through the ranges of a message, in slices; return what there is to say of them."""
-        storage, size, lower = self._storage, len(self._storage), 0
+        storage, size, lower, bound = self._storage, len(self._storage), 0, b""
         frame = FrameWriter(self._frame_bytes)
         for each in read_ranges(message):
+            self._bounds, bound = (bound, each.upper), each.upper
             upper = storage.find(each.upper, lower, size)
             if each.mode is Mode.ID_LIST:
                 lower = yield from self._take_list(each, lower, upper, frame)
@@ -225,10 +241,16 @@ class Initiator(_Side):
                 yield
         while left:
             ids = [left.pop() for _ in range(min(len(left), _IDS_AT_ONCE))]
-            self._found.need.extend(ids)
+            self._found.need.append(Needed(*_timestamps(*self._bounds), ids))
             if self._slice_ends(len(ids) // IDS_PER_WORK):
                 yield
         return upper
+
+
+def _timestamps(lower: bytes, upper: bytes) -> tuple[int, int]:
+    """From which timestamp to which there can be items between two bounds, both inclusive."""
+    first, last = (int.from_bytes(bound[:TIMESTAMP_BYTES], "big") for bound in (lower, upper))
+    return first, last if len(upper) > TIMESTAMP_BYTES else last - 1
 
 
 def run(steps: Generator[object, None, R]) -> R:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from mailserver.reconcile.sides import Differences, Initiator, Responder
+from mailserver.reconcile.sides import Differences, Initiator, Needed, Responder
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 
@@ -34,10 +34,12 @@ class Talk:
     messages: list[bytes] = field(default_factory=list)
     have: set[bytes] = field(default_factory=set)
     need: set[bytes] = field(default_factory=set)
+    needed: list[Needed] = field(default_factory=list)
 
     def learn(self, found: Differences) -> None:
+        self.needed += found.need
         self.have.update(found.have)
-        self.need.update(found.need)
+        self.need.update(found.need_ids)
 
 
 def received(initiator: Initiator, message: bytes, learn: Callable[[Differences], None]) -> bytes | None:

@@ -132,6 +132,23 @@ def test_difference_of_any_two_sets_is_found_exactly(
     assert (held.have, held.need) == (ids(ours) - ids(theirs), ids(theirs) - ids(ours))
     assert max(map(len, held.messages[::2])) <= frame_bytes
     assert max(map(len, held.messages[1::2])) <= their_frame_bytes
+    timestamps = {item_id: timestamp for timestamp, item_id in theirs}
+    for needed in held.needed:
+        assert all(needed.lower <= timestamps[item_id] <= needed.upper for item_id in needed.ids)
+
+
+def test_what_is_needed_comes_with_a_narrow_range_of_time() -> None:
+    """Whoever has it then finds it without looking at all that it has."""
+    theirs = sorted(items(range(20_000), 100_000))
+    missing = theirs[7_700:7_703]
+
+    held = told(
+        Initiator(MemoryStorage(each for each in theirs if each not in missing)), Responder(MemoryStorage(theirs))
+    )
+
+    assert held.need == ids(missing)
+    assert held.needed
+    assert all(needed.upper - needed.lower < 1000 for needed in held.needed)  # of the 100,000 seconds
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, LIST_BELOW - 1])
@@ -312,8 +329,8 @@ def test_long_list_of_the_other_side_is_taken_in_slices() -> None:
 
     found = list(initiator.receive(frame.message()))
 
-    assert max(len(each.need) for each in found) == SLICE_WORK * IDS_PER_WORK
-    assert {each for some in found for each in some.need} == set(split_ids(theirs))
+    assert max(len(each.need_ids) for each in found) == SLICE_WORK * IDS_PER_WORK
+    assert {each for some in found for each in some.need_ids} == set(split_ids(theirs))
 
 
 def test_many_ranges_are_answered_in_slices() -> None:

@@ -71,7 +71,7 @@ class Twin:
         message = await self._comparison.receive(answer, found.learn)
         assert message == received(Initiator(self._storage, self._frame_bytes), answer, expected.learn)
         assert (found.have, found.need) == (expected.have, expected.need)
-        held.learn(Differences([*found.have], [*found.need]))
+        held.learn(Differences([*found.have], found.needed))
         return message
 
     async def respond(self, message: bytes) -> bytes:
