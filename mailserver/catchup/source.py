@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.page_rules import Judge, JudgedPage, Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk, Wrong
+from mailserver.catchup.page_rules import Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.retry import RetryPolicy, backoff_s
+from mailserver.catchup.taking import Taking
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
 from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
@@ -34,9 +34,6 @@ MAX_COME_BACK_S = 3600.0
 SET_ASIDE_S = 3600.0
 """How long a source is left alone after it lied."""
 
-MAX_WRONG = 100
-"""How many wrong envelopes a source may give before we say that it lies: another clock or setting explains some."""
-
 MAX_REFUSALS = 3
 """How often in a row a source may refuse to answer for a window. Then the window is begun again, after all others."""
 
@@ -47,7 +44,6 @@ deployed mailservers want 0.002. The operator may allow more."""
 MAX_PROBLEM_CHARS = 200
 """How much of the text of a source goes into the log."""
 
-_JUDGED_TOGETHER = 256  # takes 2 ms
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
 _RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
 
@@ -105,7 +101,7 @@ class Source:
         self._clock = clock
         self._on_change = on_change
         self._key = random_key()  # the same for all visits: sources count our requests by it
-        self._judge = Judge(settings.acceptance.requirements)
+        self._taking = Taking(store, settings.acceptance, clock, self)
         self._walk: Walk | None = None
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
@@ -116,9 +112,7 @@ class Source:
         self.is_dismissed = False
         self._visit_timeout: asyncio.Timeout | None = None  # ends the visit under way
         self._has_answered = False
-        self._lies = 0
-        self._pages = self._fetched = self._stored = 0
-        self._wrong: Counter[Wrong] = Counter()
+        self._pages = 0
         self._seconds = 0.0
         self._visit_began: float | None = None
 
@@ -161,9 +155,9 @@ class Source:
             ranges=len(pending),
             left_s=max(left_s, 0),
             pages=self._pages,
-            fetched=self._fetched,
-            stored=self._stored,
-            wrong=dict(self._wrong),
+            fetched=self._taking.fetched,
+            stored=self._taking.stored,
+            wrong=dict(self._taking.wrong),
             seconds=self._seconds + (0.0 if self._visit_began is None else now - self._visit_began),
             problem=self._problem,
             failures=self._retry.failures,
@@ -181,7 +175,7 @@ class Source:
                     self.progress().log_end()
             if not self.account.pending:
                 self._state = State.DONE
-                self._lies = 0
+                self._taking.forgive()
             self._give_up_if_dismissed()
             if self._state in (State.DONE, State.GIVEN_UP):
                 self._settled.set()
@@ -272,7 +266,7 @@ class Source:
         if min_pow > max(MAX_REQUEST_POW, self._settings.request_pow):
             raise RequestTooDear(min_pow)
         now = asyncio.get_running_loop().time
-        judge = self._judge_now()
+        judge = self._taking.judge()
         request = walk.request(cursor, judge.asked)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
@@ -285,12 +279,6 @@ class Source:
                     return Page(buffer.envelopes, completion.cursor, judge)
         raise PageTooLong
 
-    def _judge_now(self) -> Judge:
-        requirements = self._settings.acceptance.requirements
-        if requirements is not self._judge.requirements:
-            self._judge = Judge(requirements)
-        return self._judge
-
     async def _take(self, client: MailClient, walk: Walk, page: Page) -> None:
         """Store the envelopes of a page that are right and missing here. Only then does the account move on.
 
@@ -298,20 +286,10 @@ class Source:
             SourceLies: there have been too many wrong envelopes, or the pages lead nowhere.
             StoreError: the envelopes are not on disk, or not all of them.
         """
-        judged = JudgedPage(page.judge, walk.asked, self._clock())
-        for at in range(0, len(page.envelopes), _JUDGED_TOGETHER):
-            if at:
-                await asyncio.sleep(0)  # others get their turn
-            judged.add(page.envelopes[at : at + _JUDGED_TOGETHER])
-        self._count_wrong(judged.wrong, page.judge, client.settings.pow_requirement)
-        missing = await self._store.missing(list(judged.right.values()))
-        if missing:
-            await self._store.put(missing, source=self)
+        judged = await self._taking.take(
+            page.envelopes, page.judge, walk.asked, announced_pow=client.settings.pow_requirement
+        )
         self._pages += 1
-        self._fetched += len(page.envelopes)
-        self._stored += len(missing)
-        if self._lies > MAX_WRONG:
-            raise SourceLies(Lie.WRONG_ENVELOPES)
         if page.cursor is not None:
             walk.note(judged.places, page.cursor)
             self.account.advance(page.cursor)
@@ -321,13 +299,6 @@ class Source:
         if not self.is_dismissed:  # while this was stored, it may have been
             self._problem = ""
         self._has_answered = True
-
-    def _count_wrong(self, wrong: Counter[Wrong], judge: Judge, announced_pow: float) -> None:
-        self._wrong += wrong
-        # An honest source that asks its peers for less work than we do has such envelopes, and a request cannot say
-        # what work or length we want.
-        honest = {Wrong.OVERSIZE} | ({Wrong.LOW_POW} if announced_pow < judge.requirements.min_pow else set())
-        self._lies += sum(count for kind, count in wrong.items() if kind not in honest)
 
     # After something went wrong: each returns for how many seconds to stay away.
 
@@ -365,7 +336,7 @@ class Source:
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
         self._begin_again()  # wherever its cursors have led us
-        self._lies = 0
+        self._taking.forgive()
         self._problem = lie.value
         self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
         return SET_ASIDE_S + backoff_s(0)
@@ -389,4 +360,4 @@ class Source:
             self._on_change()
 
     def _wrong_text(self) -> str:
-        return ", ".join(f"{count} {wrong.value}" for wrong, count in self._wrong.items()) or "0"
+        return ", ".join(f"{count} {wrong.value}" for wrong, count in self._taking.wrong.items()) or "0"

@@ -12,7 +12,7 @@ import pytest
 from mailserver.catchup import source as source_module
 from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
-from mailserver.catchup.source import MAX_WRONG
+from mailserver.catchup.taking import MAX_WRONG
 from mailserver.mail.request import Cursor
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, EnvelopeHash

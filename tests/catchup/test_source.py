@@ -12,7 +12,7 @@ import pytest
 from mailserver.catchup import page_rules as pages_module
 from mailserver.catchup.page_rules import MIN_PAGE_ENVELOPES, Wrong
 from mailserver.catchup.progress import State
-from mailserver.catchup.source import MAX_WRONG
+from mailserver.catchup.taking import MAX_WRONG
 from mailserver.errors import Rejection
 from mailserver.mail.request import Cursor
 from mailserver.store.sqlite.schema import STORE_FILE
