@@ -22,9 +22,10 @@ defined here. A class whose name begins with an underscore never leaves its modu
       NoMessageIds             [client.id_client] the node answers no questions about message ids: use history requests
       QuestionRefused          [client.id_client] the mailserver refused one: see `.refused`
       WrongAnswer              [client.id_client] it answered something else: do not trust it
-      RequestTooDear           [catchup.source] a source wants more proof of work than we do: ask it later
+      RequestTooDear           [catchup.request_pow] a source wants more proof of work than we do: ask it later
       SourceLies               [catchup.page_rules] a source answers as no honest one would: leave it alone for a while
       PageTooLong              [catchup.page_rules] a page of a source does not end: ask for less at a time
+      FetchTooLong             [catchup.comparing] envelopes fetched by id were too many bytes at once: fetch fewer
 
       What a caller of our JSON-RPC or control socket got wrong, or may not have:
       RpcError                 [api.errors] the call fails: answer with `.code`

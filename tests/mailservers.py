@@ -274,7 +274,7 @@ def wired(
         ids=IdServices(
             lists=IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC),
             ids=store.message_ids,
-            since=lambda: store.removed_until + 1,
+            since=lambda: store.pruned_until + 1,
             opener=delivery.opener,
             settings=IdSettings(DEFAULT_NETWORK_TOPIC, settings.max_limit, settings.allow_clear),
             clock=clock,

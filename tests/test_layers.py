@@ -57,7 +57,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("history", "store/sqlite"): (),
     ("live", "store"): ("mailserver.store.interface",),
     ("live", "store/sqlite"): (),
-    ("catchup", "store"): ("mailserver.store.interface",),
+    ("catchup", "store"): ("mailserver.store.interface", "mailserver.store.message_ids"),
     ("catchup", "store/sqlite"): (),
     ("archive", "net"): (),
     ("store/sqlite", "archive"): (),

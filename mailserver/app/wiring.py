@@ -113,7 +113,7 @@ class Server:
             ids=IdServices(
                 lists=IdLists(source, store.message_ids, DEFAULT_NETWORK_TOPIC),
                 ids=store.message_ids,
-                since=lambda: store.removed_until + 1,
+                since=lambda: store.pruned_until + 1,
                 opener=delivery.opener,
                 settings=_id_settings(config),
                 clock=time.time,

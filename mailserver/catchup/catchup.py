@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mailserver.catchup.comparing import CompareTimes
 from mailserver.catchup.ledger import CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
@@ -20,7 +21,7 @@ from mailserver.catchup.ranges import LATE_S, Range, missed_range
 from mailserver.catchup.source import CatchupSettings, Source
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.live.intake import Clock
-from mailserver.store.interface import Store
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.acceptance import MAX_AHEAD_S
 from mailserver.waku.envelope import MAX_U32
@@ -36,8 +37,7 @@ SAVE_INTERVAL_S = 1.0
 LOG_INTERVAL_S = 60.0
 
 ASK_AGAIN_S = 600
-"""So long after the start, we also ask for what was created since the start. By then our peers have found us again; we
-dial those that we stay connected to every minute."""
+"""So long after the start, we also ask for what was created since. By then our peers have found us again."""
 
 UNSENT_INTERVAL_S = 60
 """A source is asked for what it cannot send us at most this often."""
@@ -64,7 +64,7 @@ class TooManySources(CatchupError):
 class Catchup:
     """Catches up on whatever was added, in this run of the program or an earlier one, while `run` runs."""
 
-    def __init__(self, store: Store, folder: Path, settings: CatchupSettings, clock: Clock = time.time) -> None:
+    def __init__(self, store: StoreWithIds, folder: Path, settings: CatchupSettings, clock: Clock = time.time) -> None:
         """Read the progress file in `folder`.
 
         Raises:
@@ -86,6 +86,7 @@ class Catchup:
         self._stopping = asyncio.Event()
         self._max_days = 0.0  # how far back we ask for what was missed
         self._ask_again_at = math.inf  # by the loop's clock
+        self._compare_times = CompareTimes()
         self._rest: list[Range] = []  # what was missed and is to be asked for then
         self._contacts: Callable[[Collection[NodeId]], Contacts] | None = None
         for enode in settings.sources:
@@ -235,6 +236,7 @@ class Catchup:
                     set_at = loop.time()
                 self._see_to_missed(loop.time())
                 self._see_to_outages(outages, loop.time())
+                self._see_to_comparing(loop.time())
                 await self._save()
                 if loop.time() >= log_at:
                     self._log_progress()
@@ -293,6 +295,12 @@ class Catchup:
                 "trusted peer was out of reach, what it has is asked for source=%s since_s=%d", source, wall - since
             )
             self._owe(Range(since, int(wall)), [source])
+
+    def _see_to_comparing(self, now: float) -> None:
+        if self._max_days > 0 and self._compare_times.are_due(now):
+            until = int(self._clock())
+            for source in self._these(self._settings.sources):
+                source.compare(Range(max(until - round(self._max_days * SECONDS_PER_DAY), 0), until))
 
     def _owe_missed(self, sources: Sequence[Source]) -> None:
         for part in self._ledger.missed:

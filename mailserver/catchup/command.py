@@ -12,7 +12,7 @@ from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import CatchupSettings
 from mailserver.live.intake import Clock
-from mailserver.store.interface import Store
+from mailserver.store.message_ids import StoreWithIds
 
 ATTEMPTS = 6
 """A source is given up after so many failures in a row, which takes about a minute. Deployed nodes refuse a second
@@ -24,7 +24,7 @@ Show = Callable[[Sequence[Progress]], None]
 
 
 async def run_once(
-    store: Store,
+    store: StoreWithIds,
     folder: Path,
     settings: CatchupSettings,
     since: int,

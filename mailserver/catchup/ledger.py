@@ -11,7 +11,7 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
-from mailserver.catchup.ranges import MAX_RANGES, Range, cut_window, merge, not_yet_asked, unite
+from mailserver.catchup.ranges import MAX_RANGES, Range, cut_window, merge, not_yet_asked, unite, without
 from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import write_atomically
@@ -64,6 +64,13 @@ class Account:
         """The window under way has been fetched up to this cursor; None: begin it again."""
         assert self._current is not None
         self._current = Range(self._current.lower, self._current.upper, cursor)
+
+    def give(self, done: Range) -> None:
+        """This range has been given, by another way than windows. If the window under way was cut, it begins again."""
+        self._waiting = unite(left for part in self.pending for left in without(part, done))
+        self._current = None
+        if not self._waiting:
+            self.asked = []
 
     def postpone(self) -> None:
         """Ask for the window under way last, and from its beginning."""

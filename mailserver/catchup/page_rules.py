@@ -66,6 +66,8 @@ class Lie(Enum):
     STANDSTILL = "its pages lead nowhere"
     ENDLESS_PAGE = "its pages are longer than what was asked for"
     ENDLESS_WINDOW = "its pages do not end"
+    NO_COMPARISON = "its messages are none of a comparison"
+    ENDLESS_COMPARISON = "its comparison does not end"
 
 
 class SourceLies(MailserverError):

@@ -97,6 +97,15 @@ def not_yet_asked(wanted: Range, asked: Iterable[Range]) -> list[Range]:
     return parts
 
 
+def without(part: Range, done: Range) -> list[Range]:
+    """What is left to be asked for of a range, once another one has been given. A cursor stays only if nothing was."""
+    upper = part.upper if part.cursor is None else min(part.upper, part.cursor.created)
+    if upper < done.lower or done.upper < part.lower:
+        return [part]
+    left = [Range(part.lower, done.lower - 1)] if part.lower < done.lower else []
+    return [*left, Range(done.upper + 1, upper)] if done.upper < upper else left
+
+
 def missed_range(last_received: int | None, now: int, silent_s: int) -> Range:
     """Which creation times may be missing after a downtime.
 

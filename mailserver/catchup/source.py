@@ -7,20 +7,23 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mailserver.catchup.comparing import Comparing, FetchTooLong
 from mailserver.catchup.ledger import Account
 from mailserver.catchup.page_rules import Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk
 from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.ranges import Range
+from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import RetryPolicy, backoff_s
 from mailserver.catchup.taking import Taking
+from mailserver.client.id_client import QuestionRefused
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
 from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
-from mailserver.errors import ConnectionLost, DecodeError, MailserverError, StoreError
+from mailserver.errors import ConnectionLost, DecodeError, StoreError
 from mailserver.live.intake import Clock
 from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
-from mailserver.store.interface import Store
-from mailserver.units import number_text
+from mailserver.store.message_ids import StoreWithIds
 from mailserver.waku.acceptance import Acceptance
 
 log = logging.getLogger(__name__)
@@ -37,26 +40,11 @@ SET_ASIDE_S = 3600.0
 MAX_REFUSALS = 3
 """How often in a row a source may refuse to answer for a window. Then the window is begun again, after all others."""
 
-MAX_REQUEST_POW = 1.0
-"""The highest proof of work that we do for a request because a source announces that it wants it. It takes 50 ms;
-deployed mailservers want 0.002. The operator may allow more."""
-
 MAX_PROBLEM_CHARS = 200
 """How much of the text of a source goes into the log."""
 
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
 _RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
-
-
-class RequestTooDear(MailserverError):
-    """A source wants more proof of work for a request than we do."""
-
-    def __init__(self, pow_requirement: float) -> None:
-        super().__init__(pow_requirement)
-        self.pow_requirement = pow_requirement
-
-    def __str__(self) -> str:
-        return f"it asks for a proof of work of {number_text(self.pow_requirement)} for a request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +72,7 @@ class Source:
         self,
         enode: Enode,
         account: Account,
-        store: Store,
+        store: StoreWithIds,
         settings: CatchupSettings,
         clock: Clock,
         on_change: Callable[[], None],
@@ -102,6 +90,8 @@ class Source:
         self._on_change = on_change
         self._key = random_key()  # the same for all visits: sources count our requests by it
         self._taking = Taking(store, settings.acceptance, clock, self)
+        self._comparing = Comparing(store, self._taking, clock, self)
+        self._to_compare: Range | None = None
         self._walk: Walk | None = None
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
@@ -128,6 +118,12 @@ class Source:
         self.is_dismissed = False
         self._settled.clear()
         self._woken.set()
+
+    def compare(self, part: Range) -> None:
+        """Compare what we have of a range with what the source has, soon, if it can. If it cannot, nothing is owed."""
+        if not self.is_dismissed and self._state is State.DONE:
+            self._to_compare = part
+            self._woken.set()
 
     def dismiss(self) -> None:
         """Ask it for nothing until `wake` is called. It ends a visit under way. The account keeps what is owed."""
@@ -169,13 +165,16 @@ class Source:
         while True:
             self._woken.clear()
             pause_s = 0.0
-            if self.account.pending and not self.is_dismissed:
+            is_owed = bool(self.account.pending)
+            is_visited = (is_owed or self._to_compare is not None) and not self.is_dismissed
+            if is_visited:
                 pause_s = await self._visit()
-                if not self.account.pending:
+                if is_owed and not self.account.pending:
                     self.progress().log_end()
-            if not self.account.pending:
+            if not self.account.pending and not (is_visited and self._state is State.SET_ASIDE):
                 self._state = State.DONE
                 self._taking.forgive()
+            self._to_compare = None
             self._give_up_if_dismissed()
             if self._state in (State.DONE, State.GIVEN_UP):
                 self._settled.set()
@@ -203,15 +202,21 @@ class Source:
                 asyncio.timeout(None) as self._visit_timeout,
                 connect(self.enode, self._settings.client_id, self._key) as client,
             ):
+                await self._compare(client)
                 while (walk := self._next_walk()) is not None:
                     await self._ask_window(client, walk)
                 return 0.0
         except PageTooLong:
             return self._shrink_pages()
+        except FetchTooLong:
+            self._state = State.WAITING
+            return backoff_s(0)
         except SourceLies as error:
             return self._set_aside(error.lie)
         except RequestFailed as error:
             return self._on_refusal(error)
+        except QuestionRefused as error:
+            return self._send_away(str(error), error.refused.retry_after_s)
         except NoAnswer as error:
             return self._fail(str(error), is_final=not self._has_answered)
         except (ConnectionLost, RequestTooDear, TooMuchWork, DecodeError) as error:
@@ -234,6 +239,21 @@ class Source:
         if self.is_dismissed and self.account.pending:
             self._state = State.GIVEN_UP
             self._problem = "no trusted peer any more"
+
+    async def _compare(self, client: MailClient) -> None:
+        """Fetch what we lack of all that is owed, if the source speaks `wakuid`. The rest is asked for by windows."""
+        wanted = [Range(part.lower, part.upper) for part in self.account.pending]
+        if self._to_compare is not None:
+            wanted.append(self._to_compare)
+        key, min_pow = (
+            self._settings.password_key,
+            request_pow(client.settings.pow_requirement, self._settings.request_pow),
+        )
+        for done in await self._comparing.compare(client, key, wanted, min_pow=min_pow):
+            self._walk = None
+            self._retry.on_window_done()
+            self.account.give(done)
+            self._on_change()
 
     def _next_walk(self) -> Walk | None:
         window = self.account.window()
@@ -262,9 +282,7 @@ class Source:
         self._on_change()
 
     async def _ask(self, client: MailClient, walk: Walk, cursor: Cursor | None) -> Page:
-        min_pow = max(client.settings.pow_requirement, self._settings.request_pow)
-        if min_pow > max(MAX_REQUEST_POW, self._settings.request_pow):
-            raise RequestTooDear(min_pow)
+        min_pow = request_pow(client.settings.pow_requirement, self._settings.request_pow)
         now = asyncio.get_running_loop().time
         judge = self._taking.judge()
         request = walk.request(cursor, judge.asked)
@@ -315,10 +333,7 @@ class Source:
         self._has_answered = True
         again = _COME_BACK.search(error.failure.message)
         if again is not None:
-            self._is_sent_away = True
-            # Not all clients that were sent away should come back in the same second.
-            pause_s = min(float(again[1]), MAX_COME_BACK_S) + backoff_s(0)
-            return self._wait_for(str(error), State.WAITING, pause_s)
+            return self._send_away(str(error), float(again[1]))
         window = self.account.window()
         assert self._walk is not None
         assert window is not None
@@ -332,6 +347,11 @@ class Source:
             self._on_change()
         hint = "; give more by --request-pow" if isinstance(error, RequestPowTooLow) else ""
         return self._fail(f"{error}{hint}", is_final=is_final)
+
+    def _send_away(self, problem: str, retry_after_s: float) -> float:
+        self._is_sent_away = True
+        # Not all clients that were sent away should come back in the same second.
+        return self._wait_for(problem, State.WAITING, min(retry_after_s, MAX_COME_BACK_S) + backoff_s(0))
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())

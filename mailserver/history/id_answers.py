@@ -58,7 +58,7 @@ class IdServices:
     """What all questions are answered with.
 
     `lists` lists ids; `ids` finds envelopes by them, and compares them. `since`: from which second of creation on the
-    store has all that it ever had.
+    store has pruned nothing.
     """
 
     lists: IdLists

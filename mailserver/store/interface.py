@@ -353,6 +353,14 @@ class Store(StoredHistory, Protocol):
             StoreError: nothing was deleted.
         """
 
+    @property
+    def pruned_until(self) -> int:
+        """Nothing that was created later than this was ever pruned, in Unix seconds; -1 if nothing was.
+
+        What else a store may lack, such as what was lost with a disk, does not count, as it does for `removed_until`.
+        It costs nothing to ask.
+        """
+
     async def maintain(self) -> bool:
         """Do a few milliseconds of housekeeping, such as giving back space; return whether there was any to do.
 

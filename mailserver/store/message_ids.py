@@ -181,6 +181,10 @@ class Comparison(Protocol):
 class MessageIds(Protocol):
     """The ids of a store's envelopes. An envelope without an id (`ids.envelopes`) is in no list, and is not found."""
 
+    @property
+    def network_topic(self) -> str:
+        """The pubsub topic to which the ids belong."""
+
     async def as_arrived(
         self,
         query: Query,

@@ -30,7 +30,7 @@ _REJECTIONS = {number: rejection for rejection, number in REASONS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Grants access. `since`: from which second of creation the mailserver has all that it ever had; `now`: its clock.
+    """Grants access. `since`: from which second of creation on the mailserver has pruned nothing; `now`: its clock.
 
     `max_ids`, `max_envelopes`: the longest pages. `max_message_bytes`: of Reconcile, and of its answer.
     """

@@ -70,7 +70,7 @@ async def test_terms_say_how_to_ask(store: SqliteStore) -> None:
     async with mailserver(store, max_limit=17) as client:
         terms = (await opened(client)).terms
 
-    assert (terms.network_topic, terms.since, terms.now) == (DEFAULT_NETWORK_TOPIC, 1 + store.removed_until, NOW)
+    assert (terms.network_topic, terms.since, terms.now) == (DEFAULT_NETWORK_TOPIC, 1 + store.pruned_until, NOW)
     assert (terms.max_ids, terms.max_envelopes, terms.max_message_bytes) == (100_000, 17, 128 * 1024)
 
 

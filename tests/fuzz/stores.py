@@ -66,4 +66,4 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
         failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
         index = IndexState(DEFAULT_NETWORK_TOPIC, _never)
         message_ids = SqliteMessageIds(reader, Snapshots([], failures), index)
-        yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed_until=0)
+        yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed=(0, -1))

@@ -94,7 +94,7 @@ async def booth(tmp_path: Path) -> AsyncIterator[Booth]:
         services = IdServices(
             lists=IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC),
             ids=store.message_ids,
-            since=lambda: store.removed_until + 1,
+            since=lambda: store.pruned_until + 1,
             opener=Opener(PASSWORD_KEY, KEY, 0.0),
             settings=IdSettings(DEFAULT_NETWORK_TOPIC, max_envelopes=50),
             clock=Clock(),

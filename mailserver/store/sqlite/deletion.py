@@ -65,7 +65,10 @@ _DELETE = (
     )
     """,
 )
-_NOTE_REMOVED = "UPDATE removed SET until = max(until, (SELECT max(created) FROM temp.doomed)) RETURNING until"
+_NOTE_REMOVED = """
+    UPDATE removed SET until = max(until, newest), pruned = max(pruned, newest)
+    FROM (SELECT max(created) AS newest FROM temp.doomed) RETURNING until, pruned
+"""
 _COUNT_DAY = "UPDATE reception_days SET envelopes = envelopes - ?, bytes = bytes - ? WHERE day = ?"
 _DROP_DAY = "DELETE FROM reception_days WHERE day = ? AND envelopes = 0"
 _ADVANCE = f"""
@@ -86,14 +89,15 @@ def delete_batch(
     surplus: Surplus,
     archived: Mapping[int, Mark] | None,
     *,
-    removing: Callable[[int], None],
+    removing: Callable[[int, int], None],
 ) -> Deleted:
     """Delete a batch of the oldest by reception; return what was deleted: 0 if nothing may be.
 
     Args:
         archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None: any
             may be deleted.
-        removing: called before anybody can see that rows are gone, with the newest `created` that was ever removed.
+        removing: called before anybody can see that rows are gone, with the newest `created` that was ever removed, in
+            whatever way, and the newest that was pruned.
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)
@@ -115,8 +119,8 @@ def delete_batch(
             execute(_COUNT_DAY, (envelopes, size, day))
             execute(_DROP_DAY, (day,))
             execute(_ADVANCE, (first_seq, start, end, start, end, day))
-            ((until,),) = execute(_NOTE_REMOVED).fetchall()
-            removing(until)
+            ((until, pruned),) = execute(_NOTE_REMOVED).fetchall()
+            removing(until, pruned)
             return Deleted(envelopes, size)
     return Deleted(0, 0)
 

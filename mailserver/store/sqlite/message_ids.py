@@ -112,6 +112,11 @@ class SqliteMessageIds:
     snapshots: Snapshots
     index: IndexState
 
+    @property
+    def network_topic(self) -> str:
+        """The pubsub topic to which the ids belong."""
+        return self.index.network_topic
+
     async def as_arrived(
         self,
         query: Query,

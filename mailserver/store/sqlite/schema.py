@@ -17,7 +17,8 @@ bloom filter becomes a set of topics before any envelope is read.
 the rows of a day are. If our clock was stepped, the ranges of several days overlap, and only `received` says to which
 day a row belongs. Pruning therefore finds the oldest rows by the index of `received`, not by `seq`.
 
-`removed` says how far back the store is complete. Anything that has an archive searches it only for what is older.
+`removed` says how far back the store is complete. Anything that has an archive searches it only for what is older. And
+two stores are compared only for what is newer than what either has pruned.
 
 `ids` has the message ids of rows (`mailserver.ids`), in the order in which sets of them are compared, and `id_sums` has
 sums of these ids by day, hour and minute of creation. So a fingerprint of any range reads a few sums and the ids of two
@@ -133,6 +134,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
         "INSERT INTO id_index VALUES ('', 0)",
+    ),
+    (
+        # `until` also counts what a store had that this one takes the place of; `pruned` does not.
+        "ALTER TABLE removed ADD COLUMN pruned INTEGER NOT NULL DEFAULT -1",  # newest created that pruning removed
+        # What pruning has removed was received before all that is left.
+        f"""
+        UPDATE removed SET pruned = (
+            SELECT coalesce(min(day) * 86400 + 86400 + {MISSED_MARGIN_S}, -1) FROM reception_days
+        )
+        """,
     ),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""

@@ -61,14 +61,14 @@ class SqliteStore:
         message_ids: SqliteMessageIds,
         failures: StoreFailures,
         *,
-        removed_until: int,
+        removed: tuple[int, int],
     ) -> None:
         self._path = path
         self._writer = writer
         self._failures = failures
         self._readers = readers
         self._rows = RowReader(PaidReader(readers))
-        self._removed_until = removed_until
+        self._removed_until, self._pruned_until = removed
         self._message_ids = message_ids
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
@@ -160,7 +160,7 @@ class SqliteStore:
     async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
         """Delete a batch of the surplus, oldest by reception first. A mark is a row's `seq`."""
         return await self._writer.between_commits(
-            lambda connection: delete_batch(connection, surplus, archived, removing=self._remove_until)
+            lambda connection: delete_batch(connection, surplus, archived, removing=self._note_removed)
         )
 
     @property
@@ -168,9 +168,14 @@ class SqliteStore:
         """The store still has everything it ever stored that was created later than this, in Unix seconds."""
         return self._removed_until
 
-    def _remove_until(self, created: int) -> None:
+    @property
+    def pruned_until(self) -> int:
+        """Nothing that was created later than this was ever pruned, in Unix seconds; -1 if nothing was."""
+        return self._pruned_until
+
+    def _note_removed(self, until: int, pruned: int) -> None:
         """Called in the writer's thread, before the commit."""
-        self._removed_until = created
+        self._removed_until, self._pruned_until = until, pruned
 
     async def maintain(self) -> bool:
         """Give a few free pages of the file back; return whether there were any."""
@@ -234,10 +239,10 @@ async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> 
             writer = StoreWriter(worker, path, presence, failures, partial(advance, network_topic=network_topic))
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                removed_until = await worker.run(_removed_until)
+                removed = await worker.run(_removed)
                 index = IndexState(network_topic, writer.index_moves)
                 message_ids = SqliteMessageIds(readers, snapshots, index)
-                yield SqliteStore(path, writer, readers, message_ids, failures, removed_until=removed_until)
+                yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:
                 writer.close()
                 await writing
@@ -267,9 +272,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _removed_until(connection: sqlite3.Connection) -> int:
-    ((until,),) = connection.execute("SELECT until FROM removed")
-    return int(until)
+def _removed(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Up to which second of creation anything was removed, and up to which it was pruned."""
+    ((until, pruned),) = connection.execute("SELECT until, pruned FROM removed")
+    return int(until), int(pruned)
 
 
 def _touch(connection: sqlite3.Connection) -> None:

@@ -50,7 +50,7 @@ async def writing(path: Path) -> AsyncIterator[Worker]:
 
 
 async def delete(worker: Worker, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
-    return await worker.run(lambda connection: delete_batch(connection, surplus, archived, removing=lambda _: None))
+    return await worker.run(lambda connection: delete_batch(connection, surplus, archived, removing=lambda *_: None))
 
 
 def received_at(*seconds: int, size: int = 40) -> list[NewEnvelope]:

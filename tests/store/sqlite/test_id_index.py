@@ -101,7 +101,7 @@ class Indexed(RuleBasedStateMachine):
     @rule(most=st.integers(1, 20))
     def prune(self, most: int) -> None:
         before = assert_ids_are_right(self.path)
-        delete_batch(self.connection, Surplus(END_OF_TIME, most), None, removing=lambda _: None)
+        delete_batch(self.connection, Surplus(END_OF_TIME, most), None, removing=lambda *_: None)
         assert assert_ids_are_right(self.path) == before  # it fitted, and was not built anew
 
     @rule(batches=st.integers(1, 5))
@@ -169,7 +169,7 @@ def test_any_number_of_rows_is_indexed_and_forgotten(path: Path, count: int) -> 
         advance_to_the_end(connection)
         assert_all_is_indexed(path, OURS)
 
-        assert delete_batch(connection, ALL, None, removing=lambda _: None).envelopes == count
+        assert delete_batch(connection, ALL, None, removing=lambda *_: None).envelopes == count
 
     assert rows(path, "SELECT * FROM ids") == rows(path, "SELECT * FROM id_sums") == []
     assert rows(path, "SELECT until_seq FROM id_index") == [(count,)]
@@ -192,7 +192,7 @@ def test_statements_read_and_delete_by_the_primary_keys(path: Path) -> None:
         statements: list[str] = []
         connection.set_trace_callback(statements.append)
         advance_to_the_end(connection)
-        delete_batch(connection, ALL, None, removing=lambda _: None)
+        delete_batch(connection, ALL, None, removing=lambda *_: None)
         connection.set_trace_callback(None)
         for statement in statements:
             if ("ids" in statement or "id_sums" in statement) and str(EMPTIED_ROWS) not in statement:
@@ -215,7 +215,7 @@ def test_transaction_that_is_killed_leaves_all_of_it_or_nothing(path: Path, tmp_
         insert_group(connection, some_rows(30))
         connection.set_trace_callback(copy)
         advance_to_the_end(connection)
-        delete_batch(connection, Surplus(END_OF_TIME, 10), None, removing=lambda _: None)
+        delete_batch(connection, Surplus(END_OF_TIME, 10), None, removing=lambda *_: None)
         connection.set_trace_callback(None)
 
     assert len(copies) > 10
@@ -246,7 +246,7 @@ def test_index_that_does_not_fit_is_built_anew(path: Path, damage: str, caplog: 
         advance_to_the_end(connection)
         connection.execute(damage)
 
-        delete_batch(connection, ALL, None, removing=lambda _: None)
+        delete_batch(connection, ALL, None, removing=lambda *_: None)
         insert_group(connection, some_rows(3, first=10))
         advance_to_the_end(connection)
 
@@ -265,9 +265,9 @@ def test_row_that_has_the_id_of_a_damaged_one_does_not_stop_the_index(path: Path
         advance_to_the_end(connection)
         assert [seq for (seq,) in rows(path, "SELECT seq FROM envelopes WHERE seq NOT IN (SELECT seq FROM ids)")] == [5]
         for _ in range(2):
-            delete_batch(connection, Surplus(END_OF_TIME, 1), None, removing=lambda _: None)
+            delete_batch(connection, Surplus(END_OF_TIME, 1), None, removing=lambda *_: None)
         advance_to_the_end(connection)
-        delete_batch(connection, Surplus(END_OF_TIME, 2), None, removing=lambda _: None)
+        delete_batch(connection, Surplus(END_OF_TIME, 2), None, removing=lambda *_: None)
         advance_to_the_end(connection)
 
     assert_all_is_indexed(path, OURS)
@@ -289,7 +289,7 @@ def test_row_without_a_value_is_passed_over(path: Path, column: str, kind: str) 
         advance_to_the_end(connection)
         assert connection.execute("SELECT count(*) FROM ids").fetchone() == (28,)
         with contextlib.suppress(sqlite3.IntegrityError):  # the day of a row without a time cannot be counted
-            delete_batch(connection, Surplus(END_OF_TIME, 20), None, removing=lambda _: None)
+            delete_batch(connection, Surplus(END_OF_TIME, 20), None, removing=lambda *_: None)
 
 
 # Behind the writer

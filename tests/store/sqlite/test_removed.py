@@ -63,6 +63,32 @@ async def test_new_store_may_lack_what_was_created_before_it(path: Path) -> None
     assert await until_of(path) == until
 
 
+async def test_new_store_has_pruned_nothing_and_says_what_it_pruned_since(path: Path) -> None:
+    async with open_store(path) as store:
+        assert store.pruned_until == -1
+        await store.put([new_envelope(number, created=START + number) for number in (5, 9, 7)])
+        await store.prune(Surplus(END_OF_TIME, 2))
+        assert store.pruned_until == START + 9
+
+    async with open_store(path) as store:
+        assert store.pruned_until == START + 9
+        assert store.removed_until > START + 9  # what another store had, in whose place this one may be
+
+
+async def test_old_store_may_have_pruned_what_is_as_old_as_its_oldest(path: Path) -> None:
+    envelopes = [new_envelope(number, created=START)._replace(received=START + number * DAY) for number in range(1, 4)]
+    empty_path = path.with_name("empty.db")
+    make_store(path, envelopes)
+    make_store(empty_path, [])
+    for each in (path, empty_path):
+        change(each, "ALTER TABLE removed DROP COLUMN pruned", "PRAGMA user_version = 4")
+
+    async with open_store(path) as store, open_store(empty_path) as empty:
+        oldest_day = (START + DAY) // DAY
+        assert store.pruned_until == (oldest_day + 1) * DAY + MISSED_MARGIN_S
+        assert empty.pruned_until == -1
+
+
 async def test_pruning_says_what_is_the_newest_that_it_has_removed(path: Path) -> None:
     make_store(path, [new_envelope(number, created=START + number) for number in (5, 9, 7)])
     forget(path)
@@ -116,14 +142,14 @@ async def test_nobody_can_see_that_rows_are_gone_before_it_is_said(path: Path, m
     make_store(path, [new_envelope(1, created=START)])
     forget(path)
     seen: list[tuple[int, int]] = []
-    note = SqliteStore._remove_until  # noqa: SLF001
+    note = SqliteStore._note_removed  # noqa: SLF001
 
-    def look(store: SqliteStore, created: int) -> None:
-        note(store, created)
+    def look(store: SqliteStore, until: int, pruned: int) -> None:
+        note(store, until, pruned)
         ((count,),) = rows(path, "SELECT count(*) FROM envelopes")
         seen.append((count, store.removed_until))
 
-    monkeypatch.setattr(SqliteStore, "_remove_until", look)
+    monkeypatch.setattr(SqliteStore, "_note_removed", look)
     async with open_store(path) as store:
         await store.prune(ALL)
 

@@ -1,0 +1,258 @@
+"""Finding out what a source has and we lack, by comparing message ids (docs/wakuid.md), and fetching just that.
+
+It costs what the two differ by, not what they hold. Of a range, as much is compared as both sides are sure to have all
+of: not what either may have pruned, nor the last minute, of which envelopes are still on their way; and of the topics,
+those that both accept. What is left of the range is fetched page by page, and so is everything from a source that does
+not speak `wakuid`.
+"""
+
+import logging
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mailserver.catchup.page_rules import Judge, Lie, PageBuffer, SourceLies, asked_interest
+from mailserver.catchup.ranges import Range
+from mailserver.catchup.taking import Taking
+from mailserver.client.id_client import IdClient, QuestionRefused, WrongAnswer
+from mailserver.client.mail_client import MailClient
+from mailserver.errors import DecodeError, MailserverError, Rejection
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import sync_id
+from mailserver.live.intake import Clock
+from mailserver.reconcile.sides import Needed
+from mailserver.reconcile.wire import MIN_FRAME_BYTES
+from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, NotIndexedYet, Scope, StoreWithIds, TooManyIds
+from mailserver.waku.bloom import BLOOM_BYTES, Interest, as_integer
+from mailserver.waku.packets import PeerSettings
+from mailserver.wakuid.answers import Terms
+from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, WAKUID
+from mailserver.wakuid.questions import Items, Reconcile
+
+log = logging.getLogger(__name__)
+
+UNSETTLED_S = 60
+"""The last minute is not compared: its envelopes are still on their way to one of the two."""
+
+COMPARE_INTERVAL_S = 300.0
+"""How often what we have is compared with what each source of the settings has. Whatever either of us has lost, in a
+crash or because a packet was refused, we then have again."""
+
+MAX_ROUNDS = 2000
+"""How many messages a comparison may take. With 4,000 ids in each, that many find 8 million envelopes."""
+
+MAX_REFUSED = 10_000
+"""How many ids are remembered whose envelopes we have refused, so that they are not fetched each time; 100 bytes
+each."""
+
+MIN_FETCHED_IDS = 7
+"""The fewest ids to fetch at once: so many of the longest envelopes fit into the memory for a page."""
+
+_FETCH_DIVISOR = 8
+
+
+class FetchTooLong(MailserverError):
+    """So much came at once that it was dropped. The next time, less is asked for at once."""
+
+
+class _CannotCompare(MailserverError):
+    """The two cannot be compared now; `str()` says why. Pages serve as well."""
+
+
+class CompareTimes:
+    """When to compare with all sources, by the loop's clock: at once, and then every COMPARE_INTERVAL_S at most."""
+
+    def __init__(self) -> None:
+        self._due_at = -math.inf
+
+    def are_due(self, now: float) -> bool:
+        """Whether it is time. If so, it is not again for a while; not all mailservers are to do it in one second."""
+        if now < self._due_at:
+            return False
+        self._due_at = now + random.uniform(COMPARE_INTERVAL_S / 2, COMPARE_INTERVAL_S)  # noqa: S311 - no secret
+        return True
+
+
+class Comparing:
+    """Compares what we have with one source, over any number of connections. `rounds`: messages it has answered."""
+
+    def __init__(self, store: StoreWithIds, taking: Taking, clock: Clock, source: object) -> None:
+        """Compare with a source, of which `str()` is its name in the log; whatever comes is given to `taking`."""
+        self._store = store
+        self._network_topic = store.message_ids.network_topic
+        self._source = source
+        self._taking = taking
+        self._clock = clock
+        self._refused: OrderedDict[bytes, None] = OrderedDict()
+        self._at_once = MAX_FETCHED_IDS
+        self.rounds = 0
+
+    async def compare(self, client: MailClient, key: bytes, wanted: Sequence[Range], *, min_pow: float) -> list[Range]:
+        """Fetch what we lack of some ranges; return of which ranges we now have all that the source has and we accept.
+
+        Args:
+            key: of the source's password.
+            min_pow: the proof of work that asking takes.
+        Raises:
+            SourceLies: the source does not come to an end, gives what was not asked for, or too much that is wrong.
+            FetchTooLong: too many bytes came at once.
+            NoAnswer, ConnectionLost, TooMuchWork: as `IdClient.open`.
+            QuestionRefused: the source wants to be asked later.
+            StoreError: an envelope is not on disk, or the store cannot be read.
+        """
+        if WAKUID not in client.capabilities:
+            return []
+        compared: list[Range] = []
+        try:
+            ids = IdClient(client)
+            terms = await ids.open(key, min_pow=min_pow)
+            if terms.network_topic != self._network_topic:
+                raise _CannotCompare(f"its ids belong to {terms.network_topic!r}, ours to {self._network_topic!r}")
+            for whole in wanted:
+                part = self._settled_part(whole, terms)
+                if part is not None:
+                    await self._compare_all(_Session(ids, client.settings, self._taking.judge()), part)
+                    compared.append(part)
+        except _CannotCompare as error:
+            log.info("source is asked page by page source=%s cause=%r", self._source, str(error))
+        except WrongAnswer as error:
+            raise SourceLies(Lie.WRONG_ENVELOPES) from error
+        except DecodeError as error:
+            raise SourceLies(Lie.NO_COMPARISON) from error
+        return compared
+
+    def _settled_part(self, whole: Range, terms: Terms) -> Range | None:
+        """What of a range both sides are sure to have all of; None if there is nothing."""
+        lower = max(whole.lower, terms.since, self._store.pruned_until + 1, 1)
+        upper = min(whole.upper, min(terms.now, int(self._clock())) - UNSETTLED_S)
+        return Range(lower, upper) if lower <= upper else None
+
+    async def _compare_all(self, session: "_Session", whole: Range) -> None:
+        """Compare a range, in parts if there is too much in it for one comparison."""
+        parts = [whole]
+        while parts:
+            part = parts.pop()
+            try:
+                await self._compare(session, part)
+            except TooManyIds as error:
+                if part.lower == part.upper:
+                    raise _CannotCompare(str(error)) from error
+                middle = (part.lower + part.upper) // 2
+                parts += [Range(part.lower, middle), Range(middle + 1, part.upper)]
+            except NotIndexedYet as error:
+                raise _CannotCompare(str(error)) from error
+
+    async def _compare(self, session: "_Session", part: Range) -> None:
+        """Compare a range, message by message. What a message has shown to be missing is fetched during the next.
+
+        Raises:
+            TooManyIds: for either side.
+        """
+        scope = Scope(part.lower, part.upper, session.interest)
+        if scope.interest.topics is not None and not scope.interest.topics:
+            return  # no topic is accepted by both
+        frame_bytes = max(MIN_FRAME_BYTES, min(session.ids.terms.max_message_bytes, MAX_RECONCILE_BYTES))
+        comparison = self._store.message_ids.comparison(scope, frame_bytes=frame_bytes)
+        message: bytes | None = await comparison.begin()
+        rounds = 0
+        while message is not None:
+            rounds += 1
+            if rounds > MAX_ROUNDS:
+                raise SourceLies(Lie.ENDLESS_COMPARISON)
+            answer = await session.reconcile(scope, message)
+            self.rounds += 1
+            needed: list[Needed] = []
+            message = await comparison.receive(answer, lambda found: needed.extend(found.need))  # noqa: B023
+            await self._fetch(session, part, needed)
+
+    async def _fetch(self, session: "_Session", part: Range, needed: Sequence[Needed]) -> None:
+        """Fetch and take the envelopes with these ids, but for those that we have refused before."""
+        for groups in _cut(self._unrefused(part, needed), self._at_once):
+            buffer = PageBuffer(on_full=lambda: None)
+            await session.ids.fetch_items(groups, buffer)
+            if buffer.is_full:
+                if self._at_once == MIN_FETCHED_IDS:
+                    raise SourceLies(Lie.ENDLESS_PAGE)
+                self._at_once = max(self._at_once // _FETCH_DIVISOR, MIN_FETCHED_IDS)
+                raise FetchTooLong
+            judged = await self._taking.take(
+                buffer.envelopes, session.judge, part, announced_pow=session.settings.pow_requirement
+            )
+            for envelope in buffer.envelopes:
+                if envelope.hash() not in judged.right:
+                    self._remember_refused(sync_id(envelope_muid(self._network_topic, envelope)))
+
+    def _unrefused(self, part: Range, needed: Sequence[Needed]) -> Iterator[Items]:
+        for each in needed:
+            ids = [item_id for item_id in each.ids if item_id not in self._refused]
+            lower, upper = max(each.lower, part.lower), min(each.upper, part.upper)
+            if ids and lower <= upper:
+                yield Items(lower, upper, ids)
+
+    def _remember_refused(self, item_id: bytes) -> None:
+        self._refused[item_id] = None
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One connection to a source that has granted access."""
+
+    ids: IdClient
+    settings: PeerSettings
+    judge: Judge
+
+    @property
+    def interest(self) -> Interest:
+        """The topics that both sides accept."""
+        return common(self.judge.requirements.interest, self.settings.interest)
+
+    async def reconcile(self, scope: Scope, message: bytes) -> bytes:
+        """Have a message answered.
+
+        Raises:
+            TooManyIds: the source cannot compare so much.
+            QuestionRefused: it wants to be asked later.
+        """
+        question = Reconcile(0, "", scope.lower, scope.upper, message, scope.interest)
+        try:
+            return await self.ids.reconcile(question)
+        except QuestionRefused as error:
+            rejection = error.refused.rejection
+            if rejection is Rejection.TOO_MANY_ITEMS:
+                raise TooManyIds(MAX_IDS_OF_TOPICS) from error
+            if rejection in (Rejection.RATE_LIMITED, Rejection.TOO_MANY_WAITING):
+                raise
+            raise _CannotCompare(str(error)) from error
+
+
+def common(ours: Interest, theirs: Interest) -> Interest:
+    """What two interests have in common, as an interest that a question may name."""
+    if ours.topics is None and theirs.topics is None:
+        both = as_integer(ours.bloom) & as_integer(theirs.bloom)
+        return Interest(bloom=both.to_bytes(BLOOM_BYTES, "little"))
+    topics, other = (ours.topics, theirs) if ours.topics is not None else (theirs.topics, ours)
+    assert topics is not None, "one of them has topics"
+    wanted = frozenset(topic for topic in topics if other.wants(topic))
+    return asked_interest(Interest(topics=wanted))
+
+
+def _cut(items: Iterable[Items], most: int) -> Iterator[list[Items]]:
+    """Cut groups of ids so that each list has `most` ids at most."""
+    groups: list[Items] = []
+    room = most
+    for group in items:
+        at = 0
+        while at < len(group.ids):
+            part = group.ids[at : at + room]
+            groups.append(Items(group.lower, group.upper, part))
+            at += len(part)
+            room -= len(part)
+            if not room:
+                yield groups
+                groups, room = [], most
+    if groups:
+        yield groups

@@ -1,0 +1,405 @@
+"""mailserver.catchup.comparing: what we lack is found by comparing ids, with mailservers of ours and with liars."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mailserver.catchup import catchup as catchup_module
+from mailserver.catchup import comparing as comparing_module
+from mailserver.catchup import page_rules
+from mailserver.catchup import source as source_module
+from mailserver.catchup.catchup import Catchup
+from mailserver.catchup.comparing import CompareTimes, common
+from mailserver.catchup.page_rules import Lie, Wrong
+from mailserver.catchup.progress import State
+from mailserver.codec.keys import Enode
+from mailserver.history.delivery import DeliverySettings
+from mailserver.limits.admission import Admission, AdmissionLimits
+from mailserver.limits.request_quotas import RequestLimits
+from mailserver.metrics.registry import count_of
+from mailserver.net.connection import Connection
+from mailserver.net.listener import Listener
+from mailserver.peers.connected import Peers
+from mailserver.peers.served_peer import ServedPeer, Services
+from mailserver.store import message_ids
+from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.sqlite import comparison as engine
+from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import SqliteStore, open_store
+from mailserver.waku.acceptance import Requirements
+from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
+from mailserver.waku.envelope import Envelope, Topic
+from tests.catchup.running import assert_stored, catching_up, hurry, settled, state_of
+from tests.catchup.servers import PASSWORD_KEY, Archive, make_envelopes, raws, serving, settings_for, stored_raws
+from tests.mailservers import NEWS, NO_REQUEST_LIMITS, NOW, SPORT, Clock, fill, make_envelope, stored, wired
+from tests.pairs import private_key
+from tests.store.samples import EVERY_BYTE
+from tests.waiting import DEADLINE_S, until
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+KEY = private_key("the source")
+SETTLED = make_envelopes(300, first=61, step_s=400)
+"""Over a little more than a day, of which the newest is older than a minute."""
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+class Own:
+    """A mailserver of ours that runs as a source."""
+
+    def __init__(self, enode: Enode, store: SqliteStore, services: Services) -> None:
+        self.enode = enode
+        self.store = store
+        self.services = services
+
+    def asked(self, kind: str) -> float:
+        """How many questions of a kind it has answered."""
+        return count_of(self.services.metrics.id_requests.labels(kind, "delivered"))
+
+    @property
+    def pages(self) -> float:
+        """How many history requests it has answered."""
+        return count_of(self.services.metrics.requests)
+
+
+@contextlib.asynccontextmanager
+async def own(
+    path: Path,
+    envelopes: Sequence[Envelope],
+    *,
+    clock: Clock | None = None,
+    interest: Interest = FULL_INTEREST,
+    requests: RequestLimits = NO_REQUEST_LIMITS,
+) -> AsyncIterator[Own]:
+    """Run a mailserver of ours that has these envelopes."""
+    async with open_store(path) as store:
+        await fill(store, envelopes)
+        settings = DeliverySettings(PASSWORD_KEY, KEY)
+        requirements = Requirements(0.0, interest)
+        node, services = wired(
+            store, clock or Clock(), settings, Peers(10), requirements=requirements, requests=requests
+        )
+
+        async def serve(connection: Connection) -> None:
+            await ServedPeer(connection, services, 1).run()
+
+        listener = Listener(
+            KEY, "own/1", status=node.status, refuse=lambda _: None, admission=Admission(AdmissionLimits()), serve=serve
+        )
+        try:
+            yield Own(Enode(KEY.public_key, "127.0.0.1", await listener.start("127.0.0.1", 0)), store, services)
+        finally:
+            listener.stop()
+            await asyncio.wait_for(listener.join(), DEADLINE_S)
+
+
+@pytest.mark.parametrize("held", [0, 7, 299, 300])
+async def test_what_is_missing_is_fetched_and_nothing_else(tmp_path: Path, held: int) -> None:
+    extra = make_envelopes(5, first=1000, step_s=100)
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(tmp_path, source.enode, held=[*SETTLED[:held], *extra]) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+        pages = source.pages
+
+    assert_stored(tmp_path, [*SETTLED, *extra])
+    assert (progress.state, progress.fetched, progress.stored) == (State.DONE, 300 - held, 300 - held)
+    assert source.asked("reconcile") > 0
+    assert source.asked("fetch_items") == (0 if held == 300 else 1)
+    assert pages == 1  # of the last minute, which is not compared
+
+
+async def test_last_minute_is_asked_for_page_by_page(tmp_path: Path) -> None:
+    fresh = make_envelopes(30)
+    async with (
+        own(tmp_path / "source.db", [*fresh, *SETTLED]) as source,
+        catching_up(tmp_path, source.enode, held=fresh[::2]) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, [*fresh, *SETTLED])
+    assert progress.stored == 300 + 15
+
+
+async def test_what_was_pruned_is_neither_compared_nor_fetched_again(tmp_path: Path) -> None:
+    async with own(tmp_path / "source.db", SETTLED) as source, open_store(tmp_path / STORE_FILE) as store:
+        oldest = SETTLED[200:]
+        await store.put([stored(each, each.created) for each in SETTLED])
+        surplus = Surplus(oldest[0].created + 1, EVERY_BYTE)
+        while (await store.prune(surplus)).envelopes:
+            pass
+        catchup = Catchup(store, tmp_path, settings_for(source.enode), Clock())
+        catchup._max_days = 30.0  # noqa: SLF001 - as `add_missed` sets it
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: source.asked("reconcile") > 0)
+        await until(lambda: catchup.snapshot()[0].state is State.DONE)
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+        fetched = source.asked("fetch_items")
+
+    assert fetched == 0
+    assert stored_raws(tmp_path / STORE_FILE) == raws(SETTLED[:200])
+
+
+async def test_trusted_peers_are_compared_with_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    async with own(tmp_path / "source.db", SETTLED) as source, open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, settings_for(source.enode), Clock())
+        await catchup.add_missed(30.0)
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: catchup.snapshot()[0].stored == 300)
+
+        later = make_envelopes(20, first=5000, step_s=17)
+        await fill(source.store, later)
+        await until(lambda: catchup.snapshot()[0].stored == 320)
+
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert_stored(tmp_path, [*SETTLED, *later])
+
+
+async def test_without_days_to_go_back_nothing_is_compared(tmp_path: Path) -> None:
+    async with own(tmp_path / "source.db", SETTLED) as source, open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, settings_for(source.enode), Clock())
+        await catchup.add_missed(0.0)
+        running = asyncio.create_task(catchup.run())
+        await asyncio.sleep(5 * catchup_module.SAVE_INTERVAL_S)
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert source.asked("open") == 0
+
+
+def test_comparisons_are_an_interval_apart_at_most_and_half_of_one_at_least() -> None:
+    times = CompareTimes()
+    due = [second for second in range(2000) if times.are_due(float(second))]
+
+    assert due[0] == 0
+    gaps = [after - before for before, after in pairwise(due)]
+    assert all(150 <= gap <= 301 for gap in gaps)
+    assert len(gaps) > 5
+
+
+BY_TOPICS = [
+    (FULL_INTEREST, FULL_INTEREST, {NEWS, SPORT}),
+    (Interest(topics=frozenset({NEWS})), FULL_INTEREST, {NEWS}),
+    (FULL_INTEREST, Interest(topics=frozenset({SPORT})), {SPORT}),
+    (Interest(topics=frozenset({NEWS})), Interest(topics=frozenset({SPORT})), set()),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "both"),
+    [
+        *BY_TOPICS,
+        (Interest(topics=frozenset({NEWS, SPORT})), Interest(bloom=bloom_of([NEWS])), {NEWS}),
+        (Interest(bloom=bloom_of([NEWS])), Interest(bloom=bloom_of([NEWS, SPORT])), {NEWS}),
+    ],
+)
+def test_what_two_interests_have_in_common(ours: Interest, theirs: Interest, both: set[Topic]) -> None:
+    assert {topic for topic in (NEWS, SPORT) if common(ours, theirs).wants(topic)} == both
+    assert {topic for topic in (NEWS, SPORT) if common(theirs, ours).wants(topic)} == both
+
+
+@pytest.mark.parametrize(("ours", "theirs", "both"), BY_TOPICS)
+async def test_topics_that_both_accept_are_compared(
+    tmp_path: Path, ours: Interest, theirs: Interest, both: set[Topic]
+) -> None:
+    everything = [*SETTLED, *make_envelopes(100, first=61, step_s=300, topic=SPORT)]
+    async with (
+        own(tmp_path / "source.db", everything, interest=theirs) as source,
+        catching_up(tmp_path, source.enode, settings=settings_for(interest=ours)) as catchup,
+    ):
+        await settled(catchup)
+
+    assert_stored(tmp_path, [each for each in everything if each.topic in both])
+
+
+async def test_range_with_too_much_for_one_comparison_by_topics_is_compared_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 40)
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(
+            tmp_path,
+            source.enode,
+            settings=settings_for(interest=Interest(topics=frozenset({NEWS}))),
+            held=SETTLED[::2],
+        ) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert progress.fetched == 150
+    assert source.asked("reconcile") >= 8
+    assert source.pages == 1
+
+
+async def test_what_we_refuse_is_remembered_and_not_fetched_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    settings = settings_for(min_pow=1e6)
+    async with own(tmp_path / "source.db", SETTLED[:20]) as source, open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, replace(settings, sources=(source.enode,)), Clock())
+        await catchup.add_missed(30.0)
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: source.asked("reconcile") >= 6)
+        (progress,) = catchup.snapshot()
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert source.asked("fetch_items") == 1
+    assert progress.wrong == {Wrong.LOW_POW: 20}
+    assert stored_raws(tmp_path / STORE_FILE) == []
+
+
+async def test_long_envelopes_are_fetched_in_parts_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_rules, "MAX_PAGE_BYTES", 60_000)
+    long = [make_envelope(number, created=NOW - 100 - number, data_bytes=5000) for number in range(50)]
+    async with (
+        own(tmp_path / "source.db", long) as source,
+        catching_up(tmp_path, source.enode) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, long)
+    assert progress.state is State.DONE
+
+
+async def test_source_of_another_network_topic_is_asked_page_by_page(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        settings = replace(source.services.ids.settings)
+        monkeypatch.setattr(type(source.store.message_ids), "network_topic", "/waku/2/rs/1/5", raising=False)
+        assert settings is not None
+        async with catching_up(tmp_path, source.enode) as catchup:
+            (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert progress.state is State.DONE
+
+
+async def test_source_without_the_capability_is_asked_page_by_page(tmp_path: Path) -> None:
+    async with serving(Archive(SETTLED)) as server, catching_up(tmp_path, server.enode) as catchup:
+        await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert server.requests
+
+
+async def test_source_that_sends_us_away_is_asked_again_when_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "MAX_COME_BACK_S", 0.01)
+    limits = RequestLimits(requests_per_minute=120)
+    async with own(tmp_path / "source.db", SETTLED, requests=limits) as source:
+        requester = source.services.requests
+        assert requester is not None
+        async with catching_up(tmp_path, source.enode) as catchup:
+            await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+
+
+async def lied(folder: Path, source: Own) -> tuple[State, str]:
+    async with catching_up(folder, source.enode) as catchup:
+        progress = await state_of(catchup, State.SET_ASIDE)
+    return progress.state, progress.problem
+
+
+async def test_source_whose_messages_are_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nonsense(*_: object) -> bytes:
+        return b"\x61\xff\xff\xff"
+
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        monkeypatch.setattr(SqliteComparison, "respond", nonsense)
+        assert await lied(tmp_path, source) == (State.SET_ASIDE, Lie.NO_COMPARISON.value)
+
+
+async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def differing(*_: object) -> bytes:
+        return b"\x61\x00\x00\x01" + bytes(16)
+
+    monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 20)
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        monkeypatch.setattr(SqliteComparison, "respond", differing)
+        async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
+            progress = await state_of(catchup, State.SET_ASIDE)
+
+    assert progress.problem == Lie.ENDLESS_COMPARISON.value
+
+
+async def test_ids_that_nobody_has_cost_no_more_than_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def naming(*_: object) -> bytes:
+        return b"\x61\x00\x00\x02\x03" + b"".join(bytes([number]) * 32 for number in (1, 2, 3))
+
+    async with own(tmp_path / "source.db", []) as source:
+        monkeypatch.setattr(SqliteComparison, "respond", naming)
+        async with catching_up(tmp_path, source.enode) as catchup:
+            (progress,) = await settled(catchup)
+
+    assert progress.state is State.DONE
+    assert (progress.fetched, source.asked("fetch_items")) == (0, 1)
+
+
+async def test_index_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_yet(*_: object) -> bytes:
+        raise message_ids.NotIndexedYet(5)
+
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        for side in ("begin", "respond"):
+            with monkeypatch.context() as patched:
+                patched.setattr(SqliteComparison, side, not_yet)
+                folder = tmp_path / side
+                folder.mkdir()
+                async with catching_up(folder, source.enode) as catchup:
+                    await settled(catchup)
+            assert_stored(folder, SETTLED)
+
+
+async def test_kill_amid_a_comparison_loses_nothing_that_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing_module, "MAX_FETCHED_IDS", 40)
+    many = make_envelopes(400, first=61, step_s=60)
+    async with own(tmp_path / "source.db", many) as source:
+        async with catching_up(tmp_path, source.enode) as catchup:
+            await until(lambda: catchup.snapshot()[0].stored >= 80)
+        kept = len(stored_raws(tmp_path / STORE_FILE))
+        async with catching_up(tmp_path, source.enode, wanted=None) as catchup:
+            (progress,) = await settled(catchup)
+
+    assert kept >= 80
+    assert progress.stored == 400 - kept
+    assert_stored(tmp_path, many)
+
+
+async def test_everything_is_pruned_at_the_source_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing_module, "MAX_FETCHED_IDS", 40)
+    async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
+        await until(lambda: catchup.snapshot()[0].stored >= 40)
+        while (await source.store.prune(Surplus(END_OF_TIME, EVERY_BYTE))).envelopes:
+            pass
+        (progress,) = await settled(catchup)
+
+    assert progress.state is State.DONE
+    assert progress.stored == len(stored_raws(tmp_path / STORE_FILE)) <= 300
