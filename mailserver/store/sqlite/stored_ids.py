@@ -111,6 +111,7 @@ class StoredIds:
         self._kept_parts: tuple[dict[bytes, _Parts], ...] = tuple({} for _ in SPANS)
         self._kept_pieces: dict[bytes, list[bytes]] = {}
         self._days = self._buckets(0, lower, upper)
+        self._last_sum = 0, 0
 
     def __len__(self) -> int:
         return self._days.counts[-1]
@@ -134,8 +135,12 @@ class StoredIds:
 
     def fingerprint(self, start: int, stop: int) -> bytes:
         """The fingerprint of some items, from the sums of those before them."""
-        total = self._sum_before(stop, self._days) - self._sum_before(start, self._days)
-        return fingerprint_of(total, stop - start)
+        index, before = self._last_sum
+        if index != start:
+            before = self._sum_before(start, self._days)
+        after = self._sum_before(stop, self._days)
+        self._last_sum = stop, after  # the next range begins here
+        return fingerprint_of(after - before, stop - start)
 
     def _count_below(self, bound: bytes, parts: _Parts, level: int = 0) -> int:
         """How many items of these parts are below a bound."""
@@ -171,9 +176,11 @@ class StoredIds:
 
     def _parts_of(self, parts: _Parts, at: int, level: int) -> _Parts:
         """The hours of a day, the minutes of an hour, or the pieces of a minute, whose span is SPANS[level]."""
-        inner = self._inside(level, parts.starts[at])
-        if inner.whole != parts.part(at):
-            raise _damaged()
+        inner = self._kept_parts[level].get(parts.starts[at])
+        if inner is None:
+            inner = self._inside(level, parts.starts[at])
+            if inner.whole != parts.part(at):
+                raise _damaged()
         return inner
 
     def _inside(self, level: int, start: bytes) -> _Parts:
