@@ -18,6 +18,7 @@ from mailserver.store.sqlite.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, 
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.log_bound import LogBound, restart_log
 from mailserver.store.sqlite.presence import Presence, StoreLost
+from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 
@@ -66,17 +67,20 @@ class StoreWriter:
         path: Path,
         presence: Presence,
         failures: StoreFailures,
+        snapshots: Snapshots,
         index: Job[int] = lambda _: 0,
     ) -> None:
         """Write the store at `path`.
 
         Args:
+            snapshots: those that make way for a WAL that has to be started anew.
             index: indexes a batch of what is stored; returns how many rows are not indexed yet, at most.
         """
         self._worker = worker
         self._presence = presence
         self._log_bound = LogBound(wal_file(path))
         self._failures = failures
+        self._snapshots = snapshots
         self._index = index
         self._unindexed = 1  # so that the index is looked at
         self._next_index = 0.0
@@ -256,7 +260,10 @@ class StoreWriter:
         """If the WAL has grown too long, let the next transaction begin at its start."""
         if self._log_bound.is_passed():
             try:
-                await self._write(restart_log)
+                if await self._write(restart_log):
+                    self._snapshots.go_on()
+                else:
+                    self._snapshots.make_way()
                 self._failures.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays committed; the next transaction says more
                 self._failures.checkpointed(error)
