@@ -1,6 +1,6 @@
 """`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood, the
-compaction, and answers from its archive, of our mailserver. With --enode it measures the first five of any other
-mailserver, and with --beside-ours those of ours before, in the same run.
+compaction, answers from its archive, and comparisons of stores, of our mailserver. With --enode it measures the first
+five of any other mailserver, and with --beside-ours those of ours before, in the same run.
 
 Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
 handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
@@ -55,8 +55,10 @@ from bench.results import (
     Results,
     StoreFacts,
     StoreHistory,
+    Sync,
 )
 from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
+from bench.sync import SyncFailed, measure_sync
 from bench.targets import Target, fresh_target, limits_of, prepared_store, progress
 from mailserver.errors import MailserverError
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -89,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         FloodFailed,
         HelperFailed,
         CompactionFailed,
+        SyncFailed,
         OSError,
     ) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -135,6 +138,9 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     archives: tuple[ArchiveHistory, ...] = ()
     if "archive" in arguments.parts and arguments.enode is None:
         archives = tuple(_measure_archives(arguments, topics))
+    syncs: tuple[Sync, ...] = ()
+    if "sync" in arguments.parts and arguments.enode is None:
+        syncs = tuple(_measure_syncs(arguments, topics))
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -145,7 +151,18 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         mailserver="ours" if arguments.enode is None else str(arguments.enode),
     )
     return Results(
-        environment, ingest, histories, compactions, plain_exports, relays, floods, handshakes, idle, busy, archives
+        environment,
+        ingest,
+        histories,
+        compactions,
+        plain_exports,
+        relays,
+        floods,
+        handshakes,
+        idle,
+        busy,
+        archives,
+        syncs,
     )
 
 
@@ -345,6 +362,13 @@ def _measure_archives(arguments: argparse.Namespace, topics: Topics) -> Iterator
                 runs=arguments.runs,
                 hot_answers=arguments.hot_answers,
             )
+
+
+def _measure_syncs(arguments: argparse.Namespace, topics: Topics) -> Iterator[Sync]:
+    for envelopes in arguments.envelopes:
+        with prepared_store(arguments, envelopes) as store:
+            progress("sync: comparing two copies")
+            yield measure_sync(store, envelopes, topics, runs=arguments.runs)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction", "archive")
+PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction", "archive", "sync")
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""

@@ -19,6 +19,7 @@ from bench.results import (
     Results,
     StoreFacts,
     StoreHistory,
+    Sync,
     median_of,
     percentile,
 )
@@ -74,6 +75,7 @@ def as_text(results: Results) -> str:
         )
     parts += [plain_export_line(plain) for plain in results.plain_exports]
     parts += [f"{archive_lines(archive)}\n{archive_table(archive)}" for archive in results.archives]
+    parts += [f"{sync_line(sync)}\n{sync_table(sync)}" for sync in results.syncs]
     return "\n\n".join(parts)
 
 
@@ -186,6 +188,29 @@ def archive_table(archive: ArchiveHistory) -> str:
     rows = [
         [*_history_cells(warm)[:-1], *_history_cells(cold)[4:6]]
         for warm, cold in zip(archive.warm, archive.cold, strict=True)
+    ]
+    return table(header, rows)
+
+
+def sync_line(sync: Sync) -> str:
+    """What two stores are that are compared."""
+    days = f"{sync.days} {'day' if sync.days == 1 else 'days'}"
+    return f"Comparison of two stores of {sync.envelopes:,} envelopes, {days}, in one process (medians)"
+
+
+def sync_table(sync: Sync) -> str:
+    """One line for each difference."""
+    header = ["difference", "trips", "bytes", "both sides ms", "(slowest)", "responder ms"]
+    rows = [
+        [
+            name,
+            _number(median_of(run.trips for run in runs), 1),
+            _number(median_of(run.sent_bytes for run in runs), 1),
+            _number(median_of(run.seconds for run in runs), 1e3),
+            f"({_number(max(run.seconds for run in runs), 1e3)})",
+            _number(median_of(run.responding_s for run in runs), 1e3),
+        ]
+        for name, runs in sync.cases.items()
     ]
     return table(header, rows)
 

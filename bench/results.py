@@ -254,6 +254,26 @@ class ArchiveHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncRun:
+    """One comparison of two stores: how many messages went each way, the bytes of all, and how long both sides took;
+    `responding_s`: the one that was asked."""
+
+    trips: int
+    sent_bytes: int
+    seconds: float
+    responding_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Comparisons of two stores with so many envelopes of so many days, by what differs."""
+
+    envelopes: int
+    days: int
+    cases: dict[str, tuple[SyncRun, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionRun:
     """One compaction in `local[2]`. `start_s`: Spark, and a store of few rows to warm it up; `seconds`: after that.
 
@@ -323,3 +343,4 @@ class Results:
     idle: tuple[Idle, ...] = ()
     busy: tuple[Busy, ...] = ()
     archives: tuple[ArchiveHistory, ...] = ()
+    syncs: tuple[Sync, ...] = ()

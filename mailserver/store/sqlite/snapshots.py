@@ -4,7 +4,8 @@ There are few connections for this, each with a thread, and whoever wants one wa
 transaction, and reads in steps of some milliseconds. Each step waits for a turn of the readers
 (`store.sqlite.reader_pool`), and is paid for as a statement is. Between two of them the thread waits.
 
-As long as a transaction is open, the WAL cannot be started anew. So none lasts longer than SNAPSHOT_S.
+As long as a transaction is open, the WAL cannot be started anew. So none lasts longer than SNAPSHOT_S. If the WAL must
+be started anew and cannot, no other begins until it was: several of them, one after the other, could leave no gap.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ from mailserver.store.sqlite.worker import Worker
 
 SNAPSHOT_S = 10.0
 """How long a seat is held, and so a transaction is open, at most. In this time a flood adds 100 MB to the WAL."""
+
+MAKE_WAY_S = 15.0
+"""For how long none begins then, at most: those that are open end, and the writer tries again as the WAL grows."""
 
 WAIT_S = 10.0
 """How long to wait for a seat."""
@@ -198,6 +202,9 @@ class Snapshots:
         self._waiting: Counter[Hashable] = Counter()
         self._seats: set[Seat] = set()
         self._closing = False
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        self._way_made: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
     async def seat(self, readers: PaidReader) -> AsyncIterator[Seat]:
@@ -233,7 +240,7 @@ class Snapshots:
         self._waiting[group] += 1
         try:
             async with asyncio.timeout(WAIT_S):
-                worker = await self._pool.take(payer, STEP_WORK)
+                worker = await self._turn(payer)
         except TimeoutError as error:
             raise StoreError(f"no turn to read the store at one moment came within {WAIT_S:g} s") from error
         finally:
@@ -245,9 +252,33 @@ class Snapshots:
             raise StoreError(_CLOSING)
         return worker
 
+    async def _turn(self, payer: Payer) -> Worker:
+        while True:
+            await self._may_begin.wait()
+            worker = await self._pool.take(payer, STEP_WORK)
+            if self._may_begin.is_set():
+                return worker
+            self._pool.correct(-STEP_WORK, payer)
+            self._pool.give_back(worker)
+
+    def make_way(self) -> None:
+        """The WAL must be started anew, and readers are in the way: begin none for a while."""
+        self.go_on()
+        if self._seats:
+            self._may_begin.clear()
+            self._way_made = asyncio.get_running_loop().call_later(MAKE_WAY_S, self._may_begin.set)
+
+    def go_on(self) -> None:
+        """Nothing is in the way any more."""
+        self._may_begin.set()
+        if self._way_made is not None:
+            self._way_made.cancel()
+            self._way_made = None
+
     def close(self) -> None:
         """End all work with the step that it is at, and begin none."""
         self._closing = True
+        self.go_on()  # whoever waits is told
         for seat in self._seats:
             seat.stop()
 

@@ -236,12 +236,13 @@ async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> 
             open_readers(path, READERS, failures) as readers,
             open_snapshots(path, SNAPSHOTS, failures) as snapshots,
         ):
-            writer = StoreWriter(worker, path, presence, failures, partial(advance, network_topic=network_topic))
+            index = partial(advance, network_topic=network_topic)
+            writer = StoreWriter(worker, path, presence, failures, snapshots, index)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed = await worker.run(_removed)
-                index = IndexState(network_topic, writer.index_moves)
-                message_ids = SqliteMessageIds(readers, snapshots, index)
+                state = IndexState(network_topic, writer.index_moves)
+                message_ids = SqliteMessageIds(readers, snapshots, state)
                 yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:
                 writer.close()

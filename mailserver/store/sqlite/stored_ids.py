@@ -13,7 +13,7 @@ noticed; what lies between is for `check` to find.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
@@ -66,11 +66,9 @@ class _Parts(NamedTuple):
     sums: Sequence[int]
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[bytes, SumOfIds]]) -> "_Parts":
-        """Make them of what each has."""
-        counts = accumulate((each.ids for _, each in parts), initial=0)
-        sums = accumulate((each.total for _, each in parts), initial=0)
-        return cls([start for start, _ in parts], [*counts], [*sums])
+    def of(cls, starts: Sequence[bytes], counts: Iterable[int], totals: Iterable[int]) -> "_Parts":
+        """Make them of how many ids each has, and of the sum of these."""
+        return cls(starts, [*accumulate(counts, initial=0)], [*accumulate(totals, initial=0)])
 
     @property
     def whole(self) -> SumOfIds:
@@ -111,6 +109,7 @@ class StoredIds:
         self._kept_parts: tuple[dict[bytes, _Parts], ...] = tuple({} for _ in SPANS)
         self._kept_pieces: dict[bytes, list[bytes]] = {}
         self._days = self._buckets(0, lower, upper)
+        self._last_sum = 0, 0
 
     def __len__(self) -> int:
         return self._days.counts[-1]
@@ -134,8 +133,12 @@ class StoredIds:
 
     def fingerprint(self, start: int, stop: int) -> bytes:
         """The fingerprint of some items, from the sums of those before them."""
-        total = self._sum_before(stop, self._days) - self._sum_before(start, self._days)
-        return fingerprint_of(total, stop - start)
+        index, before = self._last_sum
+        if index != start:
+            before = self._sum_before(start, self._days)
+        after = self._sum_before(stop, self._days)
+        self._last_sum = stop, after  # the next range begins here
+        return fingerprint_of(after - before, stop - start)
 
     def _count_below(self, bound: bytes, parts: _Parts, level: int = 0) -> int:
         """How many items of these parts are below a bound."""
@@ -171,9 +174,11 @@ class StoredIds:
 
     def _parts_of(self, parts: _Parts, at: int, level: int) -> _Parts:
         """The hours of a day, the minutes of an hour, or the pieces of a minute, whose span is SPANS[level]."""
-        inner = self._inside(level, parts.starts[at])
-        if inner.whole != parts.part(at):
-            raise _damaged()
+        inner = self._kept_parts[level].get(parts.starts[at])
+        if inner is None:
+            inner = self._inside(level, parts.starts[at])
+            if inner.whole != parts.part(at):
+                raise _damaged()
         return inner
 
     def _inside(self, level: int, start: bytes) -> _Parts:
@@ -188,41 +193,44 @@ class StoredIds:
     def _buckets(self, level: int, first: int, last: int) -> _Parts:
         """What `id_sums` has of the seconds from `first` to `last`, in buckets of SPANS[level]."""
         span = SPANS[level]
-        parts = []
-        for bucket, there in self._sums(span, first // span, last // span):
-            start = (bucket * span).to_bytes(TIMESTAMP_BYTES, "big")
-            is_all = first <= bucket * span and (bucket + 1) * span - 1 <= last
-            within = there if is_all else self._inside(level, start).whole
-            if within.ids:
-                parts.append((start, within))
-        return _Parts.of(parts)
+        buckets, counts, totals = self._sums(span, first // span, last // span)
+        for at in (-1, 0) if len(buckets) > 1 else range(len(buckets)):
+            start = buckets[at] * span
+            if start < first or start + span - 1 > last:  # the set has a part of it
+                counts[at], totals[at] = self._inside(level, start.to_bytes(TIMESTAMP_BYTES, "big")).whole
+                if not counts[at]:
+                    del buckets[at], counts[at], totals[at]
+        return _Parts.of([(bucket * span).to_bytes(TIMESTAMP_BYTES, "big") for bucket in buckets], counts, totals)
 
-    def _sums(self, span: int, first: int, last: int) -> list[tuple[int, SumOfIds]]:
-        found: list[tuple[int, SumOfIds]] = []
+    def _sums(self, span: int, first: int, last: int) -> tuple[list[int], list[int], list[int]]:
+        """The rows of some buckets, by columns."""
+        columns: tuple[list[int], list[int], list[int]] = [], [], []
         while True:
             packed = self._reader.read(_SUMS, (span, first, last, ROWS_AT_ONCE))
-            buckets, counts = numbers(packed[0]), numbers(packed[1])
-            totals = [int.from_bytes(each, "little") for each in pieces(packed[2], ID_BYTES)]
-            if not len(buckets) == len(counts) == len(packed[2] or b"") / ID_BYTES:
+            buckets, counts, sums = numbers(packed[0]), numbers(packed[1]), packed[2] or b""
+            if not len(buckets) == len(counts) == len(sums) / ID_BYTES:
                 raise _damaged()
+            totals = [int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES)]
             self._reader.spend(len(buckets) * work.ROW)
-            found += zip(buckets, map(SumOfIds, counts, totals), strict=True)
+            for column, more in zip(columns, (buckets, counts, totals), strict=True):
+                column.extend(more)
             if len(buckets) < ROWS_AT_ONCE:
-                return found
+                return columns
             first = buckets[-1] + 1
 
     def _pieces(self, first: int, last: int) -> _Parts:
         """The pieces of a minute, or of what is wanted of it: its seconds from `first` to `last`."""
-        parts = []
+        starts, sums = list[bytes](), list[SumOfIds]()
         created, after = first, b""
         while True:
             keys = self._keys(created, after, last, ROWS_AT_ONCE)
             for at in range(0, len(keys), PIECE_IDS):
                 piece = keys[at : at + PIECE_IDS]
-                parts.append((piece[0], _sum_of_keys(piece)))
+                starts.append(piece[0])
+                sums.append(_sum_of_keys(piece))
                 _keep(self._kept_pieces, piece[0], piece)
             if len(keys) < ROWS_AT_ONCE:
-                return _Parts.of(parts)
+                return _Parts.of(starts, (each.ids for each in sums), (each.total for each in sums))
             created, after = _place(keys[-1])
             after += b"\0"  # above this id, and not above the next
 

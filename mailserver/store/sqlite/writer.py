@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.errors import StoreError
 from mailserver.limits.fair_queue import FairQueue
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.sqlite.insertion import insert_group
+from mailserver.store.sqlite.log_bound import LogBound, restart_log
 from mailserver.store.sqlite.presence import Presence, StoreLost
+from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 
@@ -35,19 +36,9 @@ ROW_BYTES = 512
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 """Beyond this, `put` waits for room, unless its source has nothing queued."""
 
-MAX_WAL_BYTES = 128 * 1024 * 1024
-"""Beyond this, the WAL must be started anew. SQLite does so itself at a moment without readers. With many readers, or
-one that reads the whole store, there may be no such moment for as long as a flood lasts."""
-
 ANSWERED_AT_ONCE = 64
 """How many packets are answered in one turn of the event loop. Each answer seals two frames, and a transaction may hold
 2,000 packets."""
-
-WAL_RESTART_WAIT_S = 0.05
-"""How long to wait for readers then. Their statements take milliseconds; if one takes longer, we try again later."""
-
-_WAL_STEP_BYTES = 32 * 1024 * 1024
-"""How much the WAL grows between two attempts."""
 
 _CLOSING = "the store is closing"
 _ENDED = "the store writer has ended"
@@ -76,23 +67,25 @@ class StoreWriter:
         path: Path,
         presence: Presence,
         failures: StoreFailures,
+        snapshots: Snapshots,
         index: Job[int] = lambda _: 0,
     ) -> None:
         """Write the store at `path`.
 
         Args:
+            snapshots: those that make way for a WAL that has to be started anew.
             index: indexes a batch of what is stored; returns how many rows are not indexed yet, at most.
         """
         self._worker = worker
         self._presence = presence
-        self._wal = wal_file(path)
+        self._log_bound = LogBound(wal_file(path))
         self._failures = failures
+        self._snapshots = snapshots
         self._index = index
         self._unindexed = 1  # so that the index is looked at
         self._next_index = 0.0
         self._index_wait = IndexWait()
         self._held = ""
-        self._max_wal_bytes = MAX_WAL_BYTES
         self._queue: FairQueue[_Part] = FairQueue()
         self._queued_rows = 0
         self._queued_bytes = 0
@@ -265,16 +258,12 @@ class StoreWriter:
 
     async def _bound_wal(self) -> None:
         """If the WAL has grown too long, let the next transaction begin at its start."""
-        try:
-            size = self._wal.stat().st_size
-        except OSError:  # there is none: SQLite works without a WAL on a file system without shared memory
-            return
-        if size <= MAX_WAL_BYTES:
-            self._max_wal_bytes = MAX_WAL_BYTES
-        elif size > self._max_wal_bytes:
-            self._max_wal_bytes = size + _WAL_STEP_BYTES
+        if self._log_bound.is_passed():
             try:
-                await self._write(_restart_log)
+                if await self._write(restart_log):
+                    self._snapshots.go_on()
+                else:
+                    self._snapshots.make_way()
                 self._failures.checkpointed(None)
             except sqlite3.Error as error:  # what is committed stays committed; the next transaction says more
                 self._failures.checkpointed(error)
@@ -378,14 +367,6 @@ def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connect
     result = work(connection)
     presence.check()
     return result
-
-
-def _restart_log(connection: sqlite3.Connection) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {WAL_RESTART_WAIT_S * 1000:.0f}")
-    try:
-        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
 
 def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:

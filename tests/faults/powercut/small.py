@@ -6,7 +6,7 @@ Only limits are others. Connections are the mailserver's own: what SQLite is tol
 import sys
 
 from mailserver.commands.cli import main
-from mailserver.store.sqlite import connections, deletion, writer
+from mailserver.store.sqlite import connections, deletion, log_bound
 from mailserver.store.sqlite.schema import PAGE_BYTES
 from mailserver.upkeep import pruning
 
@@ -23,7 +23,7 @@ PRUNING_S = 0.3
 
 def shrink() -> None:
     """Make all limits small."""
-    vars(writer).update(MAX_WAL_BYTES=MAX_WAL_BYTES, _WAL_STEP_BYTES=WAL_STEP_BYTES)
+    vars(log_bound).update(MAX_WAL_BYTES=MAX_WAL_BYTES, WAL_STEP_BYTES=WAL_STEP_BYTES)
     vars(connections).update(WAL_LIMIT_BYTES=WAL_LIMIT_BYTES, CHECKPOINT_BYTES=CHECKPOINT_BYTES)
     vars(deletion).update(RESERVE_PAGES=RESERVE_PAGES, VACUUM_PAGES=VACUUM_PAGES)
     vars(pruning).update(FIRST_ROUND_S=PRUNING_S, ROUND_INTERVAL_S=PRUNING_S)

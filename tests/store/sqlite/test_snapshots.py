@@ -12,13 +12,13 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import snapshots, work
+from mailserver.store.sqlite import log_bound, snapshots, work
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots, open_snapshots
 from mailserver.store.sqlite.store import open_store
 from tests.store.samples import EVERY_BYTE, change, make_store, new_envelopes, rows
-from tests.waiting import until
+from tests.waiting import turns, until
 
 COUNT = "SELECT count(*) FROM envelopes"
 
@@ -51,7 +51,7 @@ def of_three(path: Path) -> Path:
 @contextlib.asynccontextmanager
 async def opened(path: Path, count: int = 1) -> AsyncIterator[Opened]:
     failures = StoreFailures(path)
-    async with open_readers(path, 1, failures) as readers, open_snapshots(path, count, failures) as some:
+    async with open_readers(path, count, failures) as readers, open_snapshots(path, count, failures) as some:
         yield Opened(readers, some, failures)
 
 
@@ -170,6 +170,92 @@ async def test_whoever_has_read_more_waits_longer(of_three: Path) -> None:
 
     assert order[:10].count("phone") == 5
     assert order[:16].count("other") == 4
+
+
+# The log
+
+
+async def test_wal_stays_short_beside_snapshots_that_never_leave_it_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_bound, "MAX_WAL_BYTES", 2_000_000)
+    monkeypatch.setattr(log_bound, "WAL_STEP_BYTES", 1_000_000)
+    number = 0
+
+    def for_a_while(reader: SnapshotReader) -> None:
+        counted(reader)
+        began = number
+        while number < began + 3:  # as many commits
+            reader.pause()
+
+    async with open_store(path) as store:
+        await store.put(new_envelopes(1000))
+        readers = PaidReader(store.message_ids.readers)
+
+        async def read_over_and_over() -> None:
+            while True:
+                async with store.message_ids.snapshots.seat(readers) as seat:
+                    await seat.run(for_a_while, lambda: None)
+
+        reading = [asyncio.create_task(read_over_and_over()) for _ in range(4)]
+        for number in range(1, 60):
+            await store.put(new_envelopes(1000, first=1000 * number, size=560))
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+
+        assert all(task.cancelled() for task in reading)
+        assert path.with_name(f"{path.name}-wal").stat().st_size < 30_000_000  # of nearly 60 MB written
+
+
+async def test_none_begins_while_way_is_made(of_three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "WAIT_S", 0.05)
+    held = Held()
+    async with opened(of_three, 2) as reading:
+        reading.snapshots.make_way()  # none is open, so others are in the way
+        assert await reading.run(counted) == 3
+        running = asyncio.create_task(reading.run(held))
+        await until(held.begun.is_set)
+        reading.snapshots.make_way()
+
+        with pytest.raises(StoreError, match="no turn"):
+            await reading.run(counted)
+
+        reading.snapshots.go_on()
+        assert await reading.run(counted) == 3
+        held.go_on.set()
+        await running
+
+
+async def test_way_is_made_for_no_longer_than_the_bound(of_three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MAKE_WAY_S", 0.05)
+    held = Held()
+    async with opened(of_three, 2) as reading:
+        running = asyncio.create_task(reading.run(held))
+        await until(held.begun.is_set)
+        reading.snapshots.make_way()
+
+        assert await reading.run(counted) == 3
+
+        held.go_on.set()
+        await running
+
+
+async def test_who_has_waited_for_a_connection_waits_for_the_way_too(of_three: Path) -> None:
+    held = Held()
+    async with opened(of_three) as reading:
+        running = asyncio.create_task(reading.run(held))
+        await until(held.begun.is_set)
+        waiting = asyncio.create_task(reading.run(counted))
+        await asyncio.sleep(0)
+        reading.snapshots.make_way()
+        held.go_on.set()
+        await running
+        await turns(20)
+
+        assert not waiting.done()
+        reading.snapshots.go_on()
+        assert await waiting == 3
 
 
 # Ends

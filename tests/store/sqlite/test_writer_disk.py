@@ -13,6 +13,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite import log_bound
 from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.writer import MAX_GROUP_ROWS, StoreWriter
@@ -187,8 +188,8 @@ async def test_lock_of_another_process_fails_the_put(path: Path, monkeypatch: py
 async def test_wal_stays_short_beside_readers_that_never_leave_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "MAX_WAL_BYTES", 2_000_000)
-    monkeypatch.setattr(writer_module, "_WAL_STEP_BYTES", 1_000_000)
+    monkeypatch.setattr(log_bound, "MAX_WAL_BYTES", 2_000_000)
+    monkeypatch.setattr(log_bound, "WAL_STEP_BYTES", 1_000_000)
     path = tmp_path / STORE_FILE
     done = threading.Event()
 
@@ -212,8 +213,8 @@ async def test_wal_stays_short_beside_readers_that_never_leave_it_alone(
 
 
 async def test_reader_that_stays_does_not_hold_up_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_WAL_BYTES", 0)
-    monkeypatch.setattr(writer_module, "_WAL_STEP_BYTES", 0)
+    monkeypatch.setattr(log_bound, "MAX_WAL_BYTES", 0)
+    monkeypatch.setattr(log_bound, "WAL_STEP_BYTES", 0)
     path = tmp_path / STORE_FILE
 
     async with running(path) as store:

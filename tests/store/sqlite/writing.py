@@ -11,6 +11,7 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import open_writer, pragma
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence
+from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.worker import Worker
 from mailserver.store.sqlite.writer import StoreWriter
 from tests.waiting import turns
@@ -54,7 +55,8 @@ async def connected(path: Path) -> AsyncIterator[Running]:
 
     await worker.run(lambda connection: connection.set_trace_callback(trace))
     try:
-        writer = StoreWriter(worker, path, Presence(path), StoreFailures(path))
+        failures = StoreFailures(path)
+        writer = StoreWriter(worker, path, Presence(path), failures, Snapshots([], failures))
         yield Running(writer, worker, statements, begun, may_go_on)
     finally:
         await worker.close()
