@@ -102,7 +102,6 @@ class Source:
         self.is_dismissed = False
         self._visit_timeout: asyncio.Timeout | None = None  # ends the visit under way
         self._has_answered = False
-        self._pages = 0
         self._seconds = 0.0
         self._visit_began: float | None = None
 
@@ -150,7 +149,7 @@ class Source:
             state=self._state,
             ranges=len(pending),
             left_s=max(left_s, 0),
-            pages=self._pages,
+            pages=self._taking.pages,
             fetched=self._taking.fetched,
             stored=self._taking.stored,
             wrong=dict(self._taking.wrong),
@@ -307,7 +306,6 @@ class Source:
         judged = await self._taking.take(
             page.envelopes, page.judge, walk.asked, announced_pow=client.settings.pow_requirement
         )
-        self._pages += 1
         if page.cursor is not None:
             walk.note(judged.places, page.cursor)
             self.account.advance(page.cursor)

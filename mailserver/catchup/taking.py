@@ -20,7 +20,8 @@ _JUDGED_TOGETHER = 256  # takes 2 ms
 class Taking:
     """Takes envelopes of one source.
 
-    `fetched`: how many came; `stored`: how many of them were missing here; `wrong`: how many were dropped, by kind.
+    `pages`: how many answers brought them; `fetched`: how many came; `stored`: how many of them were missing here;
+    `wrong`: how many were dropped, by kind.
     """
 
     def __init__(self, store: Store, acceptance: Acceptance, clock: Clock, source: Hashable) -> None:
@@ -30,7 +31,7 @@ class Taking:
         self._source = source
         self._judge = Judge(acceptance.requirements)
         self._lies = 0
-        self.fetched = self.stored = 0
+        self.pages = self.fetched = self.stored = 0
         self.wrong: Counter[Wrong] = Counter()
 
     def judge(self) -> Judge:
@@ -62,6 +63,7 @@ class Taking:
         missing = await self._store.missing(list(judged.right.values()))
         if missing:
             await self._store.put(missing, source=self._source)
+        self.pages += 1
         self.fetched += len(envelopes)
         self.stored += len(missing)
         if self._lies > MAX_WRONG:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
+from mailserver.catchup import comparing as comparing_module
 from mailserver.catchup.progress import State
 from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode
@@ -87,8 +88,9 @@ async def test_topics_of_a_daemon_are_stored(tmp_path: Path, source_folder: Path
 
 
 async def test_daemon_that_is_killed_and_comes_back_is_asked_on(
-    tmp_path: Path, source_folder: Path, settings: CatchupSettings
+    tmp_path: Path, source_folder: Path, settings: CatchupSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(comparing_module, "MAX_FETCHED_IDS", 50)
     with source(source_folder, "--max-request-limit", "50") as daemon:
         enode = daemon.enode
         async with catching_up(tmp_path, enode, settings=settings, wanted=RANGE) as catchup:
