@@ -18,7 +18,6 @@ from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.history.id_answers import IdServices, IdSettings
 from mailserver.history.id_lists import IdLists
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import EMPTY_ALLOWLIST
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.loop_scheduler import LoopScheduler
@@ -272,11 +271,11 @@ def wired(
         completions=completions,
         delivery=delivery,
         ids=IdServices(
-            lists=IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC),
+            lists=IdLists(store, store.message_ids),
             ids=store.message_ids,
             since=lambda: store.pruned_until + 1,
             opener=delivery.opener,
-            settings=IdSettings(DEFAULT_NETWORK_TOPIC, settings.max_limit, settings.allow_clear),
+            settings=IdSettings(settings.max_limit, settings.allow_clear),
             clock=clock,
             metrics=metrics,
         ),

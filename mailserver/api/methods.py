@@ -7,14 +7,17 @@ from mailserver.api.filters import FilterNotFound, Filters, TooManyFilters
 from mailserver.api.keys import KeyNotFound, KeyStore, TooManyKeys
 from mailserver.api.waku import Dialect, KeyMethods, NodeMethods
 from mailserver.api.waku_ext import HistoryMethods
+from mailserver.api.waku_ids import IdMethods
 from mailserver.api.waku_messages import FilterMethods, PostMethods
 from mailserver.api.work import Works
 from mailserver.client.sealing import TooMuchWork
 from mailserver.errors import ConnectionLost, StoreError
+from mailserver.history.id_lists import IdLists
 from mailserver.live.intake import Clock, EnvelopeRefused
 from mailserver.peers.completions import TooManyRequests
 from mailserver.peers.connected import PeerNotConnected, PeerNotTrusted
 from mailserver.peers.node import Node
+from mailserver.store.message_ids import TooManyIds
 
 KNOWN_ERRORS: Known = {
     EnvelopeRefused: ErrorCode.REFUSED,
@@ -28,15 +31,24 @@ KNOWN_ERRORS: Known = {
     PeerNotTrusted: ErrorCode.PEER_UNAVAILABLE,
     ConnectionLost: ErrorCode.PEER_UNAVAILABLE,
     StoreError: ErrorCode.STORE_UNAVAILABLE,
+    TooManyIds: ErrorCode.TOO_MANY,
 }
 
 
 def all_methods(
-    node: Node, keys: KeyStore, filters: Filters, *, dialect: Dialect, clock: Clock, request_pow: float = 0.0
+    node: Node,
+    keys: KeyStore,
+    filters: Filters,
+    lists: IdLists,
+    *,
+    dialect: Dialect,
+    clock: Clock,
+    request_pow: float = 0.0,
 ) -> dict[str, Method]:
     """Every method of the interface, by name.
 
     Args:
+        lists: the message ids of this mailserver.
         request_pow: lowest proof of work of the history requests to send.
     """
     works = Works()
@@ -46,5 +58,6 @@ def all_methods(
         **PostMethods(node, keys, works, dialect=dialect, clock=clock).table(),
         **FilterMethods(keys, filters).table(),
         **HistoryMethods(node, keys, works, clock=clock, request_pow=request_pow).table(),
+        **IdMethods(lists).table(),
         **AdminMethods(node).table(),
     }

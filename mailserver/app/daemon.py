@@ -35,6 +35,7 @@ from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
+from mailserver.history.id_lists import IdLists
 from mailserver.metrics.figures import CatchupFigures
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
@@ -86,7 +87,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
                 config, store, history, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
             ) as monitoring,
             _take_commands(config, catchup, monitoring),
-            _serve_rpc(config, server.node, failed=stop.set),
+            _serve_rpc(config, server.node, IdLists(history.source, store.message_ids), failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
             if config != named:
@@ -182,7 +183,7 @@ async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitorin
 
 
 @contextlib.asynccontextmanager
-async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> AsyncIterator[None]:
+async def _serve_rpc(config: Config, node: Node, lists: IdLists, failed: Callable[[], None]) -> AsyncIterator[None]:
     """Serve JSON-RPC, if the settings say so."""
     if not config.rpc:
         yield
@@ -194,6 +195,7 @@ async def _serve_rpc(config: Config, node: Node, failed: Callable[[], None]) -> 
         node,
         KeyStore(),
         filters,
+        lists,
         dialect=Dialect(config.rpc_dialect),
         request_pow=config.request_pow,
         clock=time.time,

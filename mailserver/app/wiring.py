@@ -21,7 +21,6 @@ from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.history.id_answers import IdServices, IdSettings
 from mailserver.history.id_lists import IdLists
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import Admission
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.intake_bounds import IntakeBounds
@@ -111,7 +110,7 @@ class Server:
             completions=completions,
             delivery=delivery,
             ids=IdServices(
-                lists=IdLists(source, store.message_ids, DEFAULT_NETWORK_TOPIC),
+                lists=IdLists(source, store.message_ids),
                 ids=store.message_ids,
                 since=lambda: store.pruned_until + 1,
                 opener=delivery.opener,
@@ -299,7 +298,6 @@ def _delivery_settings(config: Config, key: PrivateKey) -> DeliverySettings:
 
 def _id_settings(config: Config) -> IdSettings:
     return IdSettings(
-        network_topic=DEFAULT_NETWORK_TOPIC,
         max_envelopes=config.max_request_limit,
         allow_clear=config.allow_clear_requests,
     )

@@ -44,11 +44,9 @@ T = TypeVar("T")
 class IdSettings:
     """How questions are answered.
 
-    `network_topic`: to which the ids of the store belong. `max_envelopes`: the longest page of envelopes.
-    `allow_clear`: whether access is granted without an envelope.
+    `max_envelopes`: the longest page of envelopes. `allow_clear`: whether access is granted without an envelope.
     """
 
-    network_topic: str
     max_envelopes: int = 1000
     allow_clear: bool = True
 

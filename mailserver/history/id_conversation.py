@@ -137,7 +137,7 @@ class IdConversation:
             return
         if not self._has_access:
             raise RequestRejected(Rejection.NO_ACCESS)
-        if question.network_topic != settings.network_topic:
+        if question.network_topic != self._services.ids.network_topic:
             raise RequestRejected(Rejection.OTHER_NETWORK, question.network_topic)
         if isinstance(question, Query | Reconcile) and question.lower > question.upper:
             raise RequestRejected(Rejection.BAD_RANGE, f"{question.lower} > {question.upper}")
@@ -153,7 +153,7 @@ class IdConversation:
         services = self._services
         terms = Terms(
             question.request_id,
-            services.settings.network_topic,
+            services.ids.network_topic,
             since=services.since(),
             now=int(services.clock()),
             max_ids=MAX_LISTED_IDS,

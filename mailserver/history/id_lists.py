@@ -99,7 +99,6 @@ class IdLists:
 
     source: HistorySource
     ids: MessageIds
-    network_topic: str
 
     async def list(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always) -> IdList:
         """List the first `limit` ids of a selection.
@@ -117,7 +116,7 @@ class IdLists:
         found = Matches(self.source, selection, limit, payer, goes_on)
         muids: list[Muid] = []
         while envelopes := await found.read(IDS_AT_ONCE, BYTES_AT_ONCE):
-            muids += muids_of(self.network_topic, envelopes)
+            muids += muids_of(self.ids.network_topic, envelopes)
         return IdList(muids, found.cursor, is_all=not found.cursor)
 
     async def _as_arrived(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn) -> IdList:

@@ -145,9 +145,9 @@ class Scope:
 class Comparison(Protocol):
     """Finds out what a store and another mailserver's lack of each other's ids: either side, by negentropy.
 
-    Items are the ids of reconciliation (`ids.muid.sync_id`), by the second of creation. Nothing is kept from message to
-    message: each is about the ids that the store has by then. So one of these can be used for any number of messages,
-    or a new one be made for each.
+    Items are the ids of reconciliation (`ids.muid.sync_id`), by the second of creation. What was stored before the
+    first message is compared; what comes later may be. Nothing else is kept from message to message. So one of these
+    can be used for any number of messages, or a new one be made for each.
 
     All methods raise:
         NotIndexedYet: too much of what was stored before is not indexed yet.

@@ -117,7 +117,9 @@ async def running_node(
         static_peers = StaticPeers(dial_peer, serve, lambda node_id: peers.find(node_id) is not None)
         node.listening(("127.0.0.1", port), Enode(key.public_key, "127.0.0.1", port), static_peers)
         keys, filters = KeyStore(), Filters(node.feed)
-        methods = all_methods(node, keys, filters, dialect=dialect, request_pow=request_pow, clock=clock)
+        methods = all_methods(
+            node, keys, filters, services.ids.lists, dialect=dialect, request_pow=request_pow, clock=clock
+        )
         running = RunningNode(node, store, keys, filters, peers, Dispatcher(methods, KNOWN_ERRORS), clock, [])
         tasks = [asyncio.create_task(services.relay.run()), asyncio.create_task(filters.run())]
         try:

@@ -12,6 +12,7 @@ from mailserver.api.methods import all_methods
 from mailserver.api.params import Json
 from mailserver.api.waku import MAX_PASSWORD_CHARS, Dialect
 from mailserver.codec.keys import PUBLIC_KEY_BYTES
+from mailserver.history.id_lists import IdLists
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from tests.api.nodes import CallFailed, RunningNode
 from tests.pairs import private_key
@@ -107,6 +108,30 @@ REQUEST: dict[str, Kind] = {
     "timeout?": NUMBER,
     "force?": FLAG,
 }
+ANY_HEX = [*NO_STRINGS, "x", "0x0", "0xzz"]
+NETWORK: Kind = ("/waku/2/rs/1/4", [*TEXT, "/waku/2/rs/1/5", "n" * 256])
+MUIDS = topics_of(hex_of(f"0x{'ab' * 52}", 33, 64), 1000)
+ID_SCOPE: dict[str, Kind] = {
+    "networkTopic?": NETWORK,
+    "topics?": topics_of(TOPIC, 1000),
+    "from?": U32,
+    "to?": U32,
+}
+ID_LIST: dict[str, Kind] = {
+    **ID_SCOPE,
+    "order?": ("newest", [*NO_STRINGS, "oldest"]),
+    "metadataPrefix?": ("0x00", [*ANY_HEX, f"0x{'00' * 33}"]),
+    "metadataFrom?": ("0x00", [*ANY_HEX, f"0x{'00' * 33}"]),
+    "metadataTo?": ("0x00", [*ANY_HEX, f"0x{'00' * 33}"]),
+    "cursor?": (f"0x{'00' * 36}", [*ANY_HEX, "0x00", f"0x{'00' * 37}"]),
+    "limit?": whole_of(1, 10_000),
+}
+CHECKED: dict[str, Kind] = {
+    "networkTopic?": (NETWORK[0], [*TEXT, "n" * 256]),
+    "envelope?": ("0x", [*ANY_HEX, "0x00"]),
+    "message?": ("0x", [*ANY_HEX, "0x00"]),
+    "id?": (f"0x{'ab' * 32}", [*ANY_HEX, f"0x{'ab' * 31}", f"0x{'ab' * 65}"]),
+}
 METHODS: dict[str, dict[str, Kind | dict[str, Kind]]] = {
     "waku_version": {},
     "waku_info": {},
@@ -135,6 +160,10 @@ METHODS: dict[str, dict[str, Kind | dict[str, Kind]]] = {
     "wakuext_requestMessages": {"request": REQUEST},
     "wakuext_subscribe": {"name": ("completions", [*TEXT, "", "completion", "completions "])},
     "wakuext_unsubscribe": {"id": ID},
+    "waku_messageIds": {"filter": ID_LIST},
+    "waku_messagesByIds": {"query": {"networkTopic?": NETWORK, "ids": MUIDS}},
+    "waku_reconcile": {"query": {**ID_SCOPE, "message": ("0x61", [*ANY_HEX, "0x", f"0x{'61' * 1_000_001}", "0x61ff"])}},
+    "waku_checkMessageId": {"message": CHECKED},
     "admin_nodeInfo": {},
     "admin_peers": {},
     "admin_addPeer": {"enode": PEER},
@@ -197,7 +226,10 @@ def test_there_is_no_other_method(running_methods: dict[str, tuple[str, ...]]) -
 
 @pytest.fixture
 def running_methods(running: RunningNode) -> dict[str, tuple[str, ...]]:
-    table = all_methods(running.node, running.keys, running.filters, dialect=Dialect.SPECIFICATION, clock=running.clock)
+    lists = IdLists(running.store, running.store.message_ids)
+    table = all_methods(
+        running.node, running.keys, running.filters, lists, dialect=Dialect.SPECIFICATION, clock=running.clock
+    )
     return {name: method.params for name, method in table.items()}
 
 

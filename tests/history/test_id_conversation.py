@@ -92,11 +92,11 @@ def muids(envelopes: Sequence[Envelope]) -> list[Muid]:
 async def booth(tmp_path: Path) -> AsyncIterator[Booth]:
     async with open_store(tmp_path / "mailserver.db") as store:
         services = IdServices(
-            lists=IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC),
+            lists=IdLists(store, store.message_ids),
             ids=store.message_ids,
             since=lambda: store.pruned_until + 1,
             opener=Opener(PASSWORD_KEY, KEY, 0.0),
-            settings=IdSettings(DEFAULT_NETWORK_TOPIC, max_envelopes=50),
+            settings=IdSettings(max_envelopes=50),
             clock=Clock(),
             metrics=Metrics(),
         )

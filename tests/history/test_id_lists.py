@@ -197,7 +197,7 @@ async def test_list_is_charged_to_its_payer(store: SqliteStore) -> None:
 @pytest.mark.parametrize("order", Order)
 async def test_list_in_either_order_goes_on_at_its_cursor(store: SqliteStore, order: Order, limit: int) -> None:
     envelopes = some_envelopes(20)
-    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+    lists = IdLists(store, store.message_ids)
     await fill(store, envelopes)
 
     names: list[Muid] = []
@@ -217,7 +217,7 @@ async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_p
 ) -> None:
     monkeypatch.setattr(message_ids, "WALKED_ROWS", 3)
     envelopes = some_envelopes(20)
-    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+    lists = IdLists(store, store.message_ids)
     await fill(store, envelopes)
     last = muids(envelopes)[-1]
     of_last = MetadataRange.of_prefix(metadata_of(last))
@@ -235,7 +235,7 @@ async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_p
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("cursor", [b"short", b"\xff" * 8, bytes(37)])
 async def test_cursor_that_is_none_is_refused(store: SqliteStore, order: Order, cursor: bytes) -> None:
-    lists = IdLists(store, store.message_ids, DEFAULT_NETWORK_TOPIC)
+    lists = IdLists(store, store.message_ids)
 
     with pytest.raises(DecodeError, match="cursor"):
         await lists.list(replace(EVERYTHING, order=order, cursor=cursor), 1, OURSELVES)

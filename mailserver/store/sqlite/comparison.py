@@ -65,7 +65,7 @@ class _Moment:
             self.reader.pause()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqliteComparison:
     """A `store.message_ids.Comparison`, which says what each method does and raises."""
 
@@ -74,6 +74,8 @@ class SqliteComparison:
     readers: PaidReader
     snapshots: Snapshots
     index: IndexState
+    _goal: int | None = None
+    """Up to which row ids are compared for certain; None before the first message."""
 
     async def respond(self, message: bytes) -> bytes:
         """Answer a message, as the side that is asked."""
@@ -96,7 +98,7 @@ class SqliteComparison:
     ) -> R:
         """Do some work with the ids of this moment."""
         by_topics = self.scope.interest != FULL_INTEREST
-        indexed = 0 if by_topics else await self.index.until_indexed(self.readers)
+        indexed = 0 if by_topics else await self._until_indexed()
         async with self.snapshots.seat(self.readers) as seat:
             items = await self._items() if by_topics else []
             found: deque[Differences | None] = deque()
@@ -113,6 +115,13 @@ class SqliteComparison:
                         on_found(some)
 
             return await seat.run(compare, tell)
+
+    async def _until_indexed(self) -> int:
+        """Wait until the rows are indexed that were there before the first message. Of those that came later, such as
+        those that the comparison itself has found, none must be waited for: that would take most of the time."""
+        if self._goal is None:
+            self._goal = await self.index.until_indexed(self.readers)
+        return self._goal
 
     def _on_index(self, indexed: int, reader: SnapshotReader) -> Storage:
         self.index.check(indexed, *reader.read(f"SELECT {STATE}"))

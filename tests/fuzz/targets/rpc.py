@@ -18,6 +18,7 @@ from mailserver.api.waku import Dialect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import DeliverySettings
+from mailserver.history.id_lists import IdLists
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.connected import Peers
@@ -98,9 +99,9 @@ async def _serve(connection: Connection) -> None:
 class Interface:
     """All methods over a node of its own, and what they are called with; one for each input."""
 
-    def __init__(self, node: Node, static_peers: StaticPeers, dialect: Dialect) -> None:
+    def __init__(self, node: Node, lists: IdLists, static_peers: StaticPeers, dialect: Dialect) -> None:
         keys, filters = KeyStore(max_keys=4), Filters(node.feed)
-        methods = all_methods(node, keys, filters, dialect=dialect, clock=Clock())
+        methods = all_methods(node, keys, filters, lists, dialect=dialect, clock=Clock())
         self.methods = {name: method for name, method in methods.items() if name not in SLOW}
         self.dispatcher = Dispatcher(self.methods, KNOWN_ERRORS)
         self.values = (*VALUES, keys.new_symmetric(), keys.new_pair())
@@ -144,10 +145,10 @@ def _run(dialect: Dialect, texts: "Iterator[bytes] | None", choices: Choices | N
         peers = Peers(10)
         with store_in_memory(_image()) as store:
             settings = DeliverySettings(PASSWORD_KEY, private_key("node"))
-            node, _ = wired(store, Clock(), settings, peers, requirements=Requirements(0.0))
+            node, services = wired(store, Clock(), settings, peers, requirements=Requirements(0.0))
             static_peers = StaticPeers(_nobody, _serve, lambda node_id: False)
             node.listening(("127.0.0.1", 1), Enode(node.key.public_key, "127.0.0.1", 1), static_peers)
-            interface = Interface(node, static_peers, dialect)
+            interface = Interface(node, services.ids.lists, static_peers, dialect)
             for text in texts if choices is None else _calls(choices, interface):  # type: ignore[union-attr]
                 await interface.answer(text)
             static_peers.stop()
