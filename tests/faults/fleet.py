@@ -294,17 +294,22 @@ async def reach(what: str, condition: Callable[[], bool], within_s: float) -> fl
 
 
 @contextlib.contextmanager
-def fleet(folder: Path, count: int, *, factor: float, seed: int) -> Iterator[Fleet]:
+def fleet(
+    folder: Path, count: int, *, factor: float, seed: int, prepare: Callable[[Node], None] = lambda _: None
+) -> Iterator[Fleet]:
     """So many daemons, each connected to each, for the length of a `with`; and a host for clients, and a spare one.
 
     Args:
         factor: how long daemons wait for silence, tests/faults/hurried.py.
+        prepare: called with each node before it starts.
     """
     with network(folder, count + 2, seed) as wires, contextlib.ExitStack() as stack:
         nodes = [Node(wires[number], folder / f"node{number}") for number in range(1, count + 2)]
         for node in nodes:
             wires.name(node.name, node.host)
         nodes, spare = nodes[:count], nodes[count]
+        for node in nodes:
+            prepare(node)
         for node in nodes:
             stack.enter_context(node.running(factor, [other for other in nodes if other is not node]))
         for node in nodes:

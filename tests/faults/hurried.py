@@ -7,7 +7,7 @@ that is done by the square of it more often. Only times change; at the factor 1,
 import sys
 from types import ModuleType
 
-from mailserver.catchup import outages, retry
+from mailserver.catchup import comparing, outages, retry
 from mailserver.client import mail_client as client
 from mailserver.commands import cli
 from mailserver.net import dialer
@@ -28,4 +28,5 @@ if __name__ == "__main__":
     outages.BACK_INTERVAL_S *= factor**2
     outages.AWAY_INTERVAL_S *= factor**2
     outages.STILL_S *= factor
+    comparing.COMPARE_INTERVAL_S *= factor**2
     sys.exit(cli.main())
