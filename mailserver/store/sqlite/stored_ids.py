@@ -198,8 +198,6 @@ class StoredIds:
             start = buckets[at] * span
             if start < first or start + span - 1 > last:  # the set has a part of it
                 counts[at], totals[at] = self._inside(level, start.to_bytes(TIMESTAMP_BYTES, "big")).whole
-                if not counts[at]:
-                    del buckets[at], counts[at], totals[at]
         return _Parts.of([(bucket * span).to_bytes(TIMESTAMP_BYTES, "big") for bucket in buckets], counts, totals)
 
     def _sums(self, span: int, first: int, last: int) -> tuple[list[int], list[int], list[int]]:

@@ -12,7 +12,7 @@ from mailserver.errors import StoreError
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.reconcile.wire import INFINITY
-from mailserver.store.sqlite import stored_ids
+from mailserver.store.sqlite import stored_ids, work
 from mailserver.store.sqlite.schema import MIGRATIONS
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader
 from mailserver.store.sqlite.stored_ids import StoredIds
@@ -154,6 +154,17 @@ def test_minute_of_many_ids_is_read_once_and_in_steps() -> None:
     assert max(tables.work) <= 3 * STEP_WORK
 
 
+def test_what_is_read_is_counted_by_rows() -> None:
+    tables = Tables(spread_items(720, 30 * DAY))
+
+    ids = tables.stored()
+    days = tables.reader.work
+    ids.key(0)
+
+    assert days == work.QUERY + 30 * work.ROW
+    assert tables.reader.work - days == 3 * work.QUERY + (24 + 1 + 1) * work.ROW
+
+
 def test_what_was_read_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_ids, "KEPT_PARTS", 2)
     tables = Tables(spread_items(2000, 10 * DAY))
@@ -204,6 +215,7 @@ def look_at_all(ids: Storage) -> None:
         "UPDATE id_sums SET sum = x'00' WHERE span = 60",
         "DELETE FROM id_sums WHERE span = 60",
         "UPDATE ids SET id = x'00' WHERE seq = 7",
+        "UPDATE ids SET id = x'' WHERE seq = 7",
         "UPDATE ids SET id = zeroblob(32) WHERE seq = 7",
         "DELETE FROM ids WHERE seq = 7",
         "UPDATE ids SET created = created + 60 WHERE seq = 7",
