@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.errors import StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.reconcile.sides import Differences, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
@@ -18,6 +17,7 @@ from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import NotIndexedYet, Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import comparison, index_state, snapshots, stored_ids, work
+from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.snapshots import SnapshotReader
@@ -26,7 +26,7 @@ from mailserver.waku.bloom import Interest
 from tests.properties import settings
 from tests.reconcile.sets import Item, Talk, ids
 from tests.store.samples import DAY, EVER, NEWS, SPORT, START, UNSHRUNK, change, make_store, stored
-from tests.store.sqlite.ids import ids_of, row
+from tests.store.sqlite.ids import assert_all_is_indexed, ids_of, row
 from tests.store.sqlite.test_message_ids import nothing_is_indexed
 from tests.store.test_comparison import EVERYTHING, OF_NEWS, Twin
 from tests.waiting import until
@@ -274,24 +274,32 @@ async def test_ids_are_those_of_the_network_topic(path: Path) -> None:
 # Damage
 
 
+def break_sums(path: Path, span: int) -> None:
+    """Let the first sum of a span be another."""
+    change(
+        path,
+        f"""
+        UPDATE id_sums SET sum = zeroblob(32)
+        WHERE span = {span} AND bucket = (SELECT min(bucket) FROM id_sums WHERE span = {span})
+        """,
+    )
+
+
 @pytest.mark.parametrize("span", [60, 3600, 86_400])
-async def test_sum_that_is_wrong_is_told_where_it_is_looked_into_and_check_finds_it(path: Path, span: int) -> None:
+async def test_wrong_sum_is_noticed_where_it_is_looked_into_and_the_store_indexed_anew(path: Path, span: int) -> None:
     async with open_store(path) as store:
         await store.put(some_rows(500))
         await compare_all(store)
-        change(
-            path,
-            f"""
-            UPDATE id_sums SET sum = zeroblob(32)
-            WHERE span = {span} AND bucket = (SELECT min(bucket) FROM id_sums WHERE span = {span})
-            """,
-        )
+        break_sums(path, span)
 
-        with pytest.raises(StoreError, match="index of message ids is damaged"):
+        assert f"of {span} s is wrong" in str(check_store(path, lambda *_: None).shown)
+        assert await compare_all(store, NARROW) == ids(items_in(path, NARROW))  # that is elsewhere
+        with pytest.raises(IndexDamaged, match="index of message ids is damaged"):
             await compare_all(store)
-        assert len(await compare_all(store, NARROW)) > 100  # that is elsewhere
 
-    assert f"of {span} s is wrong" in str(check_store(path, lambda *_: None).shown)
+        assert await compare_all(store) == ids(items_in(path))
+
+    assert_all_is_indexed(path, DEFAULT_NETWORK_TOPIC)
 
 
 async def test_wrong_sum_of_a_day_ends_the_comparison_that_it_misleads(path: Path) -> None:
@@ -304,7 +312,7 @@ async def test_wrong_sum_of_a_day_ends_the_comparison_that_it_misleads(path: Pat
         frame = FrameWriter(MIN_FRAME_BYTES)
         frame.add([Range(INFINITY, Mode.FINGERPRINT, theirs.fingerprint(0, len(theirs)))])
 
-        with pytest.raises(StoreError, match="index of message ids is damaged"):  # it looks for what differs
+        with pytest.raises(IndexDamaged):  # it looks for what differs
             await comparison.respond(frame.message())
 
 
