@@ -38,6 +38,9 @@ KEPT_PARTS = 256
 _PIECES = len(SPANS)
 """The level of a minute's pieces; that of the days is 0."""
 
+_NO_STORE_HAS = 1 << 40
+"""So many ids: a larger count is damaged, and might not be one that Python takes for a length."""
+
 _MODULUS = 1 << 8 * ID_BYTES
 
 _SUMS = f"""
@@ -207,6 +210,8 @@ class StoredIds:
             packed = self._reader.read(_SUMS, (span, first, last, ROWS_AT_ONCE))
             buckets, counts, sums = numbers(packed[0]), numbers(packed[1]), packed[2] or b""
             if not len(buckets) == len(counts) == len(sums) / ID_BYTES:
+                raise IndexDamaged
+            if counts and not 0 < min(counts) <= max(counts) < _NO_STORE_HAS:
                 raise IndexDamaged
             totals = [int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES)]
             self._reader.spend(len(buckets) * work.ROW)
