@@ -22,8 +22,8 @@ from mailserver.waku.envelope import Envelope, Topic, encode_envelope
 from mailserver.wakuid.questions import Query
 from tests.faults import wires
 from tests.faults.fleet import PASSWORD_KEY, Fleet, Node, fleet, reach
-from tests.faults.network import CUT
 from tests.faults.switch import Line
+from tests.faults.wires import CUT
 from tests.store.samples import EVER
 
 pytestmark = pytest.mark.integration

@@ -46,7 +46,7 @@ class _Writer:
         pass
 
 
-async def _never() -> None:
+async def _nothing(*_: object) -> None:
     """Nothing is ever indexed."""
 
 
@@ -64,6 +64,6 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
         failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
-        index = IndexState(DEFAULT_NETWORK_TOPIC, _never)
+        index = IndexState(DEFAULT_NETWORK_TOPIC, _nothing, _nothing)
         message_ids = SqliteMessageIds(reader, Snapshots([], failures), index)
         yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed=(0, -1))

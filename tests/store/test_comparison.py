@@ -151,8 +151,12 @@ async def test_equal_stores_need_one_trip(store: StoreWithIds) -> None:
     twin = Twin(store.message_ids.comparison(EVERYTHING), items_of(envelopes))
     held = await talk(twin, twin)
 
+    found: list[Differences] = []
+    assert await store.message_ids.comparison(EVERYTHING).receive(HEAD, found.append) is None
+
     assert len(held.messages) == 2
     assert held.messages[1] == HEAD
+    assert found == []  # nobody is told that there is nothing
 
 
 async def test_each_message_is_about_what_is_stored_by_then(store: StoreWithIds) -> None:

@@ -17,7 +17,7 @@ from mailserver.reconcile.sides import Differences, Initiator, Responder
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.store.interface import Query, always
 from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, Scope, TooManyIds
-from mailserver.store.sqlite.index_state import STATE, IndexState
+from mailserver.store.sqlite.index_state import STATE, IndexDamaged, IndexState
 from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
 from mailserver.store.sqlite.reader_pool import PaidReader
 from mailserver.store.sqlite.search import Search
@@ -99,6 +99,15 @@ class SqliteComparison:
         """Do some work with the ids of this moment."""
         by_topics = self.scope.interest != FULL_INTEREST
         indexed = 0 if by_topics else await self._until_indexed()
+        try:
+            return await self._on_snapshot(work, on_found, indexed, by_topics=by_topics)
+        except IndexDamaged:
+            await self.index.give_up(indexed)
+            raise
+
+    async def _on_snapshot(
+        self, work: Callable[[_Moment], R], on_found: Callable[[Differences], None], indexed: int, *, by_topics: bool
+    ) -> R:
         async with self.snapshots.seat(self.readers) as seat:
             items = await self._items() if by_topics else []
             found: deque[Differences | None] = deque()

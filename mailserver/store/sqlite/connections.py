@@ -110,9 +110,9 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     _look(path, may_be_blank=False)
     try:
         connection = _connect(_read_only(path), uri=True)
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
     except sqlite3.Error as error:
-        raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
-    connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
     return connection
 
 

@@ -184,6 +184,19 @@ def forget_doomed(execute: Execute) -> None:
         _begin_anew(execute)
 
 
+def give_up(connection: sqlite3.Connection, until_seq: int) -> None:
+    """Index all rows anew: what was read of the index, when it went up to `until_seq` or further, does not fit them.
+
+    If it does not go as far now, others have said so before.
+    """
+    execute = connection.execute
+    with transaction(connection):
+        state = execute(_STATE).fetchone()
+        if state is not None and state[0] and state[1] >= until_seq:
+            log.warning("index of message ids is damaged, indexing the store anew until_seq=%d", state[1])
+            _begin_anew(execute)
+
+
 def _begin_anew(execute: Execute) -> None:
     """Say that nothing is indexed; `advance` then removes what there is, and begins with the first row."""
     execute("DELETE FROM id_index")

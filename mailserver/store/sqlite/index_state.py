@@ -1,11 +1,15 @@
 """How far the index of message ids has come, as those see it who look for ids."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
+from mailserver.errors import StoreError
 from mailserver.store.message_ids import NotIndexedYet
 from mailserver.store.sqlite import work
+from mailserver.store.sqlite.id_index import give_up
 from mailserver.store.sqlite.index_wait import MAX_UNINDEXED_ROWS
 from mailserver.store.sqlite.reader_pool import PaidReader
 
@@ -19,15 +23,23 @@ STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
 _GOAL = f"SELECT {STATE}, (SELECT coalesce(max(seq), 0) FROM envelopes)"
 
 
+class IndexDamaged(StoreError):
+    """What the index says of ids does not fit, so the store is indexed anew."""
+
+    def __str__(self) -> str:
+        return "the index of message ids is damaged, and is made anew"
+
+
 @dataclass(frozen=True, slots=True)
 class IndexState:
     """The index of a store whose ids belong to `network_topic`.
 
-    `moves` waits until the index may have come further.
+    `moves` waits until the index may have come further; `between_commits` runs a job on the writer's connection.
     """
 
     network_topic: str
     moves: Callable[[], Awaitable[None]]
+    between_commits: Callable[[Callable[[sqlite3.Connection], None]], Awaitable[None]]
 
     async def until_indexed(self, readers: PaidReader) -> int:
         """Wait until the rows that are there now are indexed; return the `seq` of the last.
@@ -58,6 +70,14 @@ class IndexState:
         left = self._left(goal, network_topic, until_seq)
         if left:
             raise NotIndexedYet(left)
+
+    async def give_up(self, goal: int) -> None:
+        """Have the store indexed anew: what the index said when the rows up to `goal` were indexed does not fit.
+
+        Raises:
+            StoreError: the writer could not.
+        """
+        await self.between_commits(partial(give_up, until_seq=goal))
 
     def _left(self, goal: int, network_topic: str | None, until_seq: int | None) -> int:
         """How many of the rows up to `goal` are not indexed, at most; at least 1 if no ids are of our network topic."""

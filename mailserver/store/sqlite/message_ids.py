@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from mailserver.errors import DecodeError, StoreError
+from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import read_meta
 from mailserver.ids.muid import Muid, metadata_of, sync_id
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
@@ -24,7 +24,7 @@ from mailserver.store.message_ids import (
 )
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.comparison import SqliteComparison
-from mailserver.store.sqlite.index_state import STATE, IndexState
+from mailserver.store.sqlite.index_state import STATE, IndexDamaged, IndexState
 from mailserver.store.sqlite.keys import (
     SLOTS,
     numbers,
@@ -188,7 +188,8 @@ class SqliteMessageIds:
             self.index.check(goal, *state)
             ids, rows = pieces(packed, ID_BYTES), numbers(seqs)
             if len(packed or b"") != ID_BYTES * len(rows):
-                raise StoreError("cannot read the store: an id in its index is damaged")
+                await self.index.give_up(goal)
+                raise IndexDamaged
             readers.correct((len(rows) - WALKED_ROWS) * work.ROW)
             found += (seq for item, seq in zip(ids, rows, strict=True) if item in wanted)
             wanted.difference_update(ids)

@@ -241,7 +241,7 @@ async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> 
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed = await worker.run(_removed)
-                state = IndexState(network_topic, writer.index_moves)
+                state = IndexState(network_topic, writer.index_moves, writer.between_commits)
                 message_ids = SqliteMessageIds(readers, snapshots, state)
                 yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:

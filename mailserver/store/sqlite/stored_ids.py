@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from mailserver.errors import StoreError
 from mailserver.reconcile.storage import fingerprint_of
 from mailserver.reconcile.wire import TIMESTAMP_BYTES
 from mailserver.store.sqlite import work
 from mailserver.store.sqlite.id_index import SumOfIds, sum_of_ids
+from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
 from mailserver.store.sqlite.schema import ID_BYTES, SPANS
 from mailserver.store.sqlite.snapshots import SnapshotReader
@@ -37,6 +37,9 @@ KEPT_PARTS = 256
 
 _PIECES = len(SPANS)
 """The level of a minute's pieces; that of the days is 0."""
+
+_NO_STORE_HAS = 1 << 40
+"""So many ids: a larger count is damaged, and might not be one that Python takes for a length."""
 
 _MODULUS = 1 << 8 * ID_BYTES
 
@@ -93,7 +96,7 @@ _Part = TypeVar("_Part", _Parts, list[bytes])
 class StoredIds:
     """A `reconcile.Storage`, which says what each method does: the ids of a time, as a snapshot has them.
 
-    A timestamp is the second of creation. All methods raise StoreError if the index is damaged.
+    A timestamp is the second of creation. All methods raise IndexDamaged.
     """
 
     def __init__(self, reader: SnapshotReader, lower: int, upper: int) -> None:
@@ -102,7 +105,7 @@ class StoredIds:
         Args:
             lower, upper: when envelopes were created, in Unix seconds, inclusive.
         Raises:
-            StoreError: the index is damaged.
+            IndexDamaged: what it says of the days cannot be read.
         """
         self._reader = reader
         self._lower, self._upper = lower, upper
@@ -178,7 +181,7 @@ class StoredIds:
         if inner is None:
             inner = self._inside(level, parts.starts[at])
             if inner.whole != parts.part(at):
-                raise _damaged()
+                raise IndexDamaged
         return inner
 
     def _inside(self, level: int, start: bytes) -> _Parts:
@@ -198,8 +201,6 @@ class StoredIds:
             start = buckets[at] * span
             if start < first or start + span - 1 > last:  # the set has a part of it
                 counts[at], totals[at] = self._inside(level, start.to_bytes(TIMESTAMP_BYTES, "big")).whole
-                if not counts[at]:
-                    del buckets[at], counts[at], totals[at]
         return _Parts.of([(bucket * span).to_bytes(TIMESTAMP_BYTES, "big") for bucket in buckets], counts, totals)
 
     def _sums(self, span: int, first: int, last: int) -> tuple[list[int], list[int], list[int]]:
@@ -209,7 +210,9 @@ class StoredIds:
             packed = self._reader.read(_SUMS, (span, first, last, ROWS_AT_ONCE))
             buckets, counts, sums = numbers(packed[0]), numbers(packed[1]), packed[2] or b""
             if not len(buckets) == len(counts) == len(sums) / ID_BYTES:
-                raise _damaged()
+                raise IndexDamaged
+            if counts and not 0 < min(counts) <= max(counts) < _NO_STORE_HAS:
+                raise IndexDamaged
             totals = [int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES)]
             self._reader.spend(len(buckets) * work.ROW)
             for column, more in zip(columns, (buckets, counts, totals), strict=True):
@@ -240,7 +243,7 @@ class StoredIds:
         if first not in self._kept_pieces:
             keys = self._keys(*_place(first), self._upper, parts.counts[at + 1] - parts.counts[at])
             if _sum_of_keys(keys) != parts.part(at):
-                raise _damaged()
+                raise IndexDamaged
             _keep(self._kept_pieces, first, keys)
         return self._kept_pieces[first]
 
@@ -249,7 +252,7 @@ class StoredIds:
         packed = self._reader.read(_IDS, (created, item_id, last + 1, limit))
         seconds, ids = numbers(packed[0]), pieces(packed[1], ID_BYTES)
         if len(packed[1] or b"") != ID_BYTES * len(seconds):
-            raise _damaged()
+            raise IndexDamaged
         self._reader.spend(len(seconds) * work.ROW)
         return [second.to_bytes(TIMESTAMP_BYTES, "big") + each for second, each in zip(seconds, ids, strict=True)]
 
@@ -266,7 +269,3 @@ def _place(key: bytes) -> tuple[int, bytes]:
 
 def _sum_of_keys(keys: Sequence[bytes]) -> SumOfIds:
     return sum_of_ids(key[TIMESTAMP_BYTES:] for key in keys)
-
-
-def _damaged() -> StoreError:
-    return StoreError("cannot read the store: its index of message ids is damaged")

@@ -2,21 +2,22 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.errors import StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.reconcile.sides import Differences, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
-from mailserver.reconcile.wire import INFINITY, MIN_FRAME_BYTES, FrameWriter, Mode, Range
+from mailserver.reconcile.wire import INFINITY, MAX_MESSAGE_BYTES, MIN_FRAME_BYTES, FrameWriter, Mode, Range
 from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import NotIndexedYet, Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison, index_state, snapshots, stored_ids
+from mailserver.store.sqlite import comparison, index_state, snapshots, stored_ids, work
+from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.snapshots import SnapshotReader
@@ -25,10 +26,13 @@ from mailserver.waku.bloom import Interest
 from tests.properties import settings
 from tests.reconcile.sets import Item, Talk, ids
 from tests.store.samples import DAY, EVER, NEWS, SPORT, START, UNSHRUNK, change, make_store, stored
-from tests.store.sqlite.ids import ids_of, row
+from tests.store.sqlite.ids import assert_all_is_indexed, ids_of, row
 from tests.store.sqlite.test_message_ids import nothing_is_indexed
 from tests.store.test_comparison import EVERYTHING, OF_NEWS, Twin
 from tests.waiting import until
+
+STEP = work.STATEMENT + snapshots.STEP_WORK
+"""What a step is charged before it is done."""
 
 NARROW = Scope(START + DAY, START + 2 * DAY)
 
@@ -60,6 +64,17 @@ async def compare_all(store: SqliteStore, scope: Scope = EVERYTHING) -> set[byte
     held = Talk()
     await store.message_ids.comparison(scope).receive(bytes.fromhex("61 00 00 02 00"), held.learn)
     return held.have
+
+
+async def differences(store: SqliteStore, others: Sequence[Item]) -> Talk:
+    """What the store, which asks, finds out about others."""
+    held = Talk()
+    comparison = store.message_ids.comparison(EVERYTHING)
+    other = Responder(MemoryStorage(others))
+    message: bytes | None = await comparison.begin()
+    while message is not None:
+        message = await comparison.receive(run(other.respond(message)), held.learn)
+    return held
 
 
 actions = st.lists(
@@ -157,6 +172,50 @@ async def test_whoever_compares_lets_others_read_between_two_steps(path: Path, m
     assert len(charges) > 40
 
 
+async def test_rows_of_topics_are_put_into_memory_some_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "ITEMS_AT_ONCE", 10)
+    charges: list[int] = []
+    async with open_store(path) as store:
+        await store.put(some_rows(100))
+        items = items_in(path, OF_NEWS)
+        payer = Payer(charge=charges.append)
+
+        await Twin(store.message_ids.comparison(OF_NEWS, payer=payer), items).respond(b"\x61")
+
+    assert charges.count(STEP) == len(items) // 10 + 1
+
+
+async def test_sides_pause_whatever_the_ids_are_read_from(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "ITEMS_AT_ONCE", 10**6)
+    charges: list[int] = []
+    async with open_store(path) as store:
+        await store.put(some_rows(4000))
+        one = store.message_ids.comparison(OF_NEWS, payer=Payer(charge=charges.append))
+
+        await one.respond(bytes.fromhex("61 00 00 02 00"))
+
+    assert charges.count(STEP) == 2  # 2048 ids, and the rest
+
+
+async def test_message_that_takes_too_long_is_ended_and_the_next_ones_do_the_rest(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(path) as store:
+        await store.put(some_rows(4000))
+        items = items_in(path)
+        frame = FrameWriter(MAX_MESSAGE_BYTES)
+        frame.add([Range((START + 60 * n).to_bytes(8, "big"), Mode.FINGERPRINT, bytes(16)) for n in range(1, 1000)])
+        one = store.message_ids.comparison(EVERYTHING)
+        whole = await one.respond(frame.message())
+        monkeypatch.setattr(comparison, "ANSWER_S", 0.0)
+
+        ended = await one.respond(frame.message())
+        held = await differences(store, items[::2])
+
+    assert 100 < len(ended) < len(whole) / 2
+    assert (held.have, held.need) == (ids(items[1::2]), set())
+
+
 # What the index lacks
 
 
@@ -174,9 +233,9 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
     make_store(path, envelopes)
     async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(5):
         comparison = store.message_ids.comparison(EVERYTHING)
-        for work in (comparison.begin(), comparison.respond(b"\x61"), comparison.receive(b"\x61", lambda _: None)):
+        for asked in (comparison.begin(), comparison.respond(b"\x61"), comparison.receive(b"\x61", lambda _: None)):
             with pytest.raises(NotIndexedYet, match="30 envelopes"):
-                await work
+                await asked
 
         assert await compare_all(store, OF_NEWS) == ids(items_in(path, OF_NEWS))  # its rows are read
 
@@ -215,24 +274,32 @@ async def test_ids_are_those_of_the_network_topic(path: Path) -> None:
 # Damage
 
 
+def break_sums(path: Path, span: int) -> None:
+    """Let the first sum of a span be another."""
+    change(
+        path,
+        f"""
+        UPDATE id_sums SET sum = zeroblob(32)
+        WHERE span = {span} AND bucket = (SELECT min(bucket) FROM id_sums WHERE span = {span})
+        """,
+    )
+
+
 @pytest.mark.parametrize("span", [60, 3600, 86_400])
-async def test_sum_that_is_wrong_is_told_where_it_is_looked_into_and_check_finds_it(path: Path, span: int) -> None:
+async def test_wrong_sum_is_noticed_where_it_is_looked_into_and_the_store_indexed_anew(path: Path, span: int) -> None:
     async with open_store(path) as store:
         await store.put(some_rows(500))
         await compare_all(store)
-        change(
-            path,
-            f"""
-            UPDATE id_sums SET sum = zeroblob(32)
-            WHERE span = {span} AND bucket = (SELECT min(bucket) FROM id_sums WHERE span = {span})
-            """,
-        )
+        break_sums(path, span)
 
-        with pytest.raises(StoreError, match="index of message ids is damaged"):
+        assert f"of {span} s is wrong" in str(check_store(path, lambda *_: None).shown)
+        assert await compare_all(store, NARROW) == ids(items_in(path, NARROW))  # that is elsewhere
+        with pytest.raises(IndexDamaged, match="index of message ids is damaged"):
             await compare_all(store)
-        assert len(await compare_all(store, NARROW)) > 100  # that is elsewhere
 
-    assert f"of {span} s is wrong" in str(check_store(path, lambda *_: None).shown)
+        assert await compare_all(store) == ids(items_in(path))
+
+    assert_all_is_indexed(path, DEFAULT_NETWORK_TOPIC)
 
 
 async def test_wrong_sum_of_a_day_ends_the_comparison_that_it_misleads(path: Path) -> None:
@@ -245,7 +312,7 @@ async def test_wrong_sum_of_a_day_ends_the_comparison_that_it_misleads(path: Pat
         frame = FrameWriter(MIN_FRAME_BYTES)
         frame.add([Range(INFINITY, Mode.FINGERPRINT, theirs.fingerprint(0, len(theirs)))])
 
-        with pytest.raises(StoreError, match="index of message ids is damaged"):  # it looks for what differs
+        with pytest.raises(IndexDamaged):  # it looks for what differs
             await comparison.respond(frame.message())
 
 

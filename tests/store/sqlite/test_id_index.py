@@ -19,7 +19,7 @@ from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import id_index, index_wait, writer
 from mailserver.store.sqlite.connections import connect_writer
 from mailserver.store.sqlite.deletion import delete_batch
-from mailserver.store.sqlite.id_index import BATCH_ROWS, EMPTIED_ROWS, advance
+from mailserver.store.sqlite.id_index import BATCH_ROWS, EMPTIED_ROWS, advance, give_up
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -252,6 +252,25 @@ def test_index_that_does_not_fit_is_built_anew(path: Path, damage: str, caplog: 
 
     assert_all_is_indexed(path, OURS)
     assert ("indexing it anew" in caplog.text) == ("id_index" not in damage)
+
+
+def test_index_that_readers_find_damaged_is_made_anew_once(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_index, "BATCH_ROWS", 20)
+    with writing(path) as connection:
+        insert_group(connection, some_rows(45))
+        advance_to_the_end(connection)
+        change(path, "UPDATE id_sums SET count = 7")
+
+        for steps in range(5):  # of 45 rows, none are indexed, none, 20, 40
+            give_up(connection, 45)
+            if steps < 4:
+                assert advance(connection, OURS)
+        advance_to_the_end(connection)
+
+    assert_all_is_indexed(path, OURS)
+    assert caplog.text.count("index of message ids is damaged, indexing the store anew until_seq=") == 1
 
 
 def test_row_that_has_the_id_of_a_damaged_one_does_not_stop_the_index(path: Path) -> None:

@@ -20,7 +20,7 @@ from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import decode_envelope
 from tests.store.engines import EVERYTHING, NEWS_ONLY
 from tests.store.samples import DAY, EVER, EVERY_BYTE, NEWS, SPORT, START, change, make_store, raws, rows
-from tests.store.sqlite.ids import row
+from tests.store.sqlite.ids import assert_all_is_indexed, row
 from tests.waiting import turns, until
 
 OTHER = "/waku/2/rs/1/5"
@@ -258,14 +258,23 @@ async def test_index_that_is_given_up_amidst_a_lookup_is_not_taken_for_whole(
             monkeypatch.undo()
 
 
-async def test_damaged_id_is_an_error_of_the_store(path: Path) -> None:
+async def test_damaged_id_is_an_error_of_the_store_which_is_then_indexed_anew(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    envelopes = some_rows(3)
     async with open_store(path) as store:
-        await store.put(some_rows(3))
+        await store.put(envelopes)
         await until(lambda: not store.unindexed)
         change(path, "UPDATE ids SET id = x'01' WHERE seq = 2")
 
-        with pytest.raises(StoreError, match="an id in its index is damaged"):
+        with pytest.raises(StoreError, match="index of message ids is damaged"):
             await store.message_ids.find_items([bytes(32)], *EVER)
+
+        found = await store.message_ids.find_items([sync_id(muid(each)) for each in envelopes], *EVER)
+        assert (await found.read(3, EVERY_BYTE)).split() == raws(by_item(envelopes))
+
+    assert_all_is_indexed(path, DEFAULT_NETWORK_TOPIC)
+    assert "index of message ids is damaged, indexing the store anew until_seq=3" in caplog.text
 
 
 async def test_rows_are_found_by_the_index_that_has_their_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

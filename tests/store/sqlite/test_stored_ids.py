@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.errors import StoreError
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.reconcile.wire import INFINITY
-from mailserver.store.sqlite import stored_ids
+from mailserver.store.sqlite import stored_ids, work
+from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.schema import MIGRATIONS
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader
 from mailserver.store.sqlite.stored_ids import StoredIds
@@ -154,6 +154,17 @@ def test_minute_of_many_ids_is_read_once_and_in_steps() -> None:
     assert max(tables.work) <= 3 * STEP_WORK
 
 
+def test_what_is_read_is_counted_by_rows() -> None:
+    tables = Tables(spread_items(720, 30 * DAY))
+
+    ids = tables.stored()
+    days = tables.reader.work
+    ids.key(0)
+
+    assert days == work.QUERY + 30 * work.ROW
+    assert tables.reader.work - days == 3 * work.QUERY + (24 + 1 + 1) * work.ROW
+
+
 def test_what_was_read_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_ids, "KEPT_PARTS", 2)
     tables = Tables(spread_items(2000, 10 * DAY))
@@ -198,22 +209,26 @@ def look_at_all(ids: Storage) -> None:
         "UPDATE id_sums SET count = count + 1 WHERE span = 86400",
         "UPDATE id_sums SET count = count - 1 WHERE span = 3600",
         "UPDATE id_sums SET count = count + 1 WHERE span = 60",
+        "UPDATE id_sums SET count = -5 WHERE span = 86400",
+        "UPDATE id_sums SET count = 1 << 62 WHERE span = 86400",
+        "UPDATE id_sums SET count = 'seven' WHERE span = 60",
         "UPDATE id_sums SET sum = zeroblob(32) WHERE span = 86400",
         "UPDATE id_sums SET sum = zeroblob(32) WHERE span = 3600",
         "UPDATE id_sums SET sum = zeroblob(32) WHERE span = 60",
         "UPDATE id_sums SET sum = x'00' WHERE span = 60",
         "DELETE FROM id_sums WHERE span = 60",
         "UPDATE ids SET id = x'00' WHERE seq = 7",
+        "UPDATE ids SET id = x'' WHERE seq = 7",
         "UPDATE ids SET id = zeroblob(32) WHERE seq = 7",
         "DELETE FROM ids WHERE seq = 7",
         "UPDATE ids SET created = created + 60 WHERE seq = 7",
     ],
 )
 def test_damage_in_what_is_read_is_noticed(damage: str) -> None:
-    tables = Tables(spread_items(50, 3 * 60))
+    tables = Tables([*spread_items(50, 3 * 60), item(100, START + DAY)])
     tables.change(damage)
 
-    with pytest.raises(StoreError, match="index of message ids is damaged"):
+    with pytest.raises(IndexDamaged):
         look_at_all(tables.stored())
 
 
@@ -225,7 +240,7 @@ def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(monkeypatch: py
     ids.key(49)
     tables.change("DELETE FROM ids WHERE seq = 7")
 
-    with pytest.raises(StoreError, match="index of message ids is damaged"):
+    with pytest.raises(IndexDamaged):
         ids.key(5)
 
 
@@ -233,5 +248,5 @@ def test_days_that_cannot_be_read_are_noticed_at_once() -> None:
     tables = Tables(spread_items(50, DAY))
     tables.change("UPDATE id_sums SET sum = x'00' WHERE span = 86400")
 
-    with pytest.raises(StoreError, match="index of message ids is damaged"):
+    with pytest.raises(IndexDamaged):
         tables.stored()
