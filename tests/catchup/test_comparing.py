@@ -20,6 +20,7 @@ from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
 from mailserver.codec.keys import Enode
 from mailserver.history.delivery import DeliverySettings
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import Admission, AdmissionLimits
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.metrics.registry import count_of
@@ -81,9 +82,10 @@ async def own(
     clock: Clock | None = None,
     interest: Interest = FULL_INTEREST,
     requests: RequestLimits = NO_REQUEST_LIMITS,
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
 ) -> AsyncIterator[Own]:
     """Run a mailserver of ours that has these envelopes."""
-    async with open_store(path) as store:
+    async with open_store(path, network_topic) as store:
         await fill(store, envelopes)
         settings = DeliverySettings(PASSWORD_KEY, KEY)
         requirements = Requirements(0.0, interest)
@@ -282,18 +284,18 @@ async def test_long_envelopes_are_fetched_in_parts_that_fit(tmp_path: Path, monk
 
 
 async def test_source_of_another_network_topic_is_asked_page_by_page(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
-    async with own(tmp_path / "source.db", SETTLED) as source:
-        settings = replace(source.services.ids.settings)
-        monkeypatch.setattr(type(source.store.message_ids), "network_topic", "/waku/2/rs/1/5", raising=False)
-        assert settings is not None
-        async with catching_up(tmp_path, source.enode) as catchup:
-            (progress,) = await settled(catchup)
+    caplog.set_level(logging.INFO, "mailserver.catchup")
+    async with (
+        own(tmp_path / "source.db", SETTLED, network_topic="/waku/2/rs/1/5") as source,
+        catching_up(tmp_path, source.enode) as catchup,
+    ):
+        await settled(catchup)
 
     assert_stored(tmp_path, SETTLED)
-    assert progress.state is State.DONE
+    assert source.asked("reconcile") == 0
+    assert "its ids belong to '/waku/2/rs/1/5', ours to '/waku/2/rs/1/4'" in caplog.text
 
 
 async def test_source_without_the_capability_is_asked_page_by_page(tmp_path: Path) -> None:

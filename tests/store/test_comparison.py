@@ -159,18 +159,18 @@ async def test_equal_stores_need_one_trip(store: StoreWithIds) -> None:
     assert found == []  # nobody is told that there is nothing
 
 
-async def test_each_message_is_about_what_is_stored_by_then(store: StoreWithIds) -> None:
+async def test_message_of_a_new_comparison_is_about_what_is_stored_by_then(store: StoreWithIds) -> None:
     envelopes = envelopes_of(range(200), spread=3000)
     await fill(store, envelopes[:100])
-    comparison = store.message_ids.comparison(EVERYTHING)
     other = Responder(MemoryStorage(items_of(envelopes[50:])))
 
-    first = await Twin(comparison, items_of(envelopes[:100])).begin()
+    first = await Twin(store.message_ids.comparison(EVERYTHING), items_of(envelopes[:100])).begin()
     await fill(store, envelopes[100:150])
     held = Talk()
-    next_ = await Twin(comparison, items_of(envelopes[:150])).receive(run(other.respond(first)), held)
+    next_: bytes | None = first
     while next_ is not None:
-        next_ = await Twin(comparison, items_of(envelopes[:150])).receive(run(other.respond(next_)), held)
+        twin = Twin(store.message_ids.comparison(EVERYTHING), items_of(envelopes[:150]))
+        next_ = await twin.receive(run(other.respond(next_)), held)
 
     assert held.have == ids(items_of(envelopes[:50]))
     assert ids(items_of(envelopes[150:])) <= held.need <= ids(items_of(envelopes[100:]))

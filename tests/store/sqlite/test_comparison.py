@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
 from mailserver.reconcile.sides import Differences, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import INFINITY, MAX_MESSAGE_BYTES, MIN_FRAME_BYTES, FrameWriter, Mode, Range
 from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import NotIndexedYet, Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison, index_state, snapshots, stored_ids, work
+from mailserver.store.sqlite import comparison, index_state, index_wait, snapshots, stored_ids, work, writer
 from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -27,9 +27,9 @@ from tests.properties import settings
 from tests.reconcile.sets import Item, Talk, ids
 from tests.store.samples import DAY, EVER, NEWS, SPORT, START, UNSHRUNK, change, make_store, stored
 from tests.store.sqlite.ids import assert_all_is_indexed, ids_of, row
-from tests.store.sqlite.test_message_ids import nothing_is_indexed
+from tests.store.sqlite.test_message_ids import muid, nothing_is_indexed
 from tests.store.test_comparison import EVERYTHING, OF_NEWS, Twin
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 STEP = work.STATEMENT + snapshots.STEP_WORK
 """What a step is charged before it is done."""
@@ -326,3 +326,26 @@ async def test_wrong_sum_below_one_that_is_right_does_not_matter(path: Path) -> 
         frame.add([Range(INFINITY, Mode.FINGERPRINT, theirs.fingerprint(0, len(theirs)))])
 
         assert await store.message_ids.comparison(EVERYTHING).respond(frame.message()) == b"\x61"
+
+
+async def test_comparison_waits_for_nothing_that_came_after_its_first_message(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = some_rows(200)
+    items = [(each.created, sync_id(muid(each))) for each in rows]
+    other = Responder(MemoryStorage(items[50:]))
+    held = Talk()
+    async with open_store(path) as store:
+        await store.put(rows[:100])
+        comparing = store.message_ids.comparison(EVERYTHING)
+        message: bytes | None = await comparing.begin()
+        monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)
+        monkeypatch.setattr(writer, "INDEX_INTERVAL_S", 3600.0)
+
+        await store.put(rows[100:])
+        async with asyncio.timeout(DEADLINE_S):
+            while message is not None:
+                message = await comparing.receive(run(other.respond(message)), held.learn)
+
+    assert held.have == {item_id for _, item_id in items[:50]}
+    assert held.need <= {item_id for _, item_id in items[100:]}
