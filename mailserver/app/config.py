@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mailserver.codec.keys import Enode, NodeId, check_public_key
 from mailserver.errors import ConfigError, DecodeError
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import AdmissionLimits
 from mailserver.limits.packet_rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS, DEFAULT_TOLERANCE_S
 from mailserver.limits.request_quotas import ADDRESS_REQUEST_LIMITS, PEER_REQUEST_LIMITS
@@ -56,6 +57,10 @@ class Config:
         (),
         "accept, store and announce only these topics: names, or 0x and 8 hex digits (default: all topics)",
         reloadable=True,
+    )
+    network_topic: str = _setting(
+        DEFAULT_NETWORK_TOPIC,
+        "pubsub topic of Waku v2 to which message ids belong; to change it, run waku-mailserver reindex",
     )
     light_node: bool = _setting(False, "do not relay what peers send, but still store it and answer requests")
     static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)

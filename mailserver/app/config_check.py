@@ -11,6 +11,7 @@ from mailserver.errors import ConfigError
 from mailserver.mail.completion import CompletionFormat
 from mailserver.units import number_text
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
+from mailserver.wakuid.packets import MAX_NETWORK_TOPIC_BYTES
 
 MAX_LIMIT = 100_000
 """Highest `max_request_limit`. The keys of one page are held in memory, 200 bytes each."""
@@ -67,6 +68,8 @@ def check_config(config: Config) -> None:
     for name in ("data_dir", "rpc_token_file"):
         if "\0" in str(getattr(config, name)):
             raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
+    if not 1 <= len(config.network_topic.encode("utf-8", "surrogateescape")) <= MAX_NETWORK_TOPIC_BYTES:
+        raise ConfigError(f"network_topic: {config.network_topic!r} is not a pubsub topic")
     if _HOST.fullmatch(config.advertised_host) is None:
         name = "advertise" if config.advertise else "listen"
         raise ConfigError(f"{name}: {config.advertised_host!r} is neither a host name nor an address")

@@ -77,7 +77,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         named, config = config, policy.without_ourselves(config, key.public_key)
         settings, metrics = catchup_settings(config), Metrics()
         async with (
-            open_own_store(config.data_dir) as store,
+            open_own_store(config.data_dir, config.network_topic) as store,
             _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received

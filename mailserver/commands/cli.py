@@ -21,6 +21,7 @@ from mailserver.commands import (
     ids,
     message_id,
     post,
+    reindex,
     request,
     run,
     salvage,
@@ -102,6 +103,15 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         check.add,
         "look for damage in the store; a mailserver may be running",
         "Look for damage in the store. Changes nothing; a mailserver may be running. Exit code 1 if there is damage.",
+    ),
+    (
+        "reindex",
+        reindex.add,
+        "make the message ids of the store anew, for another network topic",
+        (
+            "Make the message ids of the store anew, so that they belong to --network-topic. No mailserver may be "
+            "running. If it is interrupted, the next one goes on."
+        ),
     ),
     (
         "backup",

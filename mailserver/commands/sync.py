@@ -100,7 +100,7 @@ async def _catch_up(
     set_up_logging("warning")
     try:
         with locked(config.data_dir):
-            async with open_own_store(config.data_dir) as store:
+            async with open_own_store(config.data_dir, config.network_topic) as store:
                 settings = catchup_settings(config, sources)
                 return await run_once(store, config.data_dir, settings, since, until, show=show)
     except DataDirInUse:

@@ -27,15 +27,19 @@ _VERSION = 1
 
 
 @contextlib.asynccontextmanager
-async def open_own_store(data_dir: Path) -> AsyncIterator[StoreWithIds]:
+async def open_own_store(data_dir: Path, network_topic: str, *, reindex: bool = False) -> AsyncIterator[StoreWithIds]:
     """Open the store of a data directory whose lock we hold.
 
+    Args:
+        network_topic: to which the message ids of envelopes belong.
+        reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
     Raises:
+        OtherNetworkTopic: it is another than before, and may not be.
         StartupError: there was a store, and it is gone.
         StoreError: it cannot be opened.
     """
     _check_it_is_left(data_dir)
-    async with open_store(data_dir / STORE_FILE) as store:
+    async with open_store(data_dir / STORE_FILE, network_topic, reindex=reindex) as store:
         _note(data_dir, await store.identity())
         yield store
 

@@ -51,6 +51,21 @@ class NotIndexedYet(StoreError):
         return f"the store is still indexing the ids of {self.left} envelopes"
 
 
+class OtherNetworkTopic(StoreError):
+    """The ids of a store belong to another network topic than they are to belong to."""
+
+    def __init__(self, before: str, wanted: str) -> None:
+        super().__init__(before, wanted)
+        self.before = before
+        self.wanted = wanted
+
+    def __str__(self) -> str:
+        return (
+            f"the message ids of the store belong to the network topic {self.before}, not {self.wanted}: "
+            "set --network-topic as it was, or change them with waku-mailserver reindex"
+        )
+
+
 class TooManyIds(MailserverError):
     """More envelopes of some topics were created in a time than a comparison by topics can be of.
 

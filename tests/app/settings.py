@@ -27,6 +27,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "password": ("secret", '"secret"', "secret"),
     "min_pow": ("0.25", "0.25", 0.25),
     "archive_topics": ("news,0x01020304", '["news", "0x01020304"]', ("news", "0x01020304")),
+    "network_topic": ("/waku/2/rs/16/32", '"/waku/2/rs/16/32"', "/waku/2/rs/16/32"),
     "light_node": ("true", "true", True),
     "static_peers": (f"{ENODES[0]},{ENODES[1]}", f'["{ENODES[0]}", "{ENODES[1]}"]', ENODES[:2]),
     "trusted_peers": (ENODES[2], f'["{ENODES[2]}"]', ENODES[2:]),

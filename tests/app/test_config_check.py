@@ -33,6 +33,8 @@ from tests.pairs import private_key
         ("request_pow", -0.5),
         ("request_pow", MAX_REQUEST_POW + 0.5),
         ("request_pow", float("nan")),
+        ("network_topic", ""),
+        ("network_topic", "n" * 256),
         ("max_peers", 0),
         ("max_peers", -1),
         ("max_request_limit", 0),

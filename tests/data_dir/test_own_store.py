@@ -8,13 +8,14 @@ import pytest
 
 from mailserver.data_dir.own_store import RECORD_FILE, open_own_store
 from mailserver.errors import StartupError, StoreError
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import fill, make_envelopes
 
 
 async def start(data_dir: Path) -> str:
     """Open and close the store; return its identity."""
-    async with open_own_store(data_dir) as store:
+    async with open_own_store(data_dir, DEFAULT_NETWORK_TOPIC) as store:
         return await store.identity()
 
 
@@ -80,7 +81,7 @@ async def test_link_to_a_disk_that_is_not_mounted_is_no_first_start(tmp_path: Pa
 
 
 async def test_log_without_its_store_is_to_be_put_back(tmp_path: Path) -> None:
-    async with open_own_store(tmp_path) as store:
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as store:
         await fill(store, make_envelopes(3))
         log = (tmp_path / f"{STORE_FILE}-wal").read_bytes()
     (tmp_path / STORE_FILE).unlink()

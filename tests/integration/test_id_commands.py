@@ -12,7 +12,7 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.envelope import Envelope, decode_envelope
 from tests.integration.commands import NEWS, NODE_ID, SPORT, assert_fails, call, listening, post, request
-from tests.integration.daemons import Daemon, running_daemon
+from tests.integration.daemons import Daemon, run_command, running_daemon
 
 pytestmark = pytest.mark.integration
 
@@ -196,3 +196,30 @@ def test_wrong_flags_are_usage_errors(flags: list[str], capsys: pytest.CaptureFi
         call("ids", f"enode://{NODE_ID.hex()}@127.0.0.1:1", *flags)
 
     assert ended.value.code == 2
+
+
+# Another network topic
+
+
+def test_network_topic_is_changed_by_a_command_and_by_nothing_else(data_dir: Path) -> None:
+    other = ("--network-topic", "/waku/2/rs/1/5")
+    with running_daemon(data_dir) as daemon:
+        post(daemon.enode, "hello")
+        before = ids(daemon)
+        fetched = fetch(daemon, "--id", before.stdout.strip(), "--format", "raw")
+        envelope = decode_envelope(bytes.fromhex(fetched.stdout.strip()))
+        in_use = call("reindex", "--data-dir", data_dir, *other)
+        daemon.stop()
+
+    refused = run_command("run", "--data-dir", data_dir, "--listen", "127.0.0.1:0", *other)
+    changed = call("reindex", "--data-dir", data_dir, *other)
+    with running_daemon(data_dir, *other) as daemon:
+        after = ids(daemon)
+        found = fetch(daemon, "--id", after.stdout.strip(), "--format", "raw")
+
+    assert in_use.returncode == 1
+    assert refused.returncode == 1
+    assert "belong to the network topic /waku/2/rs/1/4, not /waku/2/rs/1/5" in refused.stderr
+    assert (changed.returncode, changed.stdout) == (0, "1 envelope: message ids belong to /waku/2/rs/1/5\n")
+    assert after.stdout.strip() == envelope_muid("/waku/2/rs/1/5", envelope).hex()
+    assert found.stdout == fetched.stdout

@@ -20,6 +20,7 @@ from mailserver.store.interface import (
     StoreStats,
     always,
 )
+from mailserver.store.message_ids import OtherNetworkTopic
 from mailserver.store.retention import Surplus, Usage
 from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
@@ -220,17 +221,23 @@ class SqliteStore:
 
 
 @contextlib.asynccontextmanager
-async def open_store(path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AsyncIterator[SqliteStore]:
+async def open_store(
+    path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False
+) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`; make or migrate it first if need be. At the end, commit what was put and close.
 
     Args:
-        network_topic: to which the message ids of envelopes belong. If it is another than before, they are made anew
-            while the store is in use.
+        network_topic: to which the message ids of envelopes belong.
+        reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
     Raises:
+        OtherNetworkTopic: it is another than before, and may not be.
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     worker = await open_writer(path)
     try:
+        before = await worker.run(_network_topic)
+        if before not in ("", network_topic) and not reindex:
+            raise OtherNetworkTopic(before, network_topic)
         failures, presence = StoreFailures(path), Presence(path)
         async with (
             open_readers(path, READERS, failures) as readers,
@@ -277,6 +284,12 @@ def _removed(connection: sqlite3.Connection) -> tuple[int, int]:
     """Up to which second of creation anything was removed, and up to which it was pruned."""
     ((until, pruned),) = connection.execute("SELECT until, pruned FROM removed")
     return int(until), int(pruned)
+
+
+def _network_topic(connection: sqlite3.Connection) -> str:
+    """To which the ids in the index belong; "" if there is none yet, or it is being emptied."""
+    row = connection.execute("SELECT network_topic FROM id_index").fetchone()
+    return "" if row is None else str(row[0])
 
 
 def _touch(connection: sqlite3.Connection) -> None:

@@ -265,7 +265,7 @@ async def test_ids_are_those_of_the_network_topic(path: Path) -> None:
 
     other = "/waku/2/rs/1/5"
     theirs = {item_id for _, item_id, _ in ids_of(path, other, 2**63 - 1)}
-    async with open_store(path, other) as store:
+    async with open_store(path, other, reindex=True) as store:
         assert await compare_all(store) == theirs
         news = Scope(*EVER, Interest(topics=frozenset({NEWS})))
         assert await compare_all(store, news) < theirs

@@ -349,7 +349,7 @@ async def test_another_network_topic_makes_other_ids(path: Path) -> None:
         await store.put(some_rows(30))
         await until(lambda: not store.unindexed)
 
-    async with open_store(path, OTHER) as store:
+    async with open_store(path, OTHER, reindex=True) as store:
         await until(lambda: not store.unindexed)
 
     assert_all_is_indexed(path, OTHER)

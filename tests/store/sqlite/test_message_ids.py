@@ -77,7 +77,7 @@ async def nothing_is_indexed(
 ) -> AsyncIterator[SqliteStore]:
     """A store whose index does not move for as long as nothing waits for it but these tests."""
     monkeypatch.setattr(writer.StoreWriter, "_index_until_arrival", lambda self: self._arrived.wait())
-    async with open_store(path, network_topic) as store:
+    async with open_store(path, network_topic, reindex=True) as store:
         yield store
 
 
@@ -227,7 +227,7 @@ async def test_ids_are_those_of_the_network_topic(path: Path, monkeypatch: pytes
             with pytest.raises(NotIndexedYet):
                 await store.message_ids.find([muid(envelopes[0], OTHER)])
 
-    async with open_store(path, OTHER) as store:
+    async with open_store(path, OTHER, reindex=True) as store:
         ids = store.message_ids
         theirs = [muid(each, OTHER) for each in envelopes]
         found = await ids.find([*theirs, *(muid(each) for each in envelopes)])

@@ -1,0 +1,44 @@
+"""`waku-mailserver reindex`: make the message ids of the store anew, for another network topic."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from mailserver.app.logs import set_up_logging
+from mailserver.commands.output import counted
+from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.terminal import Bar, progress_bar
+from mailserver.data_dir.folder import locked
+from mailserver.data_dir.own_store import open_own_store
+from mailserver.store.message_ids import NotIndexedYet
+
+POLL_S = 0.2
+"""How often progress is shown while there is much to index."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `reindex`."""
+    add_settings(parser, only={"data_dir", "network_topic"})
+    parser.set_defaults(command=_reindex)
+
+
+def _reindex(arguments: argparse.Namespace) -> None:
+    config = config_of(arguments)
+    set_up_logging("warning")
+    with locked(config.data_dir), progress_bar() as bar:
+        envelopes = asyncio.run(_index(config.data_dir, config.network_topic, bar))
+    print(f"{counted(envelopes, 'envelope')}: message ids belong to {config.network_topic}")
+
+
+async def _index(data_dir: Path, network_topic: str, bar: Bar) -> int:
+    """Index everything; return how many envelopes there are."""
+    async with open_own_store(data_dir, network_topic, reindex=True) as store:
+        envelopes = (await store.stats()).envelopes
+        while True:
+            bar("indexing message ids", envelopes - min(store.unindexed, envelopes), envelopes)
+            try:
+                await store.message_ids.find([])  # it waits for the index, and has it hurry
+            except NotIndexedYet:
+                await asyncio.sleep(POLL_S)
+            else:
+                return envelopes
