@@ -102,6 +102,7 @@ class SqliteComparison:
         try:
             return await self._on_snapshot(work, on_found, indexed, by_topics=by_topics)
         except IndexDamaged:
+            self._goal = None  # the next message waits until the store is indexed anew
             await self.index.give_up(indexed)
             raise
 
