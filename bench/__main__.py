@@ -30,6 +30,7 @@ from bench.busy import BusySpec, measure_busy
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics
+from bench.fetching import FetchFailed
 from bench.flood import FloodFailed, flood_specs, measure_flood
 from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         FloodFailed,
         HelperFailed,
         CompactionFailed,
+        FetchFailed,
         SyncFailed,
         OSError,
     ) as error:
@@ -367,8 +369,8 @@ def _measure_archives(arguments: argparse.Namespace, topics: Topics) -> Iterator
 def _measure_syncs(arguments: argparse.Namespace, topics: Topics) -> Iterator[Sync]:
     for envelopes in arguments.envelopes:
         with prepared_store(arguments, envelopes) as store:
-            progress("sync: comparing two copies")
-            yield measure_sync(store, envelopes, topics, runs=arguments.runs)
+            progress("sync: comparing two copies, and fetching everything")
+            yield measure_sync(store, envelopes, topics, runs=arguments.runs, password=arguments.password)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def as_text(results: Results) -> str:
         )
     parts += [plain_export_line(plain) for plain in results.plain_exports]
     parts += [f"{archive_lines(archive)}\n{archive_table(archive)}" for archive in results.archives]
-    parts += [f"{sync_line(sync)}\n{sync_table(sync)}" for sync in results.syncs]
+    for sync in results.syncs:
+        parts += [f"{sync_line(sync)}\n{sync_table(sync)}", f"{fetch_line()}\n{fetch_table(sync)}"]
     return "\n\n".join(parts)
 
 
@@ -211,6 +212,28 @@ def sync_table(sync: Sync) -> str:
             _number(median_of(run.responding_s for run in runs), 1e3),
         ]
         for name, runs in sync.cases.items()
+    ]
+    return table(header, rows)
+
+
+def fetch_line() -> str:
+    """What the table of fetches is about."""
+    return "An empty mailserver fetches everything from another, over loopback"
+
+
+def fetch_table(sync: Sync) -> str:
+    """One line for each way."""
+    header = ["how", "envelopes", "s", "envelopes/s", "CPU us each", "of the other"]
+    rows = [
+        [
+            name,
+            f"{run.envelopes:,}",
+            _number(run.seconds, 1),
+            f"{run.envelopes / run.seconds:,.0f}",
+            _number(run.own_cpu_s / run.envelopes, 1e6),
+            _number(run.asked_cpu_s / run.envelopes, 1e6),
+        ]
+        for name, run in sync.fetches.items()
     ]
     return table(header, rows)
 

@@ -265,12 +265,24 @@ class SyncRun:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchRun:
+    """How long an empty mailserver took to fetch so many envelopes from another, and the CPU of both."""
+
+    envelopes: int
+    seconds: float
+    own_cpu_s: float
+    asked_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
-    """Comparisons of two stores with so many envelopes of so many days, by what differs."""
+    """Comparisons of two stores with so many envelopes of so many days, by what differs; and how long it takes to fetch
+    all of one, by how that is done."""
 
     envelopes: int
     days: int
     cases: dict[str, tuple[SyncRun, ...]]
+    fetches: dict[str, FetchRun]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 import uvloop
 
 from bench.data import Topics, history
+from bench.fetching import measure_fetching
 from bench.results import Sync, SyncRun
 from bench.store import FilledStore, copied
 from mailserver.reconcile.sides import Differences
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import MessageIds, NotIndexedYet, Scope, StoreWithIds
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.store import open_store, read_stats
 
 SCATTERED = 100
 """How many envelopes one of the two has, evenly over all days: half of them the one, half the other."""
@@ -30,17 +31,23 @@ class SyncFailed(Exception):
     """The stores found other differences than there are."""
 
 
-def measure_sync(store: FilledStore, envelopes: int, topics: Topics, *, runs: int) -> Sync:
+def measure_sync(store: FilledStore, envelopes: int, topics: Topics, *, runs: int, password: str) -> Sync:
     """Compare two copies of a store: while they are the same, when one has missed a while, and when each lacks some.
+    Then have an empty store fetch everything from a daemon.
 
     Raises:
+        FetchFailed: not everything was fetched.
         SyncFailed: what was found is not what differs.
     """
     with copied(store) as ours, copied(store) as theirs:
-        return uvloop.run(_measure(ours / STORE_FILE, theirs / STORE_FILE, store, envelopes, topics, runs))
+        cases = uvloop.run(_measure(ours / STORE_FILE, theirs / STORE_FILE, store, envelopes, topics, runs))
+        stored = uvloop.run(read_stats(store.data_dir / STORE_FILE)).envelopes
+    return Sync(envelopes, store.days, cases, measure_fetching(store, stored, password))
 
 
-async def _measure(ours: Path, theirs: Path, store: FilledStore, envelopes: int, topics: Topics, runs: int) -> Sync:
+async def _measure(
+    ours: Path, theirs: Path, store: FilledStore, envelopes: int, topics: Topics, runs: int
+) -> dict[str, tuple[SyncRun, ...]]:
     rng = random.Random(envelopes)
     span_s = store.days * _DAY_S
     missed_s = max(1, span_s * GAP // envelopes)
@@ -56,7 +63,7 @@ async def _measure(ours: Path, theirs: Path, store: FilledStore, envelopes: int,
         cases[f"{SCATTERED} scattered"] = await _compare(
             one, other, scope, runs, have=len(scattered[::2]), need=len(scattered[1::2])
         )
-    return Sync(envelopes, store.days, cases)
+    return cases
 
 
 def _new(count: int, topics: Topics, end: int, span_s: int, rng: random.Random) -> list[NewEnvelope]:

@@ -9,14 +9,15 @@ import pytest
 
 from bench import sync
 from bench.data import Distribution, Topics, history
-from bench.report import sync_line, sync_table
-from bench.results import Sync, SyncRun
+from bench.report import fetch_table, sync_line, sync_table
+from bench.results import FetchRun, Sync, SyncRun
 from bench.store import FilledStore, StoreSpec, prepare_store
 from bench.sync import GAP, SCATTERED, SyncFailed, measure_sync
 from mailserver.store.interface import NewEnvelope
 from tests.bench.test_bench import run_bench
 
 TOPICS = Topics(10, Distribution.UNIFORM)
+PASSWORD = "secret"
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> FilledStore:
 
 
 def test_each_difference_is_found_in_few_trips(store: FilledStore) -> None:
-    measured = measure_sync(store, 500, TOPICS, runs=2)
+    measured = measure_sync(store, 500, TOPICS, runs=2, password=PASSWORD)
 
     same, missed, scattered = measured.cases.values()
     assert (measured.envelopes, measured.days) == (500, 1)
@@ -36,6 +37,7 @@ def test_each_difference_is_found_in_few_trips(store: FilledStore) -> None:
     assert missed[0].sent_bytes > 32 * GAP
     assert scattered[0].sent_bytes > 32 * SCATTERED
     assert all(0 < run.responding_s < run.seconds for run in (*same, *missed, *scattered))
+    assert [run.envelopes for run in measured.fetches.values()] == [500, 500]
 
 
 def test_other_differences_than_there_are_fail(store: FilledStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,17 +47,21 @@ def test_other_differences_than_there_are_fail(store: FilledStore, monkeypatch: 
     monkeypatch.setattr(sync, "history", fewer)
 
     with pytest.raises(SyncFailed, match=r"0 and 1000 differ, 0 and 999 were found"):
-        measure_sync(store, 500, TOPICS, runs=1)
+        measure_sync(store, 500, TOPICS, runs=1, password=PASSWORD)
 
 
 def test_table_has_a_line_for_each_difference() -> None:
-    measured = Sync(1_000_000, 30, {"the same": (SyncRun(1, 338, 0.0051, 0.002), SyncRun(1, 338, 0.0079, 0.003))})
+    runs = (SyncRun(1, 338, 0.0051, 0.002), SyncRun(1, 338, 0.0079, 0.003))
+    fetched = {"page by page": FetchRun(1_000_000, 50.0, 30.0, 12.0)}
+    measured = Sync(1_000_000, 30, {"the same": runs}, fetched)
 
     assert sync_line(measured) == "Comparison of two stores of 1,000,000 envelopes, 30 days, in one process (medians)"
     assert sync_table(measured).splitlines() == [
         "difference  trips  bytes  both sides ms  (slowest)  responder ms",
         "the same        1    338            6.5      (7.9)           2.5",
     ]
+    line = fetch_table(measured).splitlines()[1]
+    assert line.split() == ["page", "by", "page", "1,000,000", "50", "20,000", "30", "12"]
 
 
 @pytest.mark.integration
@@ -69,3 +75,4 @@ def test_quick_run_compares_stores(tmp_path: Path) -> None:
     (measured,) = results["syncs"]
     assert measured["envelopes"] == 2000
     assert [len(runs) for runs in measured["cases"].values()] == [1, 1, 1]
+    assert [run["envelopes"] for run in measured["fetches"].values()] == [2000, 2000]
