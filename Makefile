@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit coverage dev check docs site demo faults fuzz soak bench java lock audit clean help anew
+.PHONY: run compact test unit others coverage floors dev check docs site demo faults fuzz soak bench java lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -29,7 +29,8 @@ demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look a
 	@$(BIN)/python -m docs.demo
 
 # Two processes share the tests, see tests/conftest.py: more would get in the way of tests that judge times.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 UNIT = not spark and not docker and not browser and not fuzz and not integration
 
 # With a Python named, only the unit tests: what needs daemons, Spark or containers does not depend on it.
@@ -40,14 +41,20 @@ else ifeq ($(origin PYTHON),command line)
 	@$(PYTEST) -m "$(UNIT)"
 else
 	@$(MAKE) --silent unit
-	@$(PYTEST) -m "not ($(UNIT))" $(if $(MEASURED),$(MEASURED) --cov-append)
+	@$(MAKE) --silent others $(if $(MEASURED),MEASURED="$(MEASURED) --cov-append")
 endif
 
 unit: $(DEV) ## run the unit tests: two minutes
 	@$(PYTEST) -m "$(UNIT)" $(MEASURED)
 
+others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
+	@$(PYTEST) -m "not ($(UNIT))" $(MEASURED)
+
 coverage: ## run the tests; a package of which they run less than tests/coverage_floors.py says is an error
 	@$(MAKE) --silent test MEASURED="--cov --cov-report="
+	@$(MAKE) --silent floors
+
+floors: $(DEV) ## compare the coverage that was measured last with tests/coverage_floors.py
 	@$(BIN)/python -m tests.coverage_floors
 
 dev: $(DEV)
