@@ -7,6 +7,7 @@ would wait for minutes.
 import asyncio
 import contextlib
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 
@@ -114,9 +115,9 @@ class Delivery:
                 record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
                 request = self._read(sealed, requester.node_id)
             except RequestRejected:
-                _admit(requester, None)  # opening it took time, so it counts as a request
+                admit(requester, None)  # opening it took time, so it counts as a request
                 raise
-            _admit(requester, request.cursor)
+            admit(requester, request.cursor)
             return await self._deliver(request, client, requester, max_packet_bytes, record), Outcome.DELIVERED
         except RequestRejected as error:
             record.refused(error.rejection, str(error))
@@ -213,7 +214,14 @@ def _decode(payload: bytes) -> SealedRequest | ClearRequest:
         raise RequestRejected(Rejection.MALFORMED, str(error)) from error
 
 
-def _admit(requester: Requester, cursor: Cursor | None) -> None:
+def admit(requester: Requester, cursor: Hashable | None) -> None:
+    """Let one more page be searched.
+
+    Args:
+        cursor: as in `Requester.admit`.
+    Raises:
+        RequestRejected: it is too early.
+    """
     seconds = requester.admit(cursor, _now())
     if seconds > 0:
         raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))

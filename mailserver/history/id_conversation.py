@@ -4,10 +4,10 @@ Every question ends with its answer, or with Refused. Whoever hears nothing woul
 """
 
 import asyncio
-import math
 from collections.abc import Hashable
 
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
+from mailserver.history.delivery import admit
 from mailserver.history.id_answers import MAX_LISTED_IDS, IdAnswer, IdServices, followed
 from mailserver.history.id_record import IdRecord
 from mailserver.history.sending import Client, send_in_turn
@@ -101,9 +101,9 @@ class IdConversation:
                 _note(record, question)
                 self._check(question, requester)
             except RequestRejected:
-                _admit(requester, None)  # looking at it took time, so it counts as a request
+                admit(requester, None)  # looking at it took time, so it counts as a request
                 raise
-            _admit(requester, _followed(question))
+            admit(requester, _followed(question))
             if isinstance(question, Open):
                 self._has_access = True
                 await send_in_turn(client, IdPacketCode.TERMS, self._terms(question))
@@ -200,12 +200,6 @@ def _note(record: IdRecord, question: Question) -> None:
 def _followed(question: Question) -> Hashable | None:
     """The cursor that a question follows."""
     return followed(question.order, question.cursor) if isinstance(question, Query) and question.cursor else None
-
-
-def _admit(requester: Requester, cursor: Hashable | None) -> None:
-    seconds = requester.admit(cursor, _now())
-    if seconds > 0:
-        raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
 
 
 def _now() -> float:
