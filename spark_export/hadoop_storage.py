@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -68,6 +68,11 @@ class HadoopStorage:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
                 stream.close()
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """See Storage."""
+        for name in names:
+            yield name, self.read(name)
 
     def write(self, name: str, text: str) -> None:
         """See Storage."""

@@ -16,6 +16,8 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+TOGETHER_WITHIN_S = 5.0
+
 _DENIED = (
     b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 )
@@ -68,6 +70,15 @@ class FakeS3:
         return [one.path for one in self.files.get_file_info(wanted) if one.is_file and one.path.endswith(ending)]
 
     @contextlib.contextmanager
+    def answering_together(self, count: int, ending: str) -> Iterator[None]:
+        """Answer requests for objects whose names end so only when `count` of them have come."""
+        self._gate.waiting = ending, threading.Barrier(count, timeout=TOGETHER_WITHIN_S)
+        try:
+            yield
+        finally:
+            self._gate.waiting = None
+
+    @contextlib.contextmanager
     def denying(self) -> Iterator[None]:
         """Deny access to everybody for a while."""
         self._gate.denies = True
@@ -98,12 +109,15 @@ class _Gate:
         self.asked: list[str] = []
         self.fetched: Counter[str] = Counter()
         self.denies = False
+        self.waiting: tuple[str, threading.Barrier] | None = None
         self.is_open = threading.Event()
         self.is_open.set()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         self.is_open.wait()
+        if self.waiting is not None and environ["PATH_INFO"].endswith(self.waiting[0]):
+            self.waiting[1].wait()
         if self.denies:
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"" if environ["REQUEST_METHOD"] == "HEAD" else _DENIED]

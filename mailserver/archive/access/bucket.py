@@ -73,7 +73,7 @@ class BucketFiles:
                 return None
 
     def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """See ReadableFiles."""
+        """See ArchiveFiles."""
         left = [*names]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="archive-records") as threads:
             while some := left[:READS_AT_ONCE]:

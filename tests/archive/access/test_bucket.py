@@ -198,6 +198,17 @@ def test_names_and_sizes_are_those_of_the_folder(s3: FakeS3, archive: Path) -> N
     assert dict(there.read_each(["none", "_archive.json"])) == dict(here.read_each(["none", "_archive.json"]))
 
 
+def test_records_are_read_at_the_same_time(s3: FakeS3, tmp_path: Path) -> None:
+    for day in range(4):
+        write_period(tmp_path, [envelope(day, created=START + day * DAY, topic=NEWS)], snapshot=False)
+    s3.upload(tmp_path)
+    archive = Archive(files_at(s3.url))
+
+    with s3.answering_together(4, ".json"):
+        assert len(archive.records()) == 4
+        assert archive.damaged_records() == {}
+
+
 def test_day_is_held_as_in_a_folder_unless_a_run_is_at_work(s3: FakeS3, tmp_path: Path) -> None:
     file = make_archive(tmp_path, STORE, RECEIVED_DAY, seq=70)
     s3.upload(tmp_path)
