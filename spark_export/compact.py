@@ -154,7 +154,9 @@ class _Compaction:
         }
         if written:
             days = sorted(written)
-            said |= zip(days, self._archive.publish(self._run, [said[day] for day in days]), strict=True)
+            before = [records[period] for day in days if (period := day_name(day)) in records]
+            published = self._archive.publish(self._run, [said[day] for day in days], before)
+            said |= zip(days, published, strict=True)
         for day, record in said.items():
             if day in written:
                 report.add(record, expected[day].rows)

@@ -111,7 +111,7 @@ def _merge_month(
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
     index = write_indexes(job, pieces)[month]
     record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=index)
-    (record,) = archive.publish(run, [record])
+    (record,) = archive.publish(run, [record], parts)
     return record
 
 

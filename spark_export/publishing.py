@@ -11,7 +11,7 @@ recorded, files that were replaced earlier are not deleted either.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,14 +61,18 @@ class WritableArchive(Archive):
         """Begin an archive with this layout."""
         self.storage.write(SETTINGS_FILE, encode_settings(layout))
 
-    def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
+    def publish(self, run: str, records: Sequence[PeriodRecord], before: Iterable[PeriodRecord]) -> list[PeriodRecord]:
         """Put what a run has staged and verified in its place; return the records, with digests of the files.
 
         If the run is killed, the next `repair` completes it.
 
+        Args:
+            before: the records that the run has read, and whose rows are in the new files.
         Raises:
-            ExportCheckFailed: a file is not what it was when it was verified; nothing is published.
+            ExportCheckFailed: a file is not what it was when it was verified, or a period is not what the run has read;
+                nothing is published.
         """
+        self._check_unchanged(records, {record.period: record for record in before})
         self.storage.sync(staged_data(run))
         for record in records:
             self.sync_index(record)
@@ -127,6 +131,14 @@ class WritableArchive(Archive):
     def write_report(self, run: str, report: dict[str, Any]) -> None:
         """Keep the report of a run."""
         self.storage.write(f"{RUNS}/{run}.json", json.dumps(report, indent=1) + "\n")
+
+    def _check_unchanged(self, records: Iterable[PeriodRecord], read: Mapping[str, PeriodRecord]) -> None:
+        """Make sure that no other run has written a period since this one has read it."""
+        now = self.records()
+        for period in sorted({*read, *(record.period for record in records)}):
+            runs = [None if found is None else found.run for found in (read.get(period), now.get(period))]
+            if runs[0] != runs[1]:
+                raise ExportCheckFailed(period, f"run {runs[1]} has written it meanwhile, in place of run {runs[0]}")
 
     def _publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         before = self.records()

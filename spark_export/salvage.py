@@ -159,7 +159,8 @@ class Salvage:
                 )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
-        published = self._archive.publish(run, published)
+        read = [records[period] for period in periods if period in records]
+        published = self._archive.publish(run, published, read)
         for record in published:
             if faults := self._archive.faults_of(record):  # what was set aside has to be taken in once more
                 raise ExportCheckFailed(record.period, str(faults[0]))
