@@ -1,7 +1,7 @@
 """spark_export.s3_lease: one run at a time on S3, whoever is killed, slow, or asleep."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ from mailserver.archive.access.bucket import LEASE_S, LEASES
 from mailserver.archive.errors import ArchiveBusy, ArchiveError
 from spark_export.s3_bucket import WritableBucket
 from spark_export.s3_lease import MARGIN_S, RENEW_S, TIMES, Lease, leased
+from spark_export.s3_storage import S3Storage
 from tests.s3 import FakeS3, fake_s3
 from tests.waiting import wait_until
 
@@ -202,3 +203,27 @@ def test_lease_that_cannot_be_given_back_hides_no_other_error(s3: FakeS3, caplog
         fail_without_a_way_to_s3(s3)
 
     assert "lease not given back ends_in_s=300 " in caplog.text
+
+
+def is_noticed(s3: FakeS3, caplog: pytest.LogCaptureFixture) -> bool:
+    """Delete the lease, which may just have been written anew, unless the run has noticed already."""
+    s3.hold({"date=1/part": b"before"})
+    return "lease was taken over" in caplog.text
+
+
+def test_without_its_lease_a_run_changes_nothing(s3: FakeS3, caplog: pytest.LogCaptureFixture) -> None:
+    storage = S3Storage(s3.root)
+    storage.lease_times = replace(TIMES, renew_s=0.01)
+    changes: list[Callable[[], None]] = [
+        lambda: storage.write("date=1/part", "after"),
+        lambda: storage.put("date=1", "date=2"),
+        lambda: storage.remove("date=1"),
+    ]
+    with storage.locked():
+        storage.write("date=1/part", "before")
+        wait_until(lambda: is_noticed(s3, caplog))
+        for change in changes:
+            with pytest.raises(ArchiveError, match="another run may be at work"):
+                change()
+
+    assert s3.objects() == {"date=1/part": b"before"}
