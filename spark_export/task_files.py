@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from mailserver.archive.access.bucket import connect, endpoint
+from mailserver.archive.access.bucket import cause_of, connect, endpoint
 from mailserver.archive.errors import ArchiveError
 from spark_export.s3_bucket import WORKING
 
@@ -29,7 +29,7 @@ class TaskFiles:
                 case _:
                     files, root = pafs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ArchiveError(f"cannot open {url}: {_cause(error)}") from error
+            raise ArchiveError(f"cannot open {url}: {cause_of(error)}") from error
         self._is_object_store = files.type_name == "s3"
         self._files = pafs.SubTreeFileSystem(root, files)
 
@@ -80,7 +80,7 @@ class TaskFiles:
             raise self._refused("write", name, error) from error
 
     def _refused(self, what: str, name: str, error: OSError) -> ArchiveError:
-        cause = _cause(error) if error.errno is None else os.strerror(error.errno)
+        cause = cause_of(error) if error.errno is None else os.strerror(error.errno)
         return ArchiveError(f"cannot {what} {self._url}/{name}: {cause}")
 
 
@@ -89,7 +89,3 @@ def _client_of_s3(at: str | None) -> pafs.S3FileSystem:
     """The client of this process: each one looks for credentials by itself, perhaps on the network."""
     del at  # another endpoint takes another client
     return connect(WORKING)
-
-
-def _cause(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -51,6 +51,9 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _NO_ANSWER = "NETWORK_CONNECTION"
 """What pyarrow's client says where S3 has not answered."""
 
+_DENIED = "ACCESS_DENIED"
+"""What it says where S3 refuses access: also to whoever has no credentials."""
+
 _SETTLED_S = 2.0
 """S3 tells the second of a change. A version that was seen for longer cannot be one of two of the same second."""
 
@@ -204,7 +207,13 @@ class BucketFiles:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            raise ArchiveError(f"cannot {what} {self.where(name)}: {str(error).partition(chr(10))[0]}") from error
+            raise ArchiveError(f"cannot {what} {self.where(name)}: {cause_of(error)}") from error
+
+
+def cause_of(error: Exception) -> str:
+    """What pyarrow says of a failure, in one line."""
+    said = str(error).partition("\n")[0]
+    return f"{said}: are there credentials, and do they allow it?" if _DENIED in said else said
 
 
 def connect(patience: Patience) -> pafs.S3FileSystem:
