@@ -21,6 +21,7 @@ from mailserver.archive.faults import FaultKind
 from mailserver.archive.holdings import check_day
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.paths import index_of
+from mailserver.store.sqlite.handoff import read_archived, write_archived
 from spark_export.acknowledgement import acknowledge
 from spark_export.errors import ArchiveGone
 from spark_export.inspection import read_contents
@@ -222,11 +223,16 @@ def test_index_that_is_missing_or_damaged_is_made_anew(spark: SparkSession, s3: 
     assert {name: s3.objects()[name] for name in (one, other)} == {name: sound[name] for name in (one, other)}
 
 
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])  # the second is what earlier versions wrote down
 def test_bucket_that_has_lost_its_archive_is_not_taken_for_a_new_one(
-    spark: SparkSession, s3: FakeS3, store: Path
+    spark: SparkSession, s3: FakeS3, store: Path, scheme: str
 ) -> None:
     put(store, DAY_ONE)
     compact_into(spark, s3.url, store, now=NOW)
+    archived = read_archived(store)
+    assert archived is not None
+    assert archived.archive == s3.url
+    write_archived(store, replace(archived, archive=f"{scheme}://{s3.root}"))
     s3.hold({})
 
     with pytest.raises(ArchiveError, match=f"there is no archive at {s3.url}"):
