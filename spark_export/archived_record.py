@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mailserver.archive.access.places import is_same_archive
 from mailserver.archive.manifest import PeriodRecord, known_seq
 from mailserver.errors import MailserverError
 from mailserver.handoff.archived import Archived
@@ -70,7 +71,7 @@ def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archiv
             continue
         if archived is None:
             continue
-        if archived.archive != archive:
+        if not is_same_archive(archived.archive, archive):
             log.warning(
                 "record of the compaction not corrected, it belongs to another archive store=%s archive=%s",
                 store,
@@ -104,7 +105,9 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
             archived, runs = read_archived(store.path), read_compaction(store.path)
         except MailserverError as error:
             raise ExportError(f"{error}; it may name an archive at {archive.url}, where there is none now") from error
-        if archived is None or archived.archive != archive.url or archived.verified_at <= (acknowledged_at or -1):
+        if archived is None or not is_same_archive(archived.archive, archive.url):
+            continue
+        if archived.verified_at <= (acknowledged_at or -1):
             continue
         if archived.days or (runs is not None and runs.archived):
             gone.append(store)
@@ -125,9 +128,10 @@ def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFo
         except MailserverError as error:
             log.warning("archive not compared with the record beside a store cause=%r", str(error))
             continue
-        if last is None or last.succeeded_at is None or last.archived_in != archive.url:
+        if last is None or last.succeeded_at is None or not is_same_archive(last.archived_in, archive.url):
             continue
-        known = archived.days if archived is not None and archived.archive == archive.url else {}
+        is_of_this = archived is not None and is_same_archive(archived.archive, archive.url)
+        known = archived.days if archived is not None and is_of_this else {}
         seqs = {day.day: known.get(day.day, day.last_seq) for day in store.days}
         found.append(LastFound(store.id, last.succeeded_at, last.archived, last.archived_months, seqs))
     return found

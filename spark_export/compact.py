@@ -48,11 +48,11 @@ from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
 from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
+from spark_export.s3_rows import Wanted
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
 from spark_export.store import Store, describe
-from spark_export.task_files import access_to
 from spark_export.transform import PLACE, first_received, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
 from spark_export.written import Written
@@ -133,7 +133,7 @@ class _Compaction:
         self._layout = layout
         self._stores = stores
         self._run = run
-        self._job = Job(access_to(spark, archive.url), layout, run)
+        self._job = Job(archive.url, layout, run)
         self._now = now
         self._recovered: dict[int, Fingerprint] = {}  # by day, what the archive lost and a store still has
         self._faulty: list[tuple[int, int]] = []  # PLACE
@@ -154,7 +154,9 @@ class _Compaction:
         }
         if written:
             days = sorted(written)
-            said |= zip(days, self._archive.publish(self._run, [said[day] for day in days]), strict=True)
+            before = [records[period] for day in days if (period := day_name(day)) in records]
+            published = self._archive.publish(self._run, [said[day] for day in days], before)
+            said |= zip(days, published, strict=True)
         for day, record in said.items():
             if day in written:
                 report.add(record, expected[day].rows)
@@ -223,8 +225,9 @@ class _Compaction:
         near = near_periods(records, first, last)
         if not near:
             return None
-        paths = [f"{self._archive.url}/{directory_of(period)}" for period in near]
-        rows = read_periods(self._spark, self._layout, self._archive.url, paths)
+        directories = [directory_of(period) for period in near]
+        wanted, columns = Wanted(first=first, end=last + 1), ("created", "hash")
+        rows = read_periods(self._spark, self._archive, self._layout, directories, columns=columns, wanted=wanted)
         return rows.where(F.col("created").between(first, last)).select(
             F.substring("hash", 1, KEY_HASH_CHARS).alias("hash")
         )

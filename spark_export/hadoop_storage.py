@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -21,9 +21,11 @@ file."""
 class HadoopStorage:
     """An archive on any file system that Spark is set up for.
 
-    Object stores have no rename: there `put` copies, and a reader of directories may see a day half done. Its lock is
-    a file, which a killed run leaves behind.
+    Where that is an object store, `put` copies, and a reader of directories may see a day half done. Its lock is a
+    file, which a killed run leaves behind.
     """
+
+    replaces_whole = True
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         context = spark.sparkContext
@@ -68,6 +70,11 @@ class HadoopStorage:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
                 stream.close()
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """See Storage."""
+        for name in names:
+            yield name, self.read(name)
 
     def write(self, name: str, text: str) -> None:
         """See Storage."""
@@ -126,10 +133,11 @@ class HadoopStorage:
         """See Storage: there are no second names."""
         return one == other
 
-    def remove(self, name: str) -> None:
+    def remove(self, *names: str) -> None:
         """See Storage."""
-        with _java_refused("remove", name):
-            self._files.delete(self._path(name), True)
+        for name in names:
+            with _java_refused("remove", name):
+                self._files.delete(self._path(name), True)
 
     def put(self, source: str, target: str) -> None:
         """See Storage."""

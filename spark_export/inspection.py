@@ -25,7 +25,15 @@ from spark_export.frames import read_files
 from spark_export.session import root_cause
 from spark_export.written import Written, together
 
-_NOT_THE_FILE = ("OutOfMemory", "java.net.", "AccessDenied", "AccessControl", "No space left", "Permission denied")
+_NOT_THE_FILE = (
+    "OutOfMemory",
+    "java.net.",
+    "AccessDenied",
+    "AccessControl",
+    "No space left",
+    "Permission denied",
+    "AWS Error",
+)
 """Causes that say nothing about the file that was read: a sound file must not be taken for a damaged one."""
 
 LEAD_S = SECONDS_PER_DAY + 2 * 3600
@@ -201,9 +209,9 @@ def _read(
     """
     if not files:
         return Written({}, {}, ())
-    paths = [f"{archive.url}/{directory_of(record.period)}/{file.path}" for file in files]
+    names = [f"{directory_of(record.period)}/{file.path}" for file in files]
     try:
-        return read_files(spark, layout, archive.url, paths).get(record.period, Written({}, {}, ()))
+        return read_files(spark, archive, layout, names).get(record.period, Written({}, {}, ()))
     except (PySparkException, Py4JError) as error:
         cause = root_cause(error)
         if any(word in cause for word in _NOT_THE_FILE):

@@ -24,7 +24,6 @@ from spark_export.pieces import large_partitions, pieces_of_month
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
-from spark_export.task_files import access_to
 from spark_export.writing import Job, by_period, look_into, write_indexes, write_pieces
 from spark_export.written import Written
 
@@ -102,7 +101,7 @@ def _merge_month(
     now: float,
 ) -> PeriodRecord:
     """Write, verify and publish one month."""
-    job = Job(access_to(spark, archive.url), layout, run)
+    job = Job(archive.url, layout, run)
     groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
     pieces = write_pieces(spark, job, pieces_of_month(month, parts, groups))
     written = by_period(pieces)[month]
@@ -111,7 +110,7 @@ def _merge_month(
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
     index = write_indexes(job, pieces)[month]
     record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=index)
-    (record,) = archive.publish(run, [record])
+    (record,) = archive.publish(run, [record], parts)
     return record
 
 

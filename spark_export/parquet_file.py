@@ -88,7 +88,7 @@ def read_row_groups(file: pa.NativeFile, layout: Layout, name: str, groups: Sequ
     Raises:
         ArchiveError: it is no file of an archive.
     """
-    with _damage_named(name):
+    with damage_named(name):
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         names = [one for one in ROWS.names if one != layout.column]
         if groups is None:
@@ -96,7 +96,7 @@ def read_row_groups(file: pa.NativeFile, layout: Layout, name: str, groups: Sequ
         else:
             rows = parquet.read_row_groups(groups, columns=names, use_threads=False)
         if layout.column in ROWS.names:
-            topic = pa.scalar(_partition(name), pa.string())
+            topic = pa.scalar(partition_of(name), pa.string())
             rows = rows.append_column(layout.column, pa.repeat(topic, rows.num_rows))
         return rows.select(ROWS.names).cast(ROWS).combine_chunks()
 
@@ -110,27 +110,32 @@ def row_groups(data: pa.Buffer, layout: Layout, name: str) -> list[tuple[int, tu
     Raises:
         ArchiveError: it is no file of an archive.
     """
-    with _damage_named(name):
-        footer = pq.read_metadata(pa.BufferReader(data))
-        columns = {one: number for number, one in enumerate(footer.schema.names)}
-        found = []
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
-            created, topics = group.column(columns["created"]).statistics, (_partition(name), _partition(name))
-            if layout.column not in ROWS.names:
-                topic = group.column(columns["topic"]).statistics
-                topics = topic.min, topic.max
-            found.append((group.column(columns["raw"]).total_uncompressed_size, topics, (created.min, created.max)))
-        return found
+    with damage_named(name):
+        return described(pq.read_metadata(pa.BufferReader(data)), layout, name)
 
 
-def _partition(name: str) -> str:
+def described(footer: pq.FileMetaData, layout: Layout, name: str) -> list[tuple[int, tuple[str, str], tuple[int, int]]]:
+    """What `row_groups` says, from a footer that was read."""
+    columns = {one: number for number, one in enumerate(footer.schema.names)}
+    found = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        created, topics = group.column(columns["created"]).statistics, (partition_of(name), partition_of(name))
+        if layout.column not in ROWS.names:
+            topic = group.column(columns["topic"]).statistics
+            topics = topic.min, topic.max
+        found.append((group.column(columns["raw"]).total_uncompressed_size, topics, (created.min, created.max)))
+    return found
+
+
+def partition_of(name: str) -> str:
     """The value that the name of a file's directory has."""
     return name.split("/")[-2].partition("=")[2]
 
 
 @contextmanager
-def _damage_named(name: str) -> Iterator[None]:
+def damage_named(name: str) -> Iterator[None]:
+    """Raise ArchiveError for what pyarrow cannot decode."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError, AttributeError) as error:

@@ -4,6 +4,11 @@ A run writes and verifies in `_staging`, then writes `publish.json`. From then o
 run if this one is killed: for each period, the staged directory replaces the old one, and then the new record does.
 The index of a period is in its place before that: it has a name of its own for each run.
 
+S3 cannot replace a directory. There, the new files are put beside the old ones, whose names no two runs share. Then the
+new record replaces the old one, and the old files are deleted, each by its name: what another run may have put there
+stays. `replaced.json` has these names, for the run that completes a killed one. So whoever goes by records finds every
+file that they name, and whoever goes by directories finds rows twice for a while.
+
 Before a run deletes files that were replaced, it checks that each of the files that replaced them is there, with its
 size. If not, the old files are kept, and `spark_export.mending` takes their rows in. While any period is not as
 recorded, files that were replaced earlier are not deleted either.
@@ -11,7 +16,7 @@ recorded, files that were replaced earlier are not deleted either.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +24,7 @@ from mailserver.archive.archive import Archive
 from mailserver.archive.faults import Fault
 from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import (
+    FileRecord,
     PeriodRecord,
     decode_records,
     encode_record,
@@ -30,6 +36,7 @@ from mailserver.archive.paths import (
     INDEXES,
     JOURNAL_FILE,
     REPLACED,
+    REPLACED_FILE,
     RUNS,
     SETTINGS_FILE,
     SNAPSHOTS,
@@ -61,20 +68,28 @@ class WritableArchive(Archive):
         """Begin an archive with this layout."""
         self.storage.write(SETTINGS_FILE, encode_settings(layout))
 
-    def publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
+    def publish(self, run: str, records: Sequence[PeriodRecord], before: Iterable[PeriodRecord]) -> list[PeriodRecord]:
         """Put what a run has staged and verified in its place; return the records, with digests of the files.
 
         If the run is killed, the next `repair` completes it.
 
+        Args:
+            before: the records that the run has read, and whose rows are in the new files.
         Raises:
-            ExportCheckFailed: a file is not what it was when it was verified; nothing is published.
+            ExportCheckFailed: a file is not what it was when it was verified, or a period is not what the run has read;
+                nothing is published.
         """
+        read = {record.period: record for record in before}
+        self._check_unchanged(records, read)
         self.storage.sync(staged_data(run))
         for record in records:
             self.sync_index(record)
             if faults := self._faults_of_staged(run, record):
                 raise ExportCheckFailed(record.period, str(faults[0]))
         records = [self.digested(f"{staged_data(run)}/{directory_of(record.period)}", record) for record in records]
+        if not self.storage.replaces_whole:
+            old = [read[record.period] for record in records if record.period in read]
+            self.storage.write(f"{STAGING}/{run}/{REPLACED_FILE}", encode_records(old))
         self.storage.write(f"{STAGING}/{run}/{JOURNAL_FILE}", encode_records(records))
         published = self._publish(run, records)
         if left := {record.period for record in records} - {record.period for record in published}:
@@ -102,10 +117,9 @@ class WritableArchive(Archive):
         Nothing is removed while a period is not as recorded.
         """
         for run in self.storage.names(STAGING):
-            name = f"{STAGING}/{run}/{JOURNAL_FILE}"
-            journal = self.storage.read(name)
+            journal = self._journal(run, JOURNAL_FILE)
             if journal is not None:
-                self._publish(run, decode_records(journal, f"{self.url}/{name}"))
+                self._publish(run, journal)
         if any(map(self.faults_of, self.records().values())):
             self._put_back_replaced()
         else:
@@ -128,8 +142,17 @@ class WritableArchive(Archive):
         """Keep the report of a run."""
         self.storage.write(f"{RUNS}/{run}.json", json.dumps(report, indent=1) + "\n")
 
+    def _check_unchanged(self, records: Iterable[PeriodRecord], read: Mapping[str, PeriodRecord]) -> None:
+        """Make sure that no other run has written a period since this one has read it."""
+        now = self.records()
+        for period in sorted({*read, *(record.period for record in records)}):
+            runs = [None if found is None else found.run for found in (read.get(period), now.get(period))]
+            if runs[0] != runs[1]:
+                raise ExportCheckFailed(period, f"run {runs[1]} has written it meanwhile, in place of run {runs[0]}")
+
     def _publish(self, run: str, records: Sequence[PeriodRecord]) -> list[PeriodRecord]:
         before = self.records()
+        beside = {old.period: old for old in self._journal(run, REPLACED_FILE) or ()}
         published = []
         for record in records:
             staged, target = f"{staged_data(run)}/{directory_of(record.period)}", directory_of(record.period)
@@ -150,9 +173,30 @@ class WritableArchive(Archive):
                 self.storage.touch(snapshot_of(previous))  # before the record: they stay a day in any case
             published.append(replace(record, snapshot=snapshot))
             self.replace_record(published[-1])
+            if record.period in beside:
+                self._remove_beside(record, beside[record.period])
         self._remove_replaced()
         self.storage.remove(f"{STAGING}/{run}")
         return published
+
+    def _journal(self, run: str, file: str) -> list[PeriodRecord] | None:
+        """The records that a run has written down, None if it has not."""
+        name = f"{STAGING}/{run}/{file}"
+        text = self.storage.read(name)
+        return None if text is None else decode_records(text, f"{self.url}/{name}")
+
+    def _remove_beside(self, record: PeriodRecord, old: PeriodRecord) -> None:
+        """Remove the files that a record has replaced and that are still beside its own, if its own are as they should
+        be."""
+        kept = {file.path for file in record.files}
+        if not self.faults_of(record):
+            self._remove_files(record.period, [file for file in old.files if file.path not in kept])
+
+    def _remove_files(self, period: str, files: Iterable[FileRecord]) -> None:
+        directory = directory_of(period)
+        self.storage.remove(*(f"{directory}/{file.path}" for file in files))
+        if not self.storage.sizes(directory):
+            self.storage.remove(directory)
 
     def _faults_of_staged(self, run: str, record: PeriodRecord) -> list[Fault]:
         return self.faults_of(record, f"{staged_data(run)}/{directory_of(record.period)}")
@@ -160,7 +204,8 @@ class WritableArchive(Archive):
     def _in_place(self, record: PeriodRecord) -> bool:
         """Whether the record's files are in the period's directory already. Each run gives its files unique names."""
         there = self.storage.sizes(directory_of(record.period))
-        return any(file.path in there for file in record.files)
+        found = (file.path in there for file in record.files)
+        return any(found) if self.storage.replaces_whole else all(found)
 
     def _keep_staged(self, run: str, record: PeriodRecord) -> None:
         """Set aside the other files of a period that is not as recorded: their rows are taken in again with it."""
@@ -182,19 +227,21 @@ class WritableArchive(Archive):
                 log.error("merged files kept, the month they were merged into is damaged period=%s", record.period)
             elif (record.period, record.run) not in shown:
                 replaced.append(record)
-        # Renamed first, all at once: a reader of directories should not meet both for long.
-        names = {record.period: f"{REPLACED}/{directory_of(record.period)}/run={record.run}" for record in replaced}
-        for record in replaced:
-            if self.storage.names(directory_of(record.period)):
-                self.storage.put(directory_of(record.period), names[record.period])
+        if self.storage.replaces_whole:
+            # Renamed first, all at once: a reader of directories should not meet both for long.
+            for record in replaced:
+                if self.storage.names(directory_of(record.period)):
+                    self.storage.put(directory_of(record.period), _aside(record))
         if replaced and any(map(self.faults_of, merged)):  # since they were checked
             self._put_back_replaced()
             return
         for record in replaced:
             self.storage.touch(snapshot_of(record))
+            if self.storage.replaces_whole:
+                self.storage.remove(_aside(record))
+            else:
+                self._remove_files(record.period, record.files)
             self.storage.remove(record_of(record.period))
-        for name in names.values():
-            self.storage.remove(name)
         if not self.storage.sizes(REPLACED):
             self.storage.remove(REPLACED)
 
@@ -225,3 +272,8 @@ class WritableArchive(Archive):
         for period in self.storage.names(SNAPSHOTS):
             if not self.storage.names(f"{SNAPSHOTS}/{period}"):
                 self.storage.remove(f"{SNAPSHOTS}/{period}")
+
+
+def _aside(record: PeriodRecord) -> str:
+    """Where the directory of a period is that was merged into another, until it is deleted."""
+    return f"{REPLACED}/{directory_of(record.period)}/run={record.run}"

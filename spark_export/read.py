@@ -17,6 +17,7 @@ from mailserver.archive.layout import Layout
 from mailserver.archive.selection import Part, select_parts
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.frames import read_periods
+from spark_export.s3_rows import Wanted
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 
@@ -27,6 +28,7 @@ def read_archive(
     topics: Collection[str | bytes] | str | bytes | None = None,
     start: date | float | None = None,
     end: date | float | None = None,
+    columns: Sequence[str] = (*ENVELOPES.fieldNames(), "date"),
 ) -> DataFrame:
     """Read envelopes: the columns of ENVELOPES, and `date`, the UTC day of reception. The rows have no order.
 
@@ -36,35 +38,41 @@ def read_archive(
         start: created at this time or later. Unix seconds, or a datetime, of UTC if it names no zone; a date is its
             midnight, UTC.
         end: created before this time.
+        columns: some of these. From S3, no others are fetched, except those that are compared.
     Raises:
         ArchiveError: there is no archive, or a later version made it.
         TypeError: a time is none of these.
         ValueError: a topic is not one.
     """
     several = [topics] if isinstance(topics, (str, bytes)) else topics  # else their characters would be topics
-    wanted = None if several is None else sorted({_topic(topic) for topic in several})
+    asked = None if several is None else sorted({_topic(topic) for topic in several})
     first, last = _seconds(start), _seconds(end)
     archive = Archive(open_storage(spark, str(path)))
     layout = existing_layout(archive)
-    frame = _frame(spark, archive, layout, select_parts(archive, layout, start=first, end=last, topics=wanted))
-    if wanted is not None:
-        frame = frame.where(F.col("topic").isin(wanted))
+    parts = select_parts(archive, layout, start=first, end=last, topics=asked)
+    wanted = Wanted(asked, first, last)
+    needed = {*columns, "topic", "created", *(["received"] if "date" in columns else [])}
+    frame = _frame(spark, archive, layout, parts, [name for name in ENVELOPES.fieldNames() if name in needed], wanted)
+    if asked is not None:
+        frame = frame.where(F.col("topic").isin(asked))
     if first is not None:
         frame = frame.where(F.col("created") >= first)
     if last is not None:
         frame = frame.where(F.col("created") < last)
     received_on = F.date_from_unix_date(F.floor(F.col("received") / SECONDS_PER_DAY).cast("int"))
-    return frame.withColumn("date", received_on)
+    return frame.select(*(received_on.alias(name) if name == "date" else name for name in columns))
 
 
-def _frame(spark: SparkSession, archive: Archive, layout: Layout, parts: Sequence[Part]) -> DataFrame:
+def _frame(
+    spark: SparkSession,
+    archive: Archive,
+    layout: Layout,
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    wanted: Wanted,
+) -> DataFrame:
     frames = [
-        read_periods(
-            spark,
-            layout,
-            f"{archive.url}/{part.base}" if part.base else archive.url,
-            [f"{archive.url}/{directory}" for directory in part.directories],
-        ).select(*ENVELOPES.fieldNames())
+        read_periods(spark, archive, layout, part.directories, base=part.base, columns=columns, wanted=wanted)
         for part in parts
     ]
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], ENVELOPES)

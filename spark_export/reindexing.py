@@ -14,7 +14,7 @@ from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import STAGING, directory_of, index_of
 from spark_export.pieces import pieces_of_files
 from spark_export.publishing import WritableArchive
-from spark_export.task_files import TaskFiles, access_to
+from spark_export.task_files import TaskFiles
 from spark_export.writing import Job, index_pieces, write_period_index
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def remove_damaged_indexes(
     present = [record for record in records if record.index is not None and not _is_missing(archive, record)]
     if not present:
         return
-    job = Job(access_to(spark, archive.url), layout, "")
+    job = Job(archive.url, layout, "")
     tasks = spark.sparkContext.parallelize(present, len(present))
     for record, cause in zip(present, tasks.map(lambda record: _fault(job, record)).collect(), strict=True):
         if cause:
@@ -54,8 +54,8 @@ def make_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Iterable[PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
     """Make the indexes of these periods from their files; return the new records of those for which it succeeded."""
-    job = Job(access_to(spark, archive.url), layout, f"{run}-index")
-    files = TaskFiles(job.access)
+    job = Job(archive.url, layout, f"{run}-index")
+    files = TaskFiles(job.url)
     made = {}
     for record in records:
         try:
@@ -79,7 +79,7 @@ def _is_missing(archive: WritableArchive, record: PeriodRecord) -> bool:
 
 def _fault(job: Job, record: PeriodRecord) -> str:
     """What is wrong with an index, "" if nothing is."""
-    files = TaskFiles(job.access)
+    files = TaskFiles(job.url)
     try:
         with files.opened(index_of(record.period, record.run)) as index:
             check_index(index, record, lambda path: files.opened(f"{directory_of(record.period)}/{path}"))

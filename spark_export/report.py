@@ -82,7 +82,7 @@ def gather(spark: SparkSession, path: str, now: float) -> ArchiveStatistics:
     archive = Archive(open_storage(spark, path))
     layout = existing_layout(archive)
     records = archive.records().values()
-    envelopes = read_archive(spark, path).select("date", "topic", "size")
+    envelopes = read_archive(spark, path, columns=("date", "topic", "size"))
     width = F.greatest(F.pow(F.lit(2), F.length(F.bin("size")) - 1) / STEPS, F.lit(1))  # as `class_width`
     least = (F.floor(F.col("size") / width) * width).cast("int")
     days = envelopes.groupBy("date").agg(

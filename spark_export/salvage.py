@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from mailserver.archive.archive import Archive
 from mailserver.archive.days import day_name, month_of
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import PERIOD, Layout
@@ -36,7 +37,6 @@ from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
 from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
-from spark_export.task_files import access_to
 from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Salvage:
             ExportCheckFailed: what was written is not what was read.
         """
         base = damaged_of(incident.period, incident.run)
-        aside = [f"{self._archive.url}/{base}/{path}" for path in self._archive.storage.sizes(base)]
+        aside = [f"{base}/{path}" for path in self._archive.storage.sizes(base)]
         older = [path for path in self._second_names(incident) if path not in self._read_again]
         self._read_again.update(older)
         if not aside and not older:
@@ -80,7 +80,7 @@ class Salvage:
         periods = {incident.period, *map(day_name, incident.days), *map(month_of, incident.days)}
         wanted = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in sorted(periods))
         return [
-            f"{self._archive.url}/{name}/{path}"
+            f"{name}/{path}"
             for name in self._archive.older_snapshots()
             if name.startswith(wanted)
             for path in self._archive.storage.sizes(name)
@@ -93,16 +93,14 @@ class Salvage:
             paths: of files, by the directory of the archive that they are below.
         """
         parts = [
-            _whole_rows(self._spark, self._layout, f"{self._archive.url}/{top}", below)
-            for top, below in paths.items()
-            if below
+            _whole_rows(self._spark, self._archive, self._layout, top, below) for top, below in paths.items() if below
         ]
         rows = functools.reduce(DataFrame.unionByName, parts).dropDuplicates(["hash"])
         ((first, last),) = rows.agg(F.min("created"), F.max("created")).collect()
-        near = [f"{self._archive.url}/{directory_of(period)}" for period in near_periods(records, first, last)]
+        near = [directory_of(period) for period in near_periods(records, first, last)]
         if not near:
             return rows
-        archived = read_periods(self._spark, self._layout, self._archive.url, near).select("hash")
+        archived = read_periods(self._spark, self._archive, self._layout, near, columns=("hash",))
         return rows.join(archived, on="hash", how="left_anti").select(*ENVELOPES.fieldNames())
 
     def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
@@ -117,15 +115,16 @@ class Salvage:
         before = {period: records[period] for period in periods if period in records and records[period].files}
         envelopes = rows.withColumn(PERIOD, F.date_from_unix_date(day).cast("string"))
         if before:
-            paths = [f"{self._archive.url}/{directory_of(period)}" for period in before]
-            there = read_periods(self._spark, self._layout, self._archive.url, paths)
-            envelopes = envelopes.unionByName(there.select(*ENVELOPES.fieldNames(), PERIOD))
+            directories = [directory_of(period) for period in before]
+            columns = *ENVELOPES.fieldNames(), PERIOD
+            there = read_periods(self._spark, self._archive, self._layout, directories, columns=columns)
+            envelopes = envelopes.unionByName(there)
         should = {
             number: fingerprint
             + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
             for number, fingerprint in new.items()
         }
-        job = Job(access_to(self._spark, self._archive.url), self._layout, run)
+        job = Job(self._archive.url, self._layout, run)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
         pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
         written, indexes = by_period(pieces), write_indexes(job, pieces)
@@ -159,7 +158,8 @@ class Salvage:
                 )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
-        published = self._archive.publish(run, published)
+        read = [records[period] for period in periods if period in records]
+        published = self._archive.publish(run, published, read)
         for record in published:
             if faults := self._archive.faults_of(record):  # what was set aside has to be taken in once more
                 raise ExportCheckFailed(record.period, str(faults[0]))
@@ -179,9 +179,10 @@ def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(limit, str(before))
 
 
-def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[str]) -> DataFrame:
+def _whole_rows(spark: SparkSession, archive: Archive, layout: Layout, base: str, names: Sequence[str]) -> DataFrame:
     """ENVELOPES of whatever can be read of these files, below `base`: rows that are what their envelope says."""
-    rows = read_periods(spark, layout, base, paths, ignore_damage=True).select(*ENVELOPES.fieldNames())
+    columns = ENVELOPES.fieldNames()
+    rows = read_periods(spark, archive, layout, names, base=base, columns=columns, ignore_damage=True)
     known = [F.col(name).isNotNull() for name in ("received", "created", "raw")]
     readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
     for condition in (*known, *readable):

@@ -1,7 +1,7 @@
-"""Directories and small files of an archive: on the local file system, or wherever else Hadoop can write.
+"""Directories and small files of an archive: on the local file system, on S3, or wherever else Hadoop can write.
 
 The local one has what only it can give: a lock that ends with its holder, two directories exchanged in one step,
-second names for files, and writes that are on disk when they return. On both, Spark reads and writes the data files.
+second names for files, and writes that are on disk when they return.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from mailserver.archive.errors import ArchiveBusy
+from mailserver.archive.access.places import S3_SCHEMES, is_on_s3
+from mailserver.archive.errors import ArchiveBusy, ArchiveError
 from mailserver.archive.files import LOCK_FILE, ArchiveFiles, LocalFiles, local_folder, refused
 from mailserver.files import (
     lock_after_readers,
@@ -28,6 +29,7 @@ from mailserver.files import (
     write_holder,
 )
 from spark_export.hadoop_storage import HadoopStorage
+from spark_export.s3_storage import S3Storage
 
 _READERS_LIMIT_S = 60.0
 """How long a mailserver may take to look at names and sizes."""
@@ -40,6 +42,9 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 class Storage(ArchiveFiles, Protocol):
     """The files of an archive, to read and to change."""
 
+    replaces_whole: bool
+    """Whether `put` takes away what was in the target directory. If not, both are there until one is removed."""
+
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Be the one run that changes the archive; make its directory if need be."""
 
@@ -49,11 +54,14 @@ class Storage(ArchiveFiles, Protocol):
     def is_same(self, one: str, other: str) -> bool:
         """Whether two names lead to one file."""
 
-    def remove(self, name: str) -> None:
-        """Delete a file or a whole directory, if it is there."""
+    def remove(self, *names: str) -> None:
+        """Delete files or whole directories, as far as they are there."""
 
     def put(self, source: str, target: str) -> None:
-        """Move directory `source` to `target`. What was `target` is `source` afterwards, or `source` with `.old`."""
+        """Move a file, or directory `source` to `target`.
+
+        If it replaces a directory whole, what was `target` is `source` afterwards, or `source` with `.old`.
+        """
 
     def link(self, source: str, target: str) -> bool:
         """Give each Parquet file below `source` a second name below `target`, the same but for `.parquet`.
@@ -76,16 +84,26 @@ class Storage(ArchiveFiles, Protocol):
 
 
 def open_storage(spark: SparkSession, archive: str) -> Storage:
-    """The storage of an archive, by the scheme of its path. `s3:` and `s3a:` are one, which Hadoop calls `s3a:`."""
+    """The storage of an archive, by the scheme of its path.
+
+    Raises:
+        ArchiveError: there is none for it.
+    """
     folder = local_folder(archive)
     if folder is not None:
         return LocalStorage(folder)
-    scheme, _, rest = archive.partition(":")
-    return HadoopStorage(spark, f"s3a:{rest}" if scheme == "s3" else archive)
+    scheme, _, path = archive.partition("://")
+    if scheme not in S3_SCHEMES:
+        return HadoopStorage(spark, archive)
+    if not is_on_s3(archive):
+        raise ArchiveError(f"cannot open an archive of {scheme}: it must be s3://BUCKET/PREFIX, without credentials")
+    return S3Storage(path)
 
 
 class LocalStorage(LocalFiles):
     """An archive in a local directory, or in one that is mounted on every worker."""
+
+    replaces_whole = True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -115,14 +133,14 @@ class LocalStorage(LocalFiles):
             except FileNotFoundError:
                 return False
 
-    def remove(self, name: str) -> None:
+    def remove(self, *names: str) -> None:
         """See Storage."""
-        path = self.root / name
-        with refused("remove", path):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        for path in (self.root / name for name in names):
+            with refused("remove", path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
 
     def put(self, source: str, target: str) -> None:
         """See Storage. In one step where kernel and file system can exchange directories; on disk at the end."""

@@ -1,63 +1,35 @@
 """The archive's files as tasks reach them, on whatever worker: by pyarrow's file systems, without the JVM."""
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from pyspark.sql import SparkSession
 
+from mailserver.archive.access.bucket import cause_of, connect, endpoint
 from mailserver.archive.errors import ArchiveError
-
-LOCAL, S3A = "file", "s3a"
-
-_S3A_SETTINGS = {
-    "fs.s3a.access.key": "access_key",
-    "fs.s3a.secret.key": "secret_key",
-    "fs.s3a.session.token": "session_token",
-    "fs.s3a.endpoint": "endpoint_override",
-    "fs.s3a.endpoint.region": "region",
-}
-"""What Hadoop's client is told, and the same in pyarrow's words. What is not set, both take from AWS_.. variables, from
-~/.aws, or from the machine's role."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Where an archive is, and what it takes to reach it. It travels to the workers."""
-
-    url: str
-    s3: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-def access_to(spark: SparkSession, url: str) -> Access:
-    """How tasks reach an archive that the driver reaches by Hadoop's settings, or in a folder."""
-    if urlsplit(url).scheme != S3A:
-        return Access(url)
-    told = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark has no other way to its settings
-    found = {ours: told.get(name) for name, ours in _S3A_SETTINGS.items()}
-    return Access(url, {name: value for name, value in found.items() if value})
+from spark_export.s3_bucket import WORKING
 
 
 class TaskFiles:
     """The files of one archive; names are relative to it. Every method raises ArchiveError for what is refused."""
 
-    def __init__(self, access: Access) -> None:
-        self._url = access.url
-        parts = urlsplit(access.url)
+    def __init__(self, url: str) -> None:
+        """Describe the archive at this URL, `Archive.url`."""
+        self._url = url
+        scheme, _, path = url.partition("://")
         try:
-            match parts.scheme:
+            match scheme:
                 case "file":
-                    files, root = pafs.LocalFileSystem(), access.url.removeprefix("file://")
-                case "s3a":
-                    files, root = pafs.S3FileSystem(**access.s3), parts.netloc + parts.path
+                    files, root = pafs.LocalFileSystem(), path
+                case "s3":
+                    files, root = _client_of_s3(endpoint(os.environ)), path
                 case _:
-                    files, root = pafs.FileSystem.from_uri(access.url)
+                    files, root = pafs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ArchiveError(f"cannot open {access.url}: {_cause(error)}") from error
+            raise ArchiveError(f"cannot open {url}: {cause_of(error)}") from error
         self._is_object_store = files.type_name == "s3"
         self._files = pafs.SubTreeFileSystem(root, files)
 
@@ -89,9 +61,15 @@ class TaskFiles:
             way: another name, unlike any that another task or attempt uses, where the file may be until it is whole.
         """
         try:
-            if self._is_object_store:  # nothing is there before it is whole
-                with self._files.open_output_stream(name) as stream:
+            if self._is_object_store:  # nothing is there before it is closed
+                stream = self._files.open_output_stream(name)
+                try:
                     yield stream
+                except BaseException:
+                    stream.close()  # pyarrow cannot give up a file
+                    self._files.delete_file(name)
+                    raise
+                stream.close()
                 return
             for folder in (os.path.dirname(name), os.path.dirname(way)):  # noqa: PTH120 - of names, and no paths
                 self._files.create_dir(folder, recursive=True)
@@ -102,9 +80,12 @@ class TaskFiles:
             raise self._refused("write", name, error) from error
 
     def _refused(self, what: str, name: str, error: OSError) -> ArchiveError:
-        cause = _cause(error) if error.errno is None else os.strerror(error.errno)
+        cause = cause_of(error) if error.errno is None else os.strerror(error.errno)
         return ArchiveError(f"cannot {what} {self._url}/{name}: {cause}")
 
 
-def _cause(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+@functools.lru_cache(maxsize=1)
+def _client_of_s3(at: str | None) -> pafs.S3FileSystem:
+    """The client of this process: each one looks for credentials by itself, perhaps on the network."""
+    del at  # another endpoint takes another client
+    return connect(WORKING)

@@ -29,7 +29,7 @@ from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_grou
 from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
-from spark_export.task_files import Access, TaskFiles
+from spark_export.task_files import TaskFiles
 from spark_export.written import Written, contents, together
 
 Part = TypeVar("Part")
@@ -41,9 +41,9 @@ PIECE = "_piece"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of one writing have in common."""
+    """What all tasks of one writing have in common. `url`: of the archive."""
 
-    access: Access
+    url: str
     layout: Layout
     run: str
 
@@ -134,7 +134,7 @@ def write_indexes(job: Job, written: Iterable[PieceWritten]) -> dict[str, IndexR
     Raises:
         ArchiveError: the archive cannot be read or written.
     """
-    files = TaskFiles(job.access)
+    files = TaskFiles(job.url)
     return {
         period: write_period_index(files, job, period, job.run, [piece.fragments for piece in pieces])
         for period, pieces in _with_files(written).items()
@@ -169,7 +169,7 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
         ExportError: a store cannot be read.
         ArchiveError: the archive cannot be read or written.
     """
-    files = TaskFiles(job.access)
+    files = TaskFiles(job.url)
     batches: list[pa.RecordBatch] = []
     faulty: list[Faulty] = []
     for source in piece.sources:
@@ -189,7 +189,7 @@ def index_piece(job: Job, piece: Piece) -> Fragments:
     Raises:
         ArchiveError: one cannot be read, or is not what it should be; or the archive cannot be written.
     """
-    files = TaskFiles(job.access)
+    files = TaskFiles(job.url)
     parts = []
     for source in piece.sources:
         assert isinstance(source, FileRows)
@@ -204,7 +204,7 @@ def group_spans(job: Job, file: FileRows) -> list[GroupSpan]:
     Raises:
         ArchiveError: it cannot be read, or is not what it should be.
     """
-    data = _checked(TaskFiles(job.access), file)
+    data = _checked(TaskFiles(job.url), file)
     return [
         GroupSpan(file.name, number, size, topics, created)
         for number, (size, topics, created) in enumerate(row_groups(data, job.layout, file.name))
@@ -248,7 +248,7 @@ def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
 
 def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
     """Write rows, which are sorted, to a file in each of their directories, and read these back."""
-    files = TaskFiles(job.access)
+    files = TaskFiles(job.url)
     found = []
     fragments = []
     name = f"part-{number:05}-{job.run}.c000.zstd.parquet"

@@ -1,24 +1,33 @@
 """A fake of S3 on loopback: moto's server, behind a gate that refuses, hangs, or counts what passes.
 
+As with a private bucket, whoever has no credentials is denied.
+
 It is in memory and in this process; only what is asked for over HTTP reaches it.
 """
 
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
 import pyarrow.fs as pafs
 import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import FakeKey, s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+TOGETHER_WITHIN_S = 5.0
 
 _DENIED = (
     b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 )
+
+_COPIED = b"<?xml version='1.0' encoding='UTF-8'?><CopyObjectResult><ETag>\"0\"</ETag></CopyObjectResult>"
 
 
 class FakeS3:
@@ -67,6 +76,72 @@ class FakeS3:
         wanted = pafs.FileSelector(self.root, recursive=True)
         return [one.path for one in self.files.get_file_info(wanted) if one.is_file and one.path.endswith(ending)]
 
+    def objects(self) -> dict[str, bytes]:
+        """What the archive holds, by name, without the empty objects that stand for directories."""
+        return {name: key.value for name, key in self._keys().items() if name and not name.endswith("/")}
+
+    def hold(self, objects: Mapping[str, bytes]) -> None:
+        """Have the archive hold these objects, and nothing else."""
+        keys = self._backend.get_bucket(self.bucket).keys
+        for name in self._keys():
+            keys.pop(f"{self._prefix}{name}")
+        for name, content in objects.items():
+            self._backend.put_object(self.bucket, f"{self._prefix}{name}", content)
+
+    def age(self, below: str, by_s: float) -> None:
+        """Let time go by for the objects whose names begin so."""
+        for name, key in self._keys().items():
+            if name.startswith(below):
+                key.last_modified -= timedelta(seconds=by_s)
+
+    @property
+    def _backend(self) -> Any:
+        return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.root.partition('/')[2]}/"
+
+    def _keys(self) -> dict[str, FakeKey]:
+        found = self._backend.get_bucket(self.bucket).keys.items()
+        return {name.removeprefix(self._prefix): key for name, key in found if name.startswith(self._prefix)}
+
+    @contextlib.contextmanager
+    def refusing_changes_after(self, changes: int) -> Iterator[None]:
+        """Let so many requests change something. What is in the bucket then is what a kill at that moment leaves."""
+        self._gate.changes_left = changes
+        try:
+            yield
+        finally:
+            self._gate.changes_left = None
+
+    @contextlib.contextmanager
+    def refusing_after(self, requests: int) -> Iterator[None]:
+        """Grant so many requests, and deny all after them."""
+        self._gate.requests_left = requests
+        try:
+            yield
+        finally:
+            self._gate.requests_left = None
+
+    @contextlib.contextmanager
+    def forgetting(self, ending: str) -> Iterator[None]:
+        """Confirm copies whose names end so, and do not make them."""
+        self._gate.forgets = ending
+        try:
+            yield
+        finally:
+            self._gate.forgets = ""
+
+    @contextlib.contextmanager
+    def answering_together(self, count: int, ending: str) -> Iterator[None]:
+        """Answer requests for objects whose names end so only when `count` of them have come."""
+        self._gate.waiting = ending, threading.Barrier(count, timeout=TOGETHER_WITHIN_S)
+        try:
+            yield
+        finally:
+            self._gate.waiting = None
+
     @contextlib.contextmanager
     def denying(self) -> Iterator[None]:
         """Deny access to everybody for a while."""
@@ -98,18 +173,36 @@ class _Gate:
         self.asked: list[str] = []
         self.fetched: Counter[str] = Counter()
         self.denies = False
+        self.waiting: tuple[str, threading.Barrier] | None = None
+        self.forgets = ""
+        self.changes_left: int | None = None
+        self.requests_left: int | None = None
+        self._counting = threading.Lock()
         self.is_open = threading.Event()
         self.is_open.set()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         self.is_open.wait()
-        if self.denies:
+        if self.waiting is not None and environ["PATH_INFO"].endswith(self.waiting[0]):
+            self.waiting[1].wait()
+        if self.denies or "HTTP_AUTHORIZATION" not in environ or not self._is_granted(environ["REQUEST_METHOD"]):
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"" if environ["REQUEST_METHOD"] == "HEAD" else _DENIED]
+        if self.forgets and "HTTP_X_AMZ_COPY_SOURCE" in environ and environ["PATH_INFO"].endswith(self.forgets):
+            start_response("200 OK", [("Content-Type", "application/xml")])
+            return [_COPIED]
         answered = [*self._app(environ, start_response)]
         self.fetched[PurePosixPath(environ["PATH_INFO"]).suffix] += sum(map(len, answered))
         return answered
+
+    def _is_granted(self, method: str) -> bool:
+        with self._counting:
+            if self.requests_left is not None:
+                self.requests_left -= 1
+            if self.changes_left is not None and method not in ("GET", "HEAD"):
+                self.changes_left -= 1
+            return (self.requests_left or 0) >= 0 and (self.changes_left or 0) >= 0
 
 
 class _Quiet(WSGIRequestHandler):

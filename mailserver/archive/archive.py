@@ -19,7 +19,7 @@ class Archive:
 
     @property
     def url(self) -> str:
-        """The archive, as Spark takes it."""
+        """The archive, as a URL."""
         return self.files.url
 
     def layout(self) -> Layout | None:
@@ -67,9 +67,9 @@ class Archive:
             ArchiveError: a later version made one.
         """
         found = {}
-        for name in self._record_names():
+        for name, text in self.files.read_each(self._record_names()):
             try:
-                decode_record(self.files.read(name) or "", f"{self.url}/{name}")
+                decode_record(text or "", f"{self.url}/{name}")
             except RecordDamaged as error:
                 found[name.removeprefix(f"{RECORDS}/")] = str(error)
         return found
@@ -112,7 +112,7 @@ class Archive:
         left_out = set(map(record_of, without))
         names = self._record_names()
         while True:
-            found = {name: self.files.read(name) for name in names}
+            found = dict(self.files.read_each(names))
             before, names = names, self._record_names()
             if names == before and None not in found.values():  # else a run publishes: its record may be missing here
                 return [

@@ -26,10 +26,13 @@ class ArchiveFiles(Protocol):
     """Where an archive lies. Every method raises ArchiveError for what the file system refuses."""
 
     url: str
-    """The archive, as Spark takes it."""
+    """The archive, as a URL."""
 
     def read(self, name: str) -> str | None:
         """A small file's text, None if there is none."""
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield small files by name, each with its text; None if there is none."""
 
     def names(self, directory: str) -> list[str]:
         """What is in a directory, sorted; nothing if there is none."""
@@ -84,9 +87,6 @@ class ReadableFiles(ArchiveFiles, Protocol):
     def versions(self, directory: str) -> dict[str, Version]:
         """The files in a directory, with the version of each; nothing if there is none."""
 
-    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """Yield small files by name, each with its text; None if there is none."""
-
     def left_alone(self) -> contextlib.AbstractContextManager[None]:
         """Have no run change the archive in the context.
 
@@ -119,6 +119,11 @@ class LocalFiles:
                 return (self.root / name).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
+
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """See ArchiveFiles."""
+        for name in names:
+            yield name, self.read(name)
 
     def names(self, directory: str) -> list[str]:
         """See ArchiveFiles."""

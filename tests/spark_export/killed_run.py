@@ -1,7 +1,7 @@
 """A nightly run that kills itself and its JVM: `python -m tests.spark_export.killed_run STORE ARCHIVE RUN POINT`.
 
 To be started as the leader of a process group of its own. POINT: "writing", as soon as a task has a file in the staging
-directory; else a method of LocalStorage, before its second call.
+directory; else a method of the storage, before its second call. ARCHIVE: a folder, or a URL of S3.
 """
 
 import itertools
@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mailserver.archive.access.places import is_on_s3
 from spark_export import compact as compact_module
+from spark_export.s3_storage import S3Storage
 from spark_export.session import spark_session
 from spark_export.storage import LocalStorage
 from tests.spark_export.conftest import SETTINGS
@@ -39,23 +41,23 @@ def _die_while_writing(archive: Path) -> None:
     vars(compact_module)["write_pieces"] = write_pieces
 
 
-def _die_before_second(method: str) -> None:
+def _die_before_second(storage: type, method: str) -> None:
     calls = itertools.count(1)
-    real = getattr(LocalStorage, method)
+    real = getattr(storage, method)
 
     def dying(*args: Any) -> Any:
         if next(calls) == 2:
             _die()
         return real(*args)
 
-    setattr(LocalStorage, method, dying)
+    setattr(storage, method, dying)
 
 
 if __name__ == "__main__":
-    store, archive, run, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    store, archive, run, point = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
     if point == "writing":
-        _die_while_writing(archive)
+        _die_while_writing(Path(archive))
     else:
-        _die_before_second(point)
+        _die_before_second(S3Storage if is_on_s3(archive) else LocalStorage, point)
     with spark_session("local[2]", SETTINGS, progress=False) as spark:
         compact_into(spark, archive, store, run=run)

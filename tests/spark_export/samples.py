@@ -128,7 +128,7 @@ def rows_of(put_in: Iterable[NewEnvelope]) -> list[dict[str, Any]]:
 
 def compact_into(
     spark: SparkSession,
-    archive: Path,
+    archive: Path | str,
     *stores: Path,
     now: float = (DAY + 10) * DAY_S,
     run: str = "run-1",

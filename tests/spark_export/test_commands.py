@@ -23,6 +23,7 @@ from mailserver.units import size_text
 from spark_export import commands
 from spark_export.cli import main
 from tests.faults.faulty_io import Calls, faulty_io
+from tests.s3 import fake_s3
 from tests.spark_export.samples import DAY, DAY_S, archived, compact_into, envelopes, prune, put, rows_of
 
 pytestmark = pytest.mark.spark
@@ -170,6 +171,18 @@ def test_missing_package_is_one_line(module: str, command: str) -> None:
 
     assert done.stderr.count("\n") == 1
     assert said(done).endswith("is not installed: pip install 'waku-mailserver[export]'")
+
+
+def test_bucket_that_denies_is_one_line(here: Command, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, envelopes(3))
+
+    with fake_s3(monkeypatch) as s3, s3.denying():
+        for arguments in (["verify"], ["compact", "--store", store], ["report"]):
+            done = here(*arguments, "--archive", s3.url)
+
+            assert done.stderr.count("\n") == 1
+            assert said(done).startswith(f"cannot read {s3.url}/")
+            assert "ACCESS_DENIED" in said(done)
 
 
 def test_fault_of_our_own_is_no_missing_package() -> None:

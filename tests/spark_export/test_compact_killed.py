@@ -24,6 +24,7 @@ from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import snapshot_of
 from mailserver.store.sqlite.handoff import read_archived
 from spark_export import compact as compact_module
+from spark_export.errors import ExportCheckFailed
 from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage, open_storage
 from tests.spark_export.samples import (
@@ -53,6 +54,8 @@ DAY_TWO = envelopes(3, day=DAY + 1, first=70)
 
 Rows = list[dict[str, Any]]
 Step = tuple[Any, str]
+Publishing = tuple["Case", str, Sequence[PeriodRecord], Sequence[PeriodRecord]]
+"""A run that has come to its publishing: its name, and what it publishes in place of what."""
 
 STEPS: list[Step] = [
     (WritableArchive, "repair"),
@@ -167,7 +170,7 @@ def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.fixture(scope="module")
-def publishing(spark: SparkSession, cases: dict[str, Case]) -> tuple[Case, str, Sequence[PeriodRecord]]:
+def publishing(spark: SparkSession, cases: dict[str, Case]) -> Publishing:
     """The late rows, staged and verified, and what is to be published."""
     case = cases["late"].copy(cases["late"].store.parent.with_name("publishing"))
     patch = pytest.MonkeyPatch()
@@ -175,12 +178,11 @@ def publishing(spark: SparkSession, cases: dict[str, Case]) -> tuple[Case, str, 
     with pytest.raises(Published) as caught:
         case.run(spark, "run-2")
     patch.undo()
-    run, records = caught.value.args
-    return case, run, records
+    return case, *caught.value.args
 
 
-def _published(_archive: WritableArchive, run: str, records: Sequence[PeriodRecord]) -> None:
-    raise Published(run, records)
+def _published(_archive: WritableArchive, run: str, *records: Sequence[PeriodRecord]) -> None:
+    raise Published(run, *records)
 
 
 @pytest.mark.parametrize("name", ["first", "late"])
@@ -204,18 +206,18 @@ def test_run_killed_before_any_step_is_done_by_the_next(
 
 def test_run_killed_at_any_change_of_publishing_is_done_by_the_next(
     spark: SparkSession,
-    publishing: tuple[Case, str, Sequence[PeriodRecord]],
+    publishing: Publishing,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, run, records = publishing
+    begun, run, records, before = publishing
     outcomes = []
     for at in itertools.count():
         case = begun.copy(tmp_path / str(at))
         archive = WritableArchive(open_storage(spark, str(case.archive)))
         try:
             with dying(monkeypatch, CHANGES, at):
-                archive.publish(run, records)
+                archive.publish(run, records, before)
         except Killed:
             case.assert_whole()
             outcomes.append(archived(case.archive, FIRST) == case.new[FIRST])
@@ -230,14 +232,14 @@ def test_run_killed_at_any_change_of_publishing_is_done_by_the_next(
 
 def test_repair_killed_at_any_change_is_done_by_the_next(
     spark: SparkSession,
-    publishing: tuple[Case, str, Sequence[PeriodRecord]],
+    publishing: Publishing,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, run, records = publishing
+    begun, run, records, before = publishing
     killed = begun.copy(tmp_path / "killed")
     with dying(monkeypatch, [(LocalStorage, "put")], 1), pytest.raises(Killed):  # one day is in its place
-        WritableArchive(open_storage(spark, str(killed.archive))).publish(run, records)
+        WritableArchive(open_storage(spark, str(killed.archive))).publish(run, records, before)
     for at in itertools.count():
         case = killed.copy(tmp_path / str(at))
         try:
@@ -254,23 +256,39 @@ def test_repair_killed_at_any_change_is_done_by_the_next(
 
 def test_files_replaced_by_a_run_that_was_killed_are_kept_for_their_readers(
     spark: SparkSession,
-    publishing: tuple[Case, str, Sequence[PeriodRecord]],
+    publishing: Publishing,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, run, records = publishing
+    begun, run, records, before = publishing
     for at in range(4):  # the journal, the old files, the record, the next
         case = begun.copy(tmp_path / str(at))
         (old,) = (case.archive / "_snapshots").glob(f"date={FIRST}/run=run-1-*")
         os.utime(old, (0, 0))  # published long ago
         with contextlib.suppress(Killed), dying(monkeypatch, [(LocalStorage, "write"), (LocalStorage, "touch")], at):
-            WritableArchive(open_storage(spark, str(case.archive))).publish(run, records)
+            WritableArchive(open_storage(spark, str(case.archive))).publish(run, records, before)
 
         WritableArchive(open_storage(spark, str(case.archive))).repair()
 
         replaced = case.records()[FIRST].run == run
         assert old.exists()
         assert replaced == (at > 0)
+
+
+def test_day_that_another_run_has_written_meanwhile_is_not_published(
+    spark: SparkSession, publishing: Publishing, tmp_path: Path
+) -> None:
+    begun, run, records, before = publishing
+    case = begun.copy(tmp_path / "case")
+    archive = WritableArchive(open_storage(spark, str(case.archive)))
+    archive.publish(run, records, before)
+
+    with pytest.raises(
+        ExportCheckFailed, match=f"{FIRST}: run {run} has written it meanwhile, in place of run run-1-0"
+    ):
+        archive.publish(run, records, before)
+
+    case.assert_whole()
 
 
 def test_rows_set_aside_by_a_run_that_was_killed_are_counted(

@@ -14,6 +14,7 @@ from spark_export import storage
 from spark_export.hadoop_storage import HadoopStorage
 from spark_export.merge import merge
 from spark_export.read import read_archive
+from spark_export.s3_storage import S3Storage
 from spark_export.storage import LocalStorage, Storage, open_storage
 from spark_export.verify import verify
 from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
@@ -62,8 +63,18 @@ def test_unknown_scheme_is_an_archive_error(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_bucket_is_one_archive_by_either_scheme(spark: SparkSession, scheme: str) -> None:
-    with pytest.raises(ArchiveError, match=r"cannot open s3a://bucket/archive: .*S3AFileSystem not found"):
-        open_storage(spark, f"{scheme}://bucket/archive")  # Hadoop's client for it is not installed here
+    found = open_storage(spark, f"{scheme}://bucket/archive")
+
+    assert isinstance(found, S3Storage)
+    assert found.url == "s3://bucket/archive"
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3a://who:secret@bucket/archive"])
+def test_bucket_is_named_and_has_no_credentials(spark: SparkSession, url: str) -> None:
+    with pytest.raises(ArchiveError, match="it must be s3://BUCKET/PREFIX, without credentials") as caught:
+        open_storage(spark, url)
+
+    assert "secret" not in str(caught.value)
 
 
 def test_text_is_read_as_written(archive: Storage) -> None:

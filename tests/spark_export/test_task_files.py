@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveError
-from spark_export.task_files import Access, TaskFiles, access_to
+from spark_export.task_files import TaskFiles
 
 DATA = pa.py_buffer(b"data")
 
 
 def test_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    files = TaskFiles(Access(f"file://{tmp_path}/an archive%20"))
+    files = TaskFiles(f"file://{tmp_path}/an archive%20")
 
     files.write("a/b/part", DATA, "ways/part-1")
     files.write("a/b/part", pa.py_buffer(b"again"), "ways/part-2")
@@ -31,7 +30,7 @@ def test_file_that_cannot_be_finished_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "part" / "full").touch()
 
     with pytest.raises(ArchiveError, match=rf"^cannot write file://{tmp_path}/part: ") as caught:
-        TaskFiles(Access(f"file://{tmp_path}")).write("part", DATA, "ways/part")
+        TaskFiles(f"file://{tmp_path}").write("part", DATA, "ways/part")
 
     assert "\n" not in str(caught.value)
 
@@ -40,11 +39,11 @@ def test_full_disk_is_told_as_every_program_tells_it(tmp_path: Path) -> None:
     name = f"{tmp_path}/part"
 
     with pytest.raises(ArchiveError, match=r"^cannot write file://.*/part: No space left on device$"):
-        TaskFiles(Access("file:///")).write(name, DATA, "dev/full")
+        TaskFiles("file:///").write(name, DATA, "dev/full")
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    files = TaskFiles(Access(f"file://{tmp_path}"))
+    files = TaskFiles(f"file://{tmp_path}")
 
     for attempt in (files.read, files.opened):
         with pytest.raises(ArchiveError, match=rf"^cannot read file://{tmp_path}/none: {os.strerror(2)}$"):
@@ -53,21 +52,4 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_unknown_scheme_is_an_archive_error() -> None:
     with pytest.raises(ArchiveError, match="cannot open moon://there/archive: "):
-        TaskFiles(Access("moon://there/archive"))
-
-
-@pytest.mark.spark
-def test_what_hadoop_is_told_of_an_object_store_tasks_are_told(spark: SparkSession) -> None:
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - there is no other way to it
-    configuration.set("fs.s3a.access.key", "who")
-    configuration.set("fs.s3a.endpoint", "http://127.0.0.1:5000")
-    try:
-        access = access_to(spark, "s3a://bucket/archive")
-    finally:
-        configuration.unset("fs.s3a.access.key")
-        configuration.unset("fs.s3a.endpoint")
-
-    assert dict(access.s3)["access_key"] == "who"
-    assert dict(access.s3)["endpoint_override"] == "http://127.0.0.1:5000"
-    assert "who" not in repr(access)
-    assert access_to(spark, "file:///archive") == Access("file:///archive")
+        TaskFiles("moon://there/archive")

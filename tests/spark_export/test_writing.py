@@ -19,7 +19,7 @@ from spark_export.errors import ExportCheckFailed
 from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
 from spark_export.pieces import FileRows, Piece, Source, StoreRows, pieces_of_files
-from spark_export.task_files import Access, TaskFiles
+from spark_export.task_files import TaskFiles
 from spark_export.writing import (
     Job,
     by_period,
@@ -43,7 +43,7 @@ def stored(store: Path) -> StoreRows:
 
 
 def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> Job:
-    return Job(Access(f"file://{archive}"), layout, run)
+    return Job(f"file://{archive}", layout, run)
 
 
 def data_of(archive: Path, run: str = "run-1") -> Path:
@@ -202,7 +202,7 @@ def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stor
     before = (archive / name).read_bytes()
     (data_of(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
     again = [index_piece(job(archive, layout, "again"), one) for one in pieces_of_files(record)]
-    found = write_period_index(TaskFiles(job(archive).access), job(archive, layout, "again"), FIRST, "run-1", again)
+    found = write_period_index(TaskFiles(job(archive).url), job(archive, layout, "again"), FIRST, "run-1", again)
     assert found == index_record
     assert (archive / name).read_bytes() == before
 

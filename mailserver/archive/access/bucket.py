@@ -14,19 +14,33 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveError
-from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, Version, is_data, text_of
+from mailserver.archive.files import MAX_RECORD_BYTES, Version, is_data, text_of
 
-CONNECT_TIMEOUT_S = 2.0
-SILENCE_TIMEOUT_S = 3.0
-ATTEMPTS = 2
-"""How long a connection may take, how long an endpoint may send nothing, and how often each request is tried: together
-less than 8 s."""
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a connection may take, how long an endpoint may send nothing, and how often each request is tried."""
+
+    connect_s: float
+    silence_s: float
+    attempts: int
+
+
+READING = Patience(2.0, 3.0, 2)
+"""For requests of history: together less than 8 s."""
+
+LEASES = "_leases"
+"""Each run that is at work on the archive has an object there, and renews it (`spark_export.s3_lease`)."""
+
+LEASE_S = 300.0
+"""A run that has not renewed its lease for longer has ended."""
 
 READS_AT_ONCE = 16
 """How many records are read at the same time: there may be hundreds, each a round trip or two away."""
@@ -37,19 +51,24 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _NO_ANSWER = "NETWORK_CONNECTION"
 """What pyarrow's client says where S3 has not answered."""
 
+_DENIED = "ACCESS_DENIED"
+"""What it says where S3 refuses access: also to whoever has no credentials."""
+
 _SETTLED_S = 2.0
 """S3 tells the second of a change. A version that was seen for longer cannot be one of two of the same second."""
 
 _CLOCKS_DIFFER_S = 3600.0
 """An object that is older than this by our clock was not changed just now, by any clock that S3 could have."""
 
-_CHUNK_BYTES = 1024 * 1024
+_CHUNK_BYTES = 8 * 1024 * 1024
+"""Each is a request."""
 
 
 class BucketFiles:
     """An archive in a bucket. It is a `mailserver.archive.files.ReadableFiles`. Several threads may use it."""
 
     absence = "is that the right bucket and prefix?"
+    patience = READING
 
     def __init__(self, root: str) -> None:
         """Describe the archive at `BUCKET` or `BUCKET/PREFIX`."""
@@ -73,7 +92,7 @@ class BucketFiles:
                 return None
 
     def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """See ReadableFiles."""
+        """See ArchiveFiles."""
         left = [*names]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="archive-records") as threads:
             while some := left[:READS_AT_ONCE]:
@@ -144,13 +163,13 @@ class BucketFiles:
     @contextlib.contextmanager
     def left_alone(self) -> Iterator[None]:
         """See ReadableFiles. No run can be kept from beginning: one that did is found out at the end."""
-        self._raise_if_locked()
+        self._raise_if_leased()
         try:
             yield
         except ArchiveError:
-            self._raise_if_locked()
+            self._raise_if_leased()
             raise
-        self._raise_if_locked()
+        self._raise_if_leased()
 
     def _is_gone(self, name: str) -> bool:
         """Whether an object is missing that could not be read: a read's own error does not always say so."""
@@ -160,9 +179,12 @@ class BucketFiles:
             return False
         return bool(found.type is pafs.FileType.NotFound)
 
-    def _raise_if_locked(self) -> None:
-        if self.size(LOCK_FILE) is not None:
-            raise ArchiveBusy(f"a run is at work on the archive, or was killed: {self.where(LOCK_FILE)} is there")
+    def _raise_if_leased(self) -> None:
+        now = time.time()
+        for lease in self._listed(LEASES, recursive=False):
+            if lease.is_file and now - lease.mtime_ns / 1e9 <= LEASE_S + _CLOCKS_DIFFER_S:
+                where = self.where(f"{LEASES}/{lease.base_name}")
+                raise ArchiveBusy(f"a run is at work on the archive, or was killed in the last hour: {where} is there")
 
     def _listed(self, directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
         wanted = pafs.FileSelector(self._path(directory), recursive=recursive, allow_not_found=True)
@@ -176,21 +198,33 @@ class BucketFiles:
     def _opened_client(self) -> pafs.S3FileSystem:
         with self._lock:
             if self._client is None:
-                self._client = pafs.S3FileSystem(
-                    endpoint_override=endpoint(os.environ),
-                    connect_timeout=CONNECT_TIMEOUT_S,
-                    request_timeout=SILENCE_TIMEOUT_S,
-                    retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-                )
+                self._client = connect(self.patience)
             return self._client
 
     @contextlib.contextmanager
-    def _refused(self, name: str) -> Iterator[None]:
+    def _refused(self, name: str, what: str = "read") -> Iterator[None]:
         """Raise ArchiveError for what S3 refuses."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            raise ArchiveError(f"cannot read {self.where(name)}: {str(error).partition(chr(10))[0]}") from error
+            raise ArchiveError(f"cannot {what} {self.where(name)}: {cause_of(error)}") from error
+
+
+def cause_of(error: Exception) -> str:
+    """What pyarrow says of a failure, in one line."""
+    said = str(error).partition("\n")[0]
+    return f"{said}: are there credentials, and do they allow it?" if _DENIED in said else said
+
+
+def connect(patience: Patience) -> pafs.S3FileSystem:
+    """Make a client, as the environment says. It asks for nothing yet, except perhaps for credentials."""
+    return pafs.S3FileSystem(
+        endpoint_override=endpoint(os.environ),
+        connect_timeout=patience.connect_s,
+        request_timeout=patience.silence_s,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=patience.attempts),
+        allow_delayed_open=True,  # a small object is written by one request, and not by three
+    )
 
 
 def endpoint(environment: Mapping[str, str]) -> str | None:

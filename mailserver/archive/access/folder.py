@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,6 @@ class FolderFiles(LocalFiles):
                     with contextlib.suppress(FileNotFoundError):  # a run has removed it
                         found[entry.name] = _version(entry.stat())
         return found
-
-    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """See ReadableFiles."""
-        for name in names:
-            yield name, self.read(name)
 
     @contextlib.contextmanager
     def left_alone(self) -> Iterator[None]:

@@ -19,6 +19,11 @@ def is_on_s3(archive: str) -> bool:
     return bool(separator) and scheme in S3_SCHEMES and bool(bucket) and "@" not in bucket
 
 
+def is_same_archive(one: str, other: str) -> bool:
+    """Whether two URLs of archives name the same one. Earlier versions recorded `s3a:` for what is `s3:` now."""
+    return _by_one_scheme(one) == _by_one_scheme(other)
+
+
 def files_of(archive: str) -> ReadableFiles | None:
     """The files of the archive that a setting names; None if they cannot be seen from here.
 
@@ -32,3 +37,8 @@ def files_of(archive: str) -> ReadableFiles | None:
     from mailserver.archive.access.bucket import BucketFiles  # noqa: PLC0415 - as above
 
     return BucketFiles(archive.partition("://")[2])
+
+
+def _by_one_scheme(url: str) -> str:
+    scheme, separator, path = url.partition("://")
+    return f"s3://{path}" if separator and scheme in S3_SCHEMES else url

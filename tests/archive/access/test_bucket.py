@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mailserver.archive.access import bucket as bucket_module
-from mailserver.archive.access.bucket import BucketFiles, endpoint
+from mailserver.archive.access.bucket import LEASES, READING, BucketFiles, endpoint
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
 from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault
-from mailserver.archive.files import LOCK_FILE, ReadableFiles
+from mailserver.archive.files import ReadableFiles
 from mailserver.archive.holdings import check_day
 from mailserver.archive.reading.reads import READ_TIMEOUT_S
 from mailserver.archive.reading.source import ArchiveSource
@@ -144,10 +145,8 @@ async def test_bucket_that_is_not_there_is_a_fault(s3: FakeS3) -> None:
 async def test_endpoint_that_says_nothing_is_given_up_with_its_cause(
     s3: FakeS3, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (
-        bucket_module.ATTEMPTS * max(bucket_module.SILENCE_TIMEOUT_S, bucket_module.CONNECT_TIMEOUT_S) < READ_TIMEOUT_S
-    )
-    monkeypatch.setattr(bucket_module, "SILENCE_TIMEOUT_S", 1.0)
+    assert READING.attempts * max(READING.silence_s, READING.connect_s) < READ_TIMEOUT_S
+    monkeypatch.setattr(BucketFiles, "patience", replace(READING, silence_s=1.0))
     s3.upload(archive)
     reading = Reading(s3.url)
     whole = await reading.answer()
@@ -198,6 +197,17 @@ def test_names_and_sizes_are_those_of_the_folder(s3: FakeS3, archive: Path) -> N
     assert dict(there.read_each(["none", "_archive.json"])) == dict(here.read_each(["none", "_archive.json"]))
 
 
+def test_records_are_read_at_the_same_time(s3: FakeS3, tmp_path: Path) -> None:
+    for day in range(4):
+        write_period(tmp_path, [envelope(day, created=START + day * DAY, topic=NEWS)], snapshot=False)
+    s3.upload(tmp_path)
+    archive = Archive(files_at(s3.url))
+
+    with s3.answering_together(4, ".json"):
+        assert len(archive.records()) == 4
+        assert archive.damaged_records() == {}
+
+
 def test_day_is_held_as_in_a_folder_unless_a_run_is_at_work(s3: FakeS3, tmp_path: Path) -> None:
     file = make_archive(tmp_path, STORE, RECEIVED_DAY, seq=70)
     s3.upload(tmp_path)
@@ -210,14 +220,18 @@ def test_day_is_held_as_in_a_folder_unless_a_run_is_at_work(s3: FakeS3, tmp_path
     s3.files.delete_file(f"{s3.root}/{file.relative_to(tmp_path)}")
     with pytest.raises(ArchiveFault, match="is missing"):
         check_day(files, STORE, RECEIVED_DAY, 70)
-    (tmp_path / LOCK_FILE).write_text("another")
     s3.upload(tmp_path)
-    with pytest.raises(ArchiveBusy, match=f"{s3.url}/_lock is there"):
+    begin_a_run(s3)
+    with pytest.raises(ArchiveBusy, match=f"{s3.url}/{LEASES}/run is there"):
         check_day(files, STORE, RECEIVED_DAY, 70)
 
 
+def begin_a_run(s3: FakeS3) -> None:
+    s3.files.open_output_stream(f"{s3.root}/{LEASES}/run").close()
+
+
 def fail_while_a_run_begins(s3: FakeS3) -> None:
-    s3.files.open_output_stream(f"{s3.root}/{LOCK_FILE}").close()
+    begin_a_run(s3)
     raise ArchiveFault("a file is missing")
 
 
@@ -225,10 +239,23 @@ def test_run_that_begins_while_the_archive_is_looked_at_is_noticed(s3: FakeS3) -
     files = files_at(s3.url)
 
     with pytest.raises(ArchiveBusy), files.left_alone():
-        s3.files.open_output_stream(f"{s3.root}/{LOCK_FILE}").close()
-    s3.files.delete_file(f"{s3.root}/{LOCK_FILE}")
+        begin_a_run(s3)
+    s3.files.delete_file(f"{s3.root}/{LEASES}/run")
     with pytest.raises(ArchiveBusy), files.left_alone():
         fail_while_a_run_begins(s3)
+
+
+def test_run_that_was_killed_long_ago_is_in_nobodys_way(s3: FakeS3, tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, RECEIVED_DAY, seq=70)
+    s3.upload(tmp_path)
+    begin_a_run(s3)
+    files = files_at(s3.url)
+
+    s3.age(LEASES, 3600)
+    with pytest.raises(ArchiveBusy):
+        check_day(files, STORE, RECEIVED_DAY, 70)
+    s3.age(LEASES, 310)
+    check_day(files, STORE, RECEIVED_DAY, 70)
 
 
 def test_refusal_names_the_file(s3: FakeS3) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mailserver.archive.access.bucket import BucketFiles
 from mailserver.archive.access.folder import FolderFiles
-from mailserver.archive.access.places import files_of, is_on_s3
+from mailserver.archive.access.places import files_of, is_on_s3, is_same_archive
 
 
 @pytest.mark.parametrize("setting", ["s3://bucket/archive", "s3a://bucket/archive/"])
@@ -31,3 +31,10 @@ def test_folder_is_named_by_its_path_or_by_a_url(tmp_path: Path) -> None:
 def test_nothing_else_is_looked_at(setting: str) -> None:
     assert not is_on_s3(setting)
     assert files_of(setting) is None
+
+
+def test_archive_is_the_same_by_either_scheme_of_s3() -> None:
+    assert is_same_archive("s3a://bucket/archive", "s3://bucket/archive")
+    assert is_same_archive("file:///archive", "file:///archive")
+    for other in ("s3://bucket/other", "file://bucket/archive", "bucket/archive", ""):
+        assert not is_same_archive("s3a://bucket/archive", other)
