@@ -22,13 +22,13 @@ class ErrorCode(IntEnum):
     NOT_FOUND = -32001
     """No key, filter or subscription has this id."""
     TOO_MANY = -32002
-    """There are as many keys, filters, subscriptions, proofs of work or history requests as allowed."""
+    """There are as many keys, filters, subscriptions, proofs of work or requests as allowed, or too much to compare."""
     TOO_MUCH_WORK = -32003
     """The proof of work was not found in the given time."""
     PEER_UNAVAILABLE = -32004
     """The peer is not connected, or must be trusted and is not."""
     STORE_UNAVAILABLE = -32005
-    """The envelope could not be stored."""
+    """The envelope could not be stored, or the store could not be read, or still indexes message ids."""
     NO_NOTIFICATIONS = -32006
     """Subscriptions need a lasting connection: a WebSocket."""
     TIMED_OUT = -32007

@@ -19,8 +19,10 @@ from mailserver.catchup.comparing import CompareTimes, common
 from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
 from mailserver.codec.keys import Enode
+from mailserver.errors import Rejection, RequestRejected
 from mailserver.history.delivery import DeliverySettings
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
 from mailserver.limits.admission import Admission, AdmissionLimits
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.metrics.registry import count_of
@@ -29,9 +31,11 @@ from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.store import message_ids
+from mailserver.store.interface import Payer
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import comparison as engine
 from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Requirements
@@ -41,7 +45,7 @@ from tests.catchup.running import assert_stored, catching_up, hurry, settled, st
 from tests.catchup.servers import PASSWORD_KEY, Archive, make_envelopes, raws, serving, settings_for, stored_raws
 from tests.mailservers import NEWS, NO_REQUEST_LIMITS, NOW, SPORT, Clock, fill, make_envelope, stored, wired
 from tests.pairs import private_key
-from tests.store.samples import EVERY_BYTE
+from tests.store.samples import EVER, EVERY_BYTE
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -405,3 +409,77 @@ async def test_everything_is_pruned_at_the_source_meanwhile(tmp_path: Path, monk
 
     assert progress.state is State.DONE
     assert progress.stored == len(stored_raws(tmp_path / STORE_FILE)) <= 300
+
+
+async def test_envelope_that_was_not_asked_for_is_a_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        find_items = SqliteMessageIds.find_items
+
+        async def find_another(ids: SqliteMessageIds, items: Sequence[bytes], *range_: int, payer: Payer) -> FoundRows:
+            others = [sync_id(envelope_muid(DEFAULT_NETWORK_TOPIC, SETTLED[0]))]
+            assert items
+            return await find_items(ids, others, *EVER, payer=payer)
+
+        monkeypatch.setattr(SqliteMessageIds, "find_items", find_another)
+        async with catching_up(tmp_path, source.enode, held=SETTLED[:1]) as catchup:
+            progress = await state_of(catchup, State.SET_ASIDE)
+
+    assert progress.problem == Lie.WRONG_ENVELOPES.value
+
+
+async def test_envelopes_that_never_fit_are_a_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_rules, "MAX_PAGE_BYTES", 10)
+    async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
+        progress = await state_of(catchup, State.SET_ASIDE)
+
+    assert progress.problem == Lie.ENDLESS_PAGE.value
+
+
+async def test_second_with_too_much_to_compare_is_asked_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.catchup")
+    monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 3)
+    crowded = [make_envelope(number, created=NOW - 500) for number in range(10)]
+    settings = settings_for(interest=Interest(topics=frozenset({NEWS})))
+    async with (
+        own(tmp_path / "source.db", crowded) as source,
+        catching_up(tmp_path, source.enode, settings=settings) as catchup,
+    ):
+        await settled(catchup)
+
+    assert_stored(tmp_path, crowded)
+    assert "source is asked page by page" in caplog.text
+
+
+async def test_only_the_last_of_what_was_refused_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    monkeypatch.setattr(comparing_module, "MAX_REFUSED", 5)
+    settings = settings_for(min_pow=1e6)
+    async with own(tmp_path / "source.db", SETTLED[:20]) as source, open_store(tmp_path / STORE_FILE) as store:
+        catchup = Catchup(store, tmp_path, replace(settings, sources=(source.enode,)), Clock())
+        await catchup.add_missed(30.0)
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: source.asked("fetch_items") >= 3)
+        (progress,) = catchup.snapshot()
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert progress.fetched >= 20 + 15
+
+
+async def test_source_that_is_asked_too_much_is_left_until_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def too_many(*_: object) -> bytes:
+        raise RequestRejected(Rejection.RATE_LIMITED, retry_after_s=7)
+
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteComparison, "respond", too_many)
+            async with catching_up(tmp_path, source.enode) as catchup:
+                progress = await state_of(catchup, State.WAITING)
+                await until(lambda: bool(catchup.snapshot()[0].problem))
+                progress = catchup.snapshot()[0]
+
+    assert "come back in 7 s" in progress.problem
