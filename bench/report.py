@@ -19,12 +19,11 @@ from bench.results import (
     Results,
     StoreFacts,
     StoreHistory,
-    Sync,
     median_of,
     percentile,
 )
-
-UNKNOWN = "-"
+from bench.sync_report import fetch_line, fetch_table, sync_line, sync_table
+from bench.tables import UNKNOWN, number, table
 
 
 def as_json(results: Iterable[Results]) -> str:
@@ -96,7 +95,7 @@ def growth_table(histories: Sequence[StoreHistory]) -> str:
     """One line for each question, one column for each store."""
     sizes = [UNKNOWN if each.store is None else f"{each.store.envelopes:,}" for each in histories]
     rows = [
-        [row[0].question, *(_number(median_of(run.done_s for run in each.runs), 1e3) for each in row)]
+        [row[0].question, *(number(median_of(run.done_s for run in each.runs), 1e3) for each in row)]
         for row in zip(*(each.questions for each in histories), strict=True)
     ]
     return table(["request", *sizes], rows)
@@ -166,17 +165,17 @@ def plain_export_line(plain: PlainExport) -> str:
     """What the comparison found."""
     return (
         f"One process with pyarrow, {plain.days} days: {plain.envelopes / plain.seconds:,.0f} rows/s, "
-        f"{_number(plain.file_bytes, 1e-6)} MB; the store has {_number(plain.store_bytes, 1e-6)} MB"
+        f"{number(plain.file_bytes, 1e-6)} MB; the store has {number(plain.store_bytes, 1e-6)} MB"
     )
 
 
 def archive_lines(archive: ArchiveHistory) -> str:
     """What is to be said about an archive, and about those who do not ask it."""
     alone, beside = (", ".join(_times_cells(times_s)[1:]) for times_s in (archive.alone_s, archive.beside_s))
-    peak, without = _number(archive.peak_bytes, 1e-6), _number(archive.without_bytes, 1e-6)
+    peak, without = number(archive.peak_bytes, 1e-6), number(archive.without_bytes, 1e-6)
     return (
         f"Archive of {archive.envelopes:,} envelopes, {archive.days} {'day' if archive.days == 1 else 'days'}, "
-        f"{_number(archive.file_bytes, 1e-6)} MB, none of them in the store (medians)\n"
+        f"{number(archive.file_bytes, 1e-6)} MB, none of them in the store (medians)\n"
         f"{peak} MB of memory at most, {without} MB without it; one topic of the store, ms p50, p99, max: "
         f"{alone} alone, {beside} beside {archive.readers} readers of the archive"
     )
@@ -193,72 +192,14 @@ def archive_table(archive: ArchiveHistory) -> str:
     return table(header, rows)
 
 
-def sync_line(sync: Sync) -> str:
-    """What two stores are that are compared."""
-    days = f"{sync.days} {'day' if sync.days == 1 else 'days'}"
-    return f"Comparison of two stores of {sync.envelopes:,} envelopes, {days}, in one process (medians)"
-
-
-def sync_table(sync: Sync) -> str:
-    """One line for each difference."""
-    header = ["difference", "trips", "bytes", "both sides ms", "(slowest)", "responder ms"]
-    rows = [
-        [
-            name,
-            _number(median_of(run.trips for run in runs), 1),
-            _number(median_of(run.sent_bytes for run in runs), 1),
-            _number(median_of(run.seconds for run in runs), 1e3),
-            f"({_number(max(run.seconds for run in runs), 1e3)})",
-            _number(median_of(run.responding_s for run in runs), 1e3),
-        ]
-        for name, runs in sync.cases.items()
-    ]
-    return table(header, rows)
-
-
-def fetch_line() -> str:
-    """What the table of fetches is about."""
-    return "An empty mailserver fetches everything from another, over loopback"
-
-
-def fetch_table(sync: Sync) -> str:
-    """One line for each way."""
-    header = ["how", "envelopes", "s", "envelopes/s", "CPU us each", "of the other"]
-    rows = [
-        [
-            name,
-            f"{run.envelopes:,}",
-            _number(run.seconds, 1),
-            f"{run.envelopes / run.seconds:,.0f}",
-            _number(run.own_cpu_s / run.envelopes, 1e6),
-            _number(run.asked_cpu_s / run.envelopes, 1e6),
-        ]
-        for name, run in sync.fetches.items()
-    ]
-    return table(header, rows)
-
-
 def store_line(store: StoreFacts) -> str:
     """What is to be said about the store."""
     filled = "" if store.fill_s is None else f", filled at {store.envelopes / store.fill_s:,.0f}/s"
     return (
         f"Store of {store.envelopes:,} envelopes, {store.days} {'day' if store.days == 1 else 'days'}{filled}: "
-        f"{_number(store.disk_bytes_per_million(), 1e-6)} MB on disk per million; "
-        f"{_number(median_of(store.start_s), 1e3)} ms from start until listening, "
-        f"{_number(median_of(store.start_cpu_s), 1e3)} ms of CPU (medians)"
-    )
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay cells out in columns: the first to the left, the others, which are numbers, to the right."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
+        f"{number(store.disk_bytes_per_million(), 1e-6)} MB on disk per million; "
+        f"{number(median_of(store.start_s), 1e3)} ms from start until listening, "
+        f"{number(median_of(store.start_cpu_s), 1e3)} ms of CPU (medians)"
     )
 
 
@@ -267,11 +208,11 @@ def _ingest_cells(row: Ingest) -> list[str]:
     return [
         str(row.connections),
         str(row.per_packet),
-        _number(median_of(rates), 1),
-        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.envelopes),
-        _number(median_of(run.client_cpu_s for run in row.runs), 1e6 / row.envelopes),
-        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+        number(median_of(rates), 1),
+        f"({number(rates[0], 1)} - {number(rates[-1], 1)})",
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.envelopes),
+        number(median_of(run.client_cpu_s for run in row.runs), 1e6 / row.envelopes),
+        number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
 
 
@@ -279,22 +220,22 @@ def _busy_cells(row: Busy) -> list[str]:
     return [
         row.question,
         UNKNOWN if row.envelopes is None else f"{row.envelopes:,}",
-        _number(row.rate, 1),
-        _number(median_of(run.confirmed / run.seconds for run in row.runs), 1),
-        _number(median_of(run.seconds for run in row.runs), 1),
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
-        _number(median_of(len(run.done_s) for run in row.runs), 1),
-        _number(median_of(run.found / len(run.done_s) for run in row.runs), 1),
+        number(row.rate, 1),
+        number(median_of(run.confirmed / run.seconds for run in row.runs), 1),
+        number(median_of(run.seconds for run in row.runs), 1),
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        number(median_of(len(run.done_s) for run in row.runs), 1),
+        number(median_of(run.found / len(run.done_s) for run in row.runs), 1),
         *_times_of_runs_cells([run.first_s for run in row.runs]),
         *_times_of_runs_cells([run.done_s for run in row.runs]),
-        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+        number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
 
 
 def _times_of_runs_cells(runs_s: Sequence[Sequence[float]]) -> list[str]:
     """In milliseconds the medians of the runs' medians and of their 99th percentiles, and the longest of all."""
-    medians = [_number(median_of(percentile(times_s, share) for times_s in runs_s), 1e3) for share in (0.5, 0.99)]
-    return [*medians, _number(max(map(max, runs_s)), 1e3)]
+    medians = [number(median_of(percentile(times_s, share) for times_s in runs_s), 1e3) for share in (0.5, 0.99)]
+    return [*medians, number(max(map(max, runs_s)), 1e3)]
 
 
 def _relay_cells(row: Relay) -> list[str]:
@@ -304,16 +245,16 @@ def _relay_cells(row: Relay) -> list[str]:
     return [
         "everything" if row.interest is None else f"{row.interest} topics",
         str(row.peers),
-        _number(median_of(rates), 1),
-        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
-        _number(median_of(row.envelopes / run.confirmed_s for run in row.runs), 1),
-        _number(median_of(run.daemon_cpu_s and run.daemon_cpu_s / run.deliveries for run in row.runs), 1e6),
-        _number(median_of(run.receivers_cpu_s / run.deliveries for run in row.runs), 1e6),
-        _number(percentile(medians_s, 0.5), 1e3),
-        _number(percentile(medians_s, 0.99), 1e3),
-        _number(percentile(lasts_s, 0.5), 1e3),
-        _number(percentile(lasts_s, 0.99), 1e3),
-        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+        number(median_of(rates), 1),
+        f"({number(rates[0], 1)} - {number(rates[-1], 1)})",
+        number(median_of(row.envelopes / run.confirmed_s for run in row.runs), 1),
+        number(median_of(run.daemon_cpu_s and run.daemon_cpu_s / run.deliveries for run in row.runs), 1e6),
+        number(median_of(run.receivers_cpu_s / run.deliveries for run in row.runs), 1e6),
+        number(percentile(medians_s, 0.5), 1e3),
+        number(percentile(medians_s, 0.99), 1e3),
+        number(percentile(lasts_s, 0.5), 1e3),
+        number(percentile(lasts_s, 0.99), 1e3),
+        number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
 
 
@@ -322,13 +263,13 @@ def _handshakes_cells(row: Handshakes) -> list[str]:
     return [
         str(row.dialers),
         str(row.processes),
-        _number(median_of(rates), 1),
-        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
-        _number(median_of(run.seconds for run in row.runs), 1),
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.handshakes),
-        _number(median_of(run.dialers_cpu_s for run in row.runs), 1e6 / row.handshakes),
-        _number(median_of(run.peak_bytes for run in row.runs), 1e-6),
+        number(median_of(rates), 1),
+        f"({number(rates[0], 1)} - {number(rates[-1], 1)})",
+        number(median_of(run.seconds for run in row.runs), 1),
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1e6 / row.handshakes),
+        number(median_of(run.dialers_cpu_s for run in row.runs), 1e6 / row.handshakes),
+        number(median_of(run.peak_bytes for run in row.runs), 1e-6),
     ]
 
 
@@ -336,24 +277,24 @@ def _idle_cells(row: Idle) -> list[str]:
     each = row.bytes_each()
     return [
         str(row.connections),
-        _number(median_of(each), 1e-3),
-        f"({_number(each[0], 1e-3)} - {_number(each[-1], 1e-3)})",
-        _number(median_of(run.before_bytes for run in row.runs), 1e-6),
-        _number(median_of(run.after_bytes for run in row.runs), 1e-6),
-        _number(median_of(run.seconds for run in row.runs), 1),
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1),
-        _number(median_of(run.idle_s for run in row.runs), 1),
-        _number(median_of(run.idle_cpu_s for run in row.runs), 1),
+        number(median_of(each), 1e-3),
+        f"({number(each[0], 1e-3)} - {number(each[-1], 1e-3)})",
+        number(median_of(run.before_bytes for run in row.runs), 1e-6),
+        number(median_of(run.after_bytes for run in row.runs), 1e-6),
+        number(median_of(run.seconds for run in row.runs), 1),
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1),
+        number(median_of(run.idle_s for run in row.runs), 1),
+        number(median_of(run.idle_cpu_s for run in row.runs), 1),
     ]
 
 
 def _flood_cells(phase: FloodPhase) -> list[str]:
     return [
         phase.name,
-        _number(phase.flood / phase.seconds, 1),
+        number(phase.flood / phase.seconds, 1),
         str(phase.disconnects),
-        _number(phase.daemon_cpu_s / phase.seconds, 100),
-        _number(phase.peak_bytes, 1e-6),
+        number(phase.daemon_cpu_s / phase.seconds, 100),
+        number(phase.peak_bytes, 1e-6),
         *_times_cells(phase.answers_s),
         *_times_cells(phase.confirmations_s),
     ]
@@ -361,7 +302,7 @@ def _flood_cells(phase: FloodPhase) -> list[str]:
 
 def _times_cells(times_s: Sequence[float]) -> list[str]:
     """How many there were, and in milliseconds the median, the 99th percentile and the longest."""
-    return [str(len(times_s)), *(_number(percentile(times_s, share), 1e3) for share in (0.5, 0.99, 1))]
+    return [str(len(times_s)), *(number(percentile(times_s, share), 1e3) for share in (0.5, 0.99, 1))]
 
 
 def _compaction_cells(row: Compaction) -> list[str]:
@@ -370,37 +311,29 @@ def _compaction_cells(row: Compaction) -> list[str]:
     return [
         str(row.days),
         row.partition_by,
-        _number(median_of(rates), 1),
-        f"({_number(rates[0], 1)} - {_number(rates[-1], 1)})",
-        _number(median_of(run.seconds for run in runs), 1),
-        _number(median_of(run.cpu_s for run in runs), 1),
-        _number(median_of(run.start_s for run in runs), 1),
-        _number(median_of(run.peak_bytes for run in runs), 1e-6),
+        number(median_of(rates), 1),
+        f"({number(rates[0], 1)} - {number(rates[-1], 1)})",
+        number(median_of(run.seconds for run in runs), 1),
+        number(median_of(run.cpu_s for run in runs), 1),
+        number(median_of(run.start_s for run in runs), 1),
+        number(median_of(run.peak_bytes for run in runs), 1e-6),
         str(first.files),
-        _number(first.file_bytes, 1e-6),
+        number(first.file_bytes, 1e-6),
         f"{first.file_bytes / first.envelope_bytes:.3f}",
         str(first.topic_rows),
-        _number(median_of(run.spark_read_s for run in runs), 1e3),
-        _number(median_of(run.duckdb_read_s for run in runs), 1e3),
+        number(median_of(run.spark_read_s for run in runs), 1e3),
+        number(median_of(run.duckdb_read_s for run in runs), 1e3),
     ]
 
 
 def _history_cells(row: History) -> list[str]:
     return [
         row.question,
-        _number(median_of(run.found for run in row.runs), 1),
-        _number(median_of(run.pages for run in row.runs), 1),
-        _number(median_of(run.first_s for run in row.runs), 1e3),
-        _number(median_of(run.done_s for run in row.runs), 1e3),
-        f"({_number(max(run.done_s for run in row.runs), 1e3)})",
-        _number(median_of(run.daemon_cpu_s for run in row.runs), 1e3),
-        _number(row.runs[-1].peak_bytes, 1e-6),
+        number(median_of(run.found for run in row.runs), 1),
+        number(median_of(run.pages for run in row.runs), 1),
+        number(median_of(run.first_s for run in row.runs), 1e3),
+        number(median_of(run.done_s for run in row.runs), 1e3),
+        f"({number(max(run.done_s for run in row.runs), 1e3)})",
+        number(median_of(run.daemon_cpu_s for run in row.runs), 1e3),
+        number(row.runs[-1].peak_bytes, 1e-6),
     ]
-
-
-def _number(value: float | None, factor: float) -> str:
-    """A number times a factor; with one digit behind the point below 100, if it is no whole number."""
-    if value is None:
-        return UNKNOWN
-    scaled = value * factor
-    return f"{scaled:,.0f}" if scaled >= 100 or scaled == int(scaled) else f"{scaled:.1f}"

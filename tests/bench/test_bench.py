@@ -32,7 +32,7 @@ from bench.flood import flood_specs
 from bench.plot import draw_growth
 from bench.receivers import Receivers, interest_of
 from bench.relay import RelayFailed, check_receivers
-from bench.report import as_json, as_text, table
+from bench.report import as_json, as_text
 from bench.results import (
     Busy,
     BusyRun,
@@ -56,6 +56,7 @@ from bench.results import (
     percentile,
 )
 from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
+from bench.tables import table
 from mailserver.app import policy
 from mailserver.app.config import Config
 from mailserver.codec.keys import Enode

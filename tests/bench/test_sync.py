@@ -9,10 +9,10 @@ import pytest
 
 from bench import sync
 from bench.data import Distribution, Topics, history
-from bench.report import fetch_table, sync_line, sync_table
 from bench.results import FetchRun, Sync, SyncRun
 from bench.store import FilledStore, StoreSpec, prepare_store
 from bench.sync import GAP, SCATTERED, SyncFailed, measure_sync
+from bench.sync_report import fetch_table, sync_line, sync_table
 from mailserver.store.interface import NewEnvelope
 from tests.bench.test_bench import run_bench
 
