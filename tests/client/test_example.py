@@ -1,4 +1,4 @@
-"""docs/examples/chat.py against a daemon, and docs/python-client.md, which shows its parts."""
+"""docs/examples against a daemon, and docs/python-client.md, which shows their parts."""
 
 import contextlib
 import re
@@ -13,8 +13,9 @@ import pytest
 from tests.integration.daemons import DEADLINE_S, run_command, running_daemon
 
 DOCS = Path(__file__).parents[2] / "docs"
-EXAMPLE = DOCS / "examples" / "chat.py"
-PROGRAM = (sys.executable, str(EXAMPLE))
+EXAMPLES = DOCS / "examples"
+PROGRAM = (sys.executable, str(EXAMPLES / "chat.py"))
+IDS_PROGRAM = (sys.executable, str(EXAMPLES / "ids.py"))
 
 
 class Follower:
@@ -81,9 +82,24 @@ def test_example_posts_and_shows_what_was_said_and_what_is_said(tmp_path: Path) 
     assert last_words == "peer disconnected: CLIENT_QUITTING\n"
 
 
-def test_page_shows_parts_of_the_example() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python-client.md").read_text("utf-8"), re.DOTALL)
-    example = EXAMPLE.read_text("utf-8")
+@pytest.mark.integration
+def test_example_lists_ids_and_fetches_by_them(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "data") as daemon:
+        node = str(daemon.enode)
+        for number in range(5):
+            assert run_command(node, "garden", f"flower {number}", program=PROGRAM).returncode == 0
+        listed = run_command(node, "garden", program=IDS_PROGRAM)
 
-    assert len(blocks) == 3
-    assert [block for block in blocks if block not in example] == []
+    assert (listed.returncode, listed.stderr) == (0, "")
+    count, *shown = listed.stdout.splitlines()
+    assert count == "5 ids"
+    assert len(shown) == 3
+    assert all(re.fullmatch(r"[0-9a-f]{16} b'flower \d'", line) for line in shown)
+
+
+def test_page_shows_parts_of_the_examples() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python-client.md").read_text("utf-8"), re.DOTALL)
+    examples = "".join(path.read_text("utf-8") for path in EXAMPLES.glob("*.py"))
+
+    assert len(blocks) == 4
+    assert [block for block in blocks if block not in examples] == []
