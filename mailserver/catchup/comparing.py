@@ -6,6 +6,7 @@ those that both accept. What is left of the range is fetched page by page, and s
 not speak `wakuid`.
 """
 
+import asyncio
 import logging
 import math
 import random
@@ -39,6 +40,9 @@ UNSETTLED_S = 60
 COMPARE_INTERVAL_S = 300.0
 """How often what we have is compared with what each source of the settings has. Whatever either of us has lost, in a
 crash or because a packet was refused, we then have again."""
+
+UNABLE_S = 3600.0
+"""How long a source is not dialled only to be compared with, after it could not be: a Go mailserver, for example."""
 
 MAX_ROUNDS = 2000
 """How many messages a comparison may take. With 4,000 ids in each, that many find 8 million envelopes."""
@@ -87,7 +91,13 @@ class Comparing:
         self._clock = clock
         self._refused: OrderedDict[bytes, None] = OrderedDict()
         self._at_once = MAX_FETCHED_IDS
+        self._unable_until = -math.inf  # by the loop's clock
         self.rounds = 0
+
+    @property
+    def may_be_able(self) -> bool:
+        """Whether it is worth while to dial the source only for this."""
+        return asyncio.get_running_loop().time() >= self._unable_until
 
     async def compare(self, client: MailClient, key: bytes, wanted: Sequence[Range], *, min_pow: float) -> list[Range]:
         """Fetch what we lack of some ranges; return of which ranges we now have all that the source has and we accept.
@@ -102,6 +112,7 @@ class Comparing:
             QuestionRefused: the source wants to be asked later.
             StoreError: an envelope is not on disk, or the store cannot be read.
         """
+        self._unable_until = asyncio.get_running_loop().time() + UNABLE_S
         if WAKUID not in client.capabilities:
             return []
         compared: list[Range] = []
@@ -110,6 +121,7 @@ class Comparing:
             terms = await ids.open(key, min_pow=min_pow)
             if terms.network_topic != self._network_topic:
                 raise _CannotCompare(f"its ids belong to {terms.network_topic!r}, ours to {self._network_topic!r}")
+            self._unable_until = -math.inf
             for whole in wanted:
                 part = self._settled_part(whole, terms)
                 if part is not None:

@@ -120,7 +120,7 @@ class Source:
 
     def compare(self, part: Range) -> None:
         """Compare what we have of a range with what the source has, soon, if it can. If it cannot, nothing is owed."""
-        if not self.is_dismissed and self._state is State.DONE:
+        if not self.is_dismissed and self._state is State.DONE and self._comparing.may_be_able:
             self._to_compare = part
             self._woken.set()
 

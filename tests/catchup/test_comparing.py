@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,8 @@ from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.comparing import CompareTimes, common
 from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
+from mailserver.catchup.ranges import Range
+from mailserver.catchup.source import Source
 from mailserver.codec.keys import Enode
 from mailserver.errors import Rejection, RequestRejected
 from mailserver.history.delivery import DeliverySettings
@@ -483,3 +485,39 @@ async def test_source_that_is_asked_too_much_is_left_until_it_says(
                 progress = catchup.snapshot()[0]
 
     assert "come back in 7 s" in progress.problem
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+async def test_source_that_cannot_compare_is_not_dialled_again_and_again_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool
+) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.01)
+    asked: list[Range] = []
+    compare = Source.compare
+
+    def compare_then(source: Source, part: Range) -> None:
+        asked.append(part)
+        compare(source, part)
+
+    monkeypatch.setattr(Source, "compare", compare_then)
+    visits: Callable[[], float]
+    async with contextlib.AsyncExitStack() as stack:
+        if is_ours:
+            mailserver = own(tmp_path / "source.db", SETTLED, network_topic="/waku/2/rs/1/5")
+            source = await stack.enter_async_context(mailserver)
+            enode, visits = source.enode, lambda: source.asked("open")
+        else:
+            server = await stack.enter_async_context(serving(Archive(SETTLED)))
+            enode, visits = server.enode, lambda: float(server.visits)
+        store = await stack.enter_async_context(open_store(tmp_path / STORE_FILE))
+        catchup = Catchup(store, tmp_path, settings_for(enode), Clock())
+        await catchup.add_missed(30.0)
+        running = asyncio.create_task(catchup.run())
+        await until(lambda: catchup.snapshot()[0].state is State.DONE)
+        before, times = visits(), len(asked)
+        await until(lambda: len(asked) > times + 5)
+        after = visits()
+        catchup.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert after == before == 1
