@@ -21,11 +21,12 @@ from pyspark.sql.types import StructType
 
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.decode import Bytes, decode_rows, hex_strings
+from spark_export.decode import decode_rows, hex_strings
 from spark_export.parquet_file import ROWS
 from spark_export.pieces import StoreRows
 from spark_export.schema import KEYS, TOTALS
 from spark_export.store import Store, StoreDay, connect
+from spark_export.usual_form import Bytes
 
 BATCH_ROWS = 4000
 """Rows of one statement and one Arrow batch: 2 MB of usual envelopes, read in some milliseconds."""

@@ -50,14 +50,16 @@ def muid(network_topic: str, content_topic: str, meta: bytes, payload: bytes) ->
         raise NoId("a message without meta has no MUID")
     if len(meta) > MAX_METADATA_BYTES:
         raise NoId(f"a message with {len(meta)} bytes of meta has no MUID: it may have {MAX_METADATA_BYTES}")
-    return Muid(_checksum(network_topic, content_topic, meta, payload) + meta)
+    return muid_after((network_topic + content_topic).encode(), meta, payload)
 
 
-def _checksum(network_topic: str, content_topic: str, meta: bytes, payload: bytes) -> bytes:
-    digest = sha256(network_topic.encode())
-    for part in (content_topic.encode(), meta, payload):
-        digest.update(part)
-    return digest.digest()
+def muid_after(topics: bytes, meta: bytes, payload: bytes) -> Muid:
+    """Compute the MUID of a message whose topics are joined already, and whose meta is of a length that is allowed.
+
+    Args:
+        topics: network topic || content topic.
+    """
+    return Muid(sha256(topics + meta + payload).digest() + meta)
 
 
 def check_muid(data: bytes) -> Muid:
@@ -93,7 +95,7 @@ def differences(
     found = set()
     if meta != named:
         found.add(Difference.META)
-    if _checksum(network_topic, content_topic, named, payload) != checksum_of(name):
+    if checksum_of(muid_after((network_topic + content_topic).encode(), named, payload)) != checksum_of(name):
         found.add(Difference.CONTENT)
     return frozenset(found)
 
