@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mailserver.errors import DecodeError
-from mailserver.ids.envelopes import envelope_muid, meta_of
+from mailserver.ids.envelopes import envelope_muids, meta_of
 from mailserver.ids.muid import Muid, NoId, metadata_of
 from mailserver.mail.request import Cursor
 from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, always
@@ -234,4 +234,5 @@ class Matches:
 
 def muids_of(network_topic: str, envelopes: Sequence[Envelope]) -> list[Muid]:
     """The MUIDs of envelopes that have one."""
-    return [envelope_muid(network_topic, envelope) for envelope in envelopes]
+    columns = zip(*((each.topic, each.created, each.ttl, each.nonce, each.data) for each in envelopes), strict=True)
+    return [name for name in envelope_muids(network_topic, *columns) if name is not None] if envelopes else []
