@@ -18,7 +18,7 @@ from mailserver.catchup.page_rules import Judge, Lie, PageBuffer, SourceLies, as
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.taking import Taking
 from mailserver.client.id_client import IdClient, QuestionRefused, WrongAnswer
-from mailserver.client.mail_client import MailClient
+from mailserver.client.mail_client import MailClient, NoAnswer
 from mailserver.errors import DecodeError, MailserverError, Rejection
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import sync_id
@@ -42,7 +42,8 @@ COMPARE_INTERVAL_S = 300.0
 crash or because a packet was refused, we then have again."""
 
 UNABLE_S = 3600.0
-"""How long a source is not dialled only to be compared with, after it could not be: a Go mailserver, for example."""
+"""For so long a source is asked page by page, and not dialled only to be compared with, after it could not be compared
+with: a Go mailserver, one of another network topic, or one that did not answer."""
 
 MAX_ROUNDS = 2000
 """How many messages a comparison may take. With 4,000 ids in each, that many find 8 million envelopes."""
@@ -96,7 +97,7 @@ class Comparing:
 
     @property
     def may_be_able(self) -> bool:
-        """Whether it is worth while to dial the source only for this."""
+        """Whether the source can be compared with, as far as is known."""
         return asyncio.get_running_loop().time() >= self._unable_until
 
     async def compare(self, client: MailClient, key: bytes, wanted: Sequence[Range], *, min_pow: float) -> list[Range]:
@@ -112,16 +113,18 @@ class Comparing:
             QuestionRefused: the source wants to be asked later.
             StoreError: an envelope is not on disk, or the store cannot be read.
         """
-        self._unable_until = asyncio.get_running_loop().time() + UNABLE_S
+        if not self.may_be_able:
+            return []
         if WAKUID not in client.capabilities:
+            self._put_off()
             return []
         compared: list[Range] = []
         try:
             ids = IdClient(client)
             terms = await ids.open(key, min_pow=min_pow)
             if terms.network_topic != self._network_topic:
+                self._put_off()
                 raise _CannotCompare(f"its ids belong to {terms.network_topic!r}, ours to {self._network_topic!r}")
-            self._unable_until = -math.inf
             for whole in wanted:
                 part = self._settled_part(whole, terms)
                 if part is not None:
@@ -129,11 +132,17 @@ class Comparing:
                     compared.append(part)
         except _CannotCompare as error:
             log.info("source is asked page by page source=%s cause=%r", self._source, str(error))
+        except NoAnswer:  # pages may be answered all the same
+            self._put_off()
+            raise
         except WrongAnswer as error:
             raise SourceLies(Lie.WRONG_ENVELOPES) from error
         except DecodeError as error:
             raise SourceLies(Lie.NO_COMPARISON) from error
         return compared
+
+    def _put_off(self) -> None:
+        self._unable_until = asyncio.get_running_loop().time() + UNABLE_S
 
     def _settled_part(self, whole: Range, terms: Terms) -> Range | None:
         """What of a range both sides are sure to have all of; None if there is nothing."""

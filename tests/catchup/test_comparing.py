@@ -20,6 +20,7 @@ from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.source import Source
+from mailserver.client import id_client
 from mailserver.codec.keys import Enode
 from mailserver.errors import Rejection, RequestRejected
 from mailserver.history.delivery import DeliverySettings
@@ -521,3 +522,19 @@ async def test_source_that_cannot_compare_is_not_dialled_again_and_again_for_tha
         await asyncio.wait_for(running, DEADLINE_S)
 
     assert after == before == 1
+
+
+async def test_source_that_is_silent_about_ids_is_asked_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object) -> bytes:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    monkeypatch.setattr(id_client, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(SqliteComparison, "respond", hang)
+    async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert progress.state is State.DONE
