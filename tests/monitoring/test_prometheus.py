@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailserver.client.id_client import IdClient
 from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
+from mailserver.codec.keys import Enode
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction
+from mailserver.ids.muid import Muid
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.sqlite.handoff import write_archived, write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -23,6 +26,7 @@ from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
+from mailserver.wakuid.questions import Query as IdQuery
 from tests.integration.daemons import Daemon, running_daemon
 from tests.integration.peers import Peers
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, make_envelope
@@ -165,6 +169,19 @@ async def have_round(daemon: Daemon, sender: RawPeer, reader: RawPeer, peers: Pe
     await hasty.hear_packet()
     await hasty.close()
     await asyncio.to_thread(daemon.wait_for_line, "outcome=lost")
+    await ask_for_ids(daemon.enode, now)
+
+
+async def ask_for_ids(enode: Enode, now: int) -> None:
+    """Have a list of the newest ids, and their envelopes."""
+    async with connect(enode, "asker") as client:
+        ids, found, taken = IdClient(client), list[Muid](), list[Envelope]()
+        await ids.open(PASSWORD_KEY, min_pow=client.settings.pow_requirement)
+        await ids.list_ids(
+            IdQuery(0, "", now - 60, now + 60, interest=Interest(topics=frozenset({NEWS}))), found.extend
+        )
+        await ids.fetch(found, taken.extend)
+        assert len(taken) == len(found) > 0
 
 
 def live(now: int, number: int, ttl: int = 50) -> Envelope:
