@@ -172,6 +172,7 @@ class Matches:
         self._source = source
         self._query = Query(*selection.bounds, selection.interest, selection.below())
         self._metadata = selection.metadata
+        self._is_of_all = selection.metadata == ALL_METADATA
         self._meter = _Meter(payer, goes_on)
         self._page: Page | None = None
         self._last: Envelope | None = None
@@ -217,7 +218,7 @@ class Matches:
             if self._query.lower > self._query.upper:
                 return None
             # If few of them are in the range, not every search is for the few that are still wanted.
-            rows = self.left if self._metadata == ALL_METADATA else SEARCHED_AT_ONCE
+            rows = self.left if self._is_of_all else SEARCHED_AT_ONCE
             self._page = await self._source.find(
                 self._query, rows, payer=self._meter.payer, goes_on=self._meter.goes_on
             )
@@ -227,7 +228,8 @@ class Matches:
         """An envelope whose metadata is in the range; None for another, or a damaged one."""
         try:
             envelope = decode_envelope(raw)
-            return envelope if self._metadata.has(meta_of(envelope)) else None
+            # The bounds of the query leave those out that have no metadata.
+            return envelope if self._is_of_all or self._metadata.has(meta_of(envelope)) else None
         except (DecodeError, NoId):
             return None
 
