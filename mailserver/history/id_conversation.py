@@ -15,7 +15,7 @@ from mailserver.limits.request_quotas import Requester
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import RequestId
 from mailserver.metrics.labels import IdRequestKind, Outcome
-from mailserver.store.message_ids import NotIndexedYet, TooManyIds
+from mailserver.store.message_ids import NotIndexedYet, RangeTooWide, TooManyIds
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.access import check_access
 from mailserver.wakuid.answers import Refused, Terms
@@ -118,6 +118,8 @@ class IdConversation:
             return RequestRejected(Rejection.NOT_INDEXED, str(error), NOT_INDEXED_RETRY_S)
         except TooManyIds as error:
             return RequestRejected(Rejection.TOO_MANY_ITEMS, str(error))
+        except RangeTooWide:
+            return RequestRejected(Rejection.TOO_WIDE)
         except StoreError as error:
             return RequestRejected(Rejection.STORE_UNAVAILABLE, str(error))
         return None

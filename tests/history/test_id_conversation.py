@@ -15,7 +15,7 @@ from mailserver.history.id_conversation import NOT_INDEXED_RETRY_S, IdConversati
 from mailserver.history.id_lists import IdLists
 from mailserver.history.opening import Opener
 from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.limits.request_quotas import MIN_PAGE_COST, Requester, RequestLimits
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Metrics, count_of
@@ -167,6 +167,27 @@ async def test_query_that_takes_too_much_work_ends_early_with_a_cursor(
             pages += 1
         assert pages > 1
         assert found == [wanted]
+
+
+async def test_items_in_ranges_with_too_many_others_are_refused(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many groups a question has, and however wide they are, there is an end to the work for it."""
+    monkeypatch.setattr(id_answers, "FETCH_WORK", 100_000)
+    envelopes = make_envelopes(250)
+    await fill(booth.store, envelopes)
+    await booth.open()
+    named = zip(envelopes, muids(envelopes), strict=True)
+    narrow = [Items(each.created, each.created, [sync_id(name)]) for each, name in named]
+    wide = [Items(*EVER, [number.to_bytes(32, "big")]) for number in range(1000)]
+
+    *some, done = await booth.answer(FetchItems(3, DEFAULT_NETWORK_TOPIC, narrow))
+    *_, refused = await booth.answer(FetchItems(4, DEFAULT_NETWORK_TOPIC, wide))
+
+    assert done == Done(3)
+    assert sum(len(answer.envelopes) for answer in some if isinstance(answer, Envelopes)) == 250
+    assert len(some) <= 1 + 250 // id_answers.GROUPS_AT_ONCE
+    assert isinstance(refused, Refused)
+    assert (refused.rejection, refused.retry_after_s) == (Rejection.TOO_WIDE, 0)
+    assert count_of(booth.metrics.id_work.labels("fetch_items")) < 250_000
 
 
 # What it costs
