@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from mailserver.catchup.comparing import CompareTimes, common
 from mailserver.catchup.page_rules import Lie, Wrong
 from mailserver.catchup.progress import State
 from mailserver.codec.keys import Enode
+from mailserver.errors import Rejection
+from mailserver.history import id_answers
 from mailserver.history.delivery import DeliverySettings
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.limits.admission import Admission, AdmissionLimits
@@ -28,10 +31,14 @@ from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer, Services
+from mailserver.reconcile.sides import Needed
 from mailserver.store import message_ids
+from mailserver.store.message_ids import Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import comparison as engine
+from mailserver.store.sqlite import message_ids as engine_ids
 from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Requirements
@@ -298,6 +305,52 @@ async def test_source_of_another_network_topic_is_asked_page_by_page(
     assert "its ids belong to '/waku/2/rs/1/5', ours to '/waku/2/rs/1/4'" in caplog.text
 
 
+async def test_range_with_too_many_other_ids_is_compared_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wanted may lie far apart amidst ids of other topics: each of these is looked at."""
+    monkeypatch.setattr(engine_ids, "WALKED_ROWS", 20)
+    monkeypatch.setattr(id_answers, "FETCH_WORK", 3000)
+    others = [make_envelope(1000 + each, created=NOW - 100 - 100 * each, topic=SPORT) for each in range(1000)]
+    async with (
+        own(tmp_path / "source.db", [*SETTLED, *others]) as source,
+        catching_up(
+            tmp_path,
+            source.enode,
+            settings=settings_for(interest=Interest(topics=frozenset({NEWS}))),
+            held=SETTLED[:40],
+        ) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert count_of(source.services.metrics.requests_rejected[Rejection.TOO_WIDE]) > 1
+    assert progress.state is State.DONE
+
+
+async def test_answer_that_takes_too_long_is_asked_for_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that sends something now and then is not silent, and could keep us for days."""
+    monkeypatch.setattr(comparing_module, "PAGE_TIMEOUT_S", 0.2)
+    find_items, asked = SqliteMessageIds.find_items, list[int]()
+
+    async def slow(ids: SqliteMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
+        asked.append(sum(len(group.ids) for group in groups))
+        if asked[-1] > 50:
+            await asyncio.sleep(DEADLINE_S)
+        return await find_items(ids, groups, **more)
+
+    monkeypatch.setattr(SqliteMessageIds, "find_items", slow)
+    async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert asked[:2] == [300, 125]
+    assert max(asked[2:]) == 15
+    assert progress.state is State.DONE
+
+
 async def test_source_without_the_capability_is_asked_page_by_page(tmp_path: Path) -> None:
     async with serving(Archive(SETTLED)) as server, catching_up(tmp_path, server.enode) as catchup:
         await settled(catchup)
@@ -346,6 +399,28 @@ async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch:
             progress = await state_of(catchup, State.SET_ASIDE)
 
     assert progress.problem == Lie.ENDLESS_COMPARISON.value
+
+
+async def test_source_that_compares_ever_smaller_parts_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses every range but the shortest, of which a month has millions."""
+    asked: list[Scope] = []
+
+    async def refusing(comparison: SqliteComparison, _: bytes) -> bytes:
+        asked.append(comparison.scope)
+        if comparison.scope.lower < comparison.scope.upper:
+            raise message_ids.TooManyIds(0)
+        return b"\x61"
+
+    monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 60)
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        monkeypatch.setattr(SqliteComparison, "respond", refusing)
+        async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
+            progress = await state_of(catchup, State.SET_ASIDE)
+
+    assert progress.problem == Lie.ENDLESS_COMPARISON.value
+    assert len(asked) == 60
 
 
 async def test_ids_that_nobody_has_cost_no_more_than_a_question(
