@@ -27,7 +27,15 @@ from mailserver.ids.muid import sync_id
 from mailserver.live.intake import Clock
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
-from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, NotIndexedYet, RangeTooWide, Scope, StoreWithIds, TooManyIds
+from mailserver.store.message_ids import (
+    MAX_IDS_OF_TOPICS,
+    NotIndexedYet,
+    RangeTooWide,
+    Scope,
+    StoreBusy,
+    StoreWithIds,
+    TooManyIds,
+)
 from mailserver.waku.bloom import BLOOM_BYTES, Interest, as_integer
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PeerSettings
@@ -146,7 +154,7 @@ class Comparing:
                     raise _CannotCompare(str(error)) from error
                 middle = (part.lower + part.upper) // 2
                 parts += [Range(part.lower, middle), Range(middle + 1, part.upper)]
-            except NotIndexedYet as error:
+            except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
 
     async def _compare(self, session: "_Session", part: Range, rounds: Iterator[int]) -> None:

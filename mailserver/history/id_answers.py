@@ -226,7 +226,7 @@ class IdAnswer:
         comparison = self._services.ids.comparison(scope, frame_bytes=frame_bytes, payer=self._payer)
         # Wait first: so a client that stalls costs no memory.
         await self._client.wait_turn(min(frame_bytes, 2 * len(question.message)))
-        message = await self._in_time(comparison.respond(question.message))
+        message = await comparison.respond(question.message)  # it has bounds of its own: for its turn, and from then on
         payload = Reconciled(question.request_id, message).encode()
         self._client.send(IdPacketCode.RECONCILED, payload)
         self._record.bytes += len(payload)

@@ -51,6 +51,10 @@ class NotIndexedYet(StoreError):
         return f"the store is still indexing the ids of {self.left} envelopes"
 
 
+class StoreBusy(StoreError):
+    """So much is compared for others, or so much had to be read, that it took too long. Nothing is wrong."""
+
+
 class OtherNetworkTopic(StoreError):
     """The ids of a store belong to another network topic than they are to belong to."""
 
@@ -174,8 +178,8 @@ class Comparison(Protocol):
     All methods raise:
         NotIndexedYet: too much of what was stored before is not indexed yet.
         TooManyIds: the scope has topics, and more envelopes than MAX_IDS_OF_TOPICS.
-        StoreError: the store cannot be read; or so much is compared for others, or so much had to be read for this
-            message, that it took too long.
+        StoreBusy: so much is compared for others, or so much had to be read for this message, that it took too long.
+        StoreError: the store cannot be read.
     """
 
     async def respond(self, message: bytes) -> bytes:

@@ -438,15 +438,18 @@ async def test_ids_that_nobody_has_cost_no_more_than_a_question(
     assert (progress.fetched, source.asked("fetch_items")) == (0, 1)
 
 
-async def test_index_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_yet(*_: object) -> bytes:
         raise message_ids.NotIndexedYet(5)
 
+    async def not_now(*_: object) -> bytes:
+        raise message_ids.StoreBusy("too many others compare")
+
     async with own(tmp_path / "source.db", SETTLED) as source:
-        for side in ("begin", "respond"):
+        for side, fail in (("begin", not_yet), ("respond", not_yet), ("begin", not_now)):
             with monkeypatch.context() as patched:
-                patched.setattr(SqliteComparison, side, not_yet)
-                folder = tmp_path / side
+                patched.setattr(SqliteComparison, side, fail)
+                folder = tmp_path / f"{side} {fail.__name__}"
                 folder.mkdir()
                 async with catching_up(folder, source.enode) as catchup:
                     await settled(catchup)

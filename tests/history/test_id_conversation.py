@@ -11,7 +11,7 @@ import pytest
 from mailserver.errors import ConnectionLost, Rejection, StoreError
 from mailserver.history import id_answers, id_lists
 from mailserver.history.id_answers import IdServices, IdSettings
-from mailserver.history.id_conversation import NOT_INDEXED_RETRY_S, IdConversation
+from mailserver.history.id_conversation import BUSY_RETRY_S, NOT_INDEXED_RETRY_S, IdConversation
 from mailserver.history.id_lists import IdLists
 from mailserver.history.opening import Opener
 from mailserver.ids.envelopes import envelope_muid
@@ -21,7 +21,7 @@ from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.net.sessions import Code
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.message_ids import NotIndexedYet
+from mailserver.store.message_ids import NotIndexedYet, StoreBusy
 from mailserver.store.sqlite import message_ids
 from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -291,6 +291,7 @@ async def refused(booth: Booth, question: Question) -> Refused:
     [
         (StoreError("broken"), Rejection.STORE_UNAVAILABLE, 0, "failed"),
         (NotIndexedYet(7), Rejection.NOT_INDEXED, NOT_INDEXED_RETRY_S, "rejected"),
+        (StoreBusy("broken by others"), Rejection.RATE_LIMITED, BUSY_RETRY_S, "rejected"),
     ],
 )
 async def test_store_that_fails_refuses_the_question(
