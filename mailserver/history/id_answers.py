@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from mailserver.errors import StoreError
 from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
 from mailserver.history.id_lists import IdLists, Matches, Selection
 from mailserver.history.id_record import IdRecord
@@ -24,7 +23,7 @@ from mailserver.metrics.registry import Metrics
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
 from mailserver.store.interface import Payer
-from mailserver.store.message_ids import MessageIds, MetadataRange, Scope
+from mailserver.store.message_ids import MessageIds, MetadataRange, Scope, StoreBusy
 from mailserver.wakuid.answers import Done, Ids, Reconciled, encode_envelopes
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPacketCode, Order, What
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
@@ -232,11 +231,17 @@ class IdAnswer:
         self._record.bytes += len(payload)
 
     async def _in_time(self, finding: Awaitable[T]) -> T:
+        """Wait for what is found, but not for ever.
+
+        Raises:
+            StoreBusy: it took too long. Hundreds of peers that search for much can bring that about; where the store
+                itself hangs, history requests say so.
+        """
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 return await finding
         except TimeoutError as error:
-            raise StoreError(f"nothing found within {FIND_TIMEOUT_S:g} s") from error
+            raise StoreBusy(f"nothing found within {FIND_TIMEOUT_S:g} s") from error
 
 
 def followed(order: Order, cursor: bytes) -> Hashable:

@@ -35,7 +35,7 @@ NOT_INDEXED_RETRY_S = 60
 """When to come back if the store still indexes what it has."""
 
 BUSY_RETRY_S = 10
-"""When to come back if too many others compare: one who waits gives up after as long (`store.sqlite.snapshots`)."""
+"""When to come back if the store has too much to do for others: who waits for it gives up after as long."""
 
 
 class IdConversation:

@@ -52,7 +52,7 @@ class NotIndexedYet(StoreError):
 
 
 class StoreBusy(StoreError):
-    """So much is compared for others, or so much had to be read, that it took too long. Nothing is wrong."""
+    """So much is done for others, or so much had to be read, that it took too long: no failure."""
 
 
 class OtherNetworkTopic(StoreError):

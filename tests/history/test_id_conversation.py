@@ -315,7 +315,9 @@ async def test_store_that_fails_refuses_the_question(
     assert count_of(booth.metrics.id_requests.labels("fetch", outcome)) == 1
 
 
-async def test_store_that_takes_too_long_refuses_the_question(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_question_that_takes_too_long_is_refused_until_there_is_less_to_do(
+    booth: Booth, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -323,7 +325,9 @@ async def test_store_that_takes_too_long_refuses_the_question(booth: Booth, monk
     monkeypatch.setattr(SqliteMessageIds, "find", hang)
     monkeypatch.setattr(id_answers, "FIND_TIMEOUT_S", 0.01)
 
-    assert (await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))).rejection is Rejection.STORE_UNAVAILABLE
+    answer = await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))
+    assert (answer.rejection, answer.retry_after_s) == (Rejection.RATE_LIMITED, BUSY_RETRY_S)
+    assert count_of(booth.metrics.id_requests.labels("fetch", "rejected")) == 1
 
 
 async def test_damage_amid_an_answer_ends_it_with_a_refusal(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
