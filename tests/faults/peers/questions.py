@@ -81,13 +81,20 @@ def _nothing(target: Target) -> Iterator[Question]:
                 yield Query(4, DEFAULT_NETWORK_TOPIC, lower, upper, what, order, Interest(bloom=bytes(BLOOM_BYTES)))
 
 
-def _everything(target: Target) -> Iterator[Question]:
-    """All ids, and all envelopes, in either order; and as many topics as may be named."""
-    topics = frozenset(Topic(number.to_bytes(TOPIC_BYTES, "big")) for number in range(1000))
+def _everything() -> Iterator[Question]:
+    """All ids, and all envelopes, in either order."""
     while True:
         for what in What:
             for order in Order:
                 yield Query(5, DEFAULT_NETWORK_TOPIC, *EVER, what, order)
+
+
+def _many_topics() -> Iterator[Question]:
+    """As many topics as may be named."""
+    topics = frozenset(Topic(number.to_bytes(TOPIC_BYTES, "big")) for number in range(1000))
+    while True:
+        for what in What:
+            for order in Order:
                 yield Query(6, DEFAULT_NETWORK_TOPIC, *EVER, what, order, Interest(topics=topics))
 
 
@@ -106,7 +113,7 @@ def _unlawful(target: Target, rng: random.Random) -> Packets:
 
 def _of_every_kind(target: Target, rng: random.Random) -> Packets:
     unlawful = _unlawful(target, rng)
-    kinds = (_dearest(target), _by_topics(target, rng), _wide(rng), _nothing(target), _everything(target))
+    kinds = (_dearest(target), _by_topics(target, rng), _wide(rng), _nothing(target), _everything(), _many_topics())
     while True:
         for _ in range(7):
             yield next(unlawful)
@@ -149,16 +156,16 @@ async def answers_unread(target: Target) -> Mapping[str, Figure]:
     async with contextlib.AsyncExitStack() as stack:
         for number in range(crowd(target)):
             rng = random.Random(f"{target.seed} {number}")
-            everything, long = _everything(target), _dearest(target)
+            everything, long = _everything(), _dearest(target)
             with contextlib.suppress(ConnectionLost, OSError):
                 wire, _ = await stack.enter_async_context(joined(target, number, rng, tally))
                 wire.transport.pause_reading()
-                asked: list[Question] = [Open(0), *(next(everything) for _ in range(6)), next(long), next(long)]
+                asked: list[Question] = [Open(0), *(next(everything) for _ in range(8)), next(long), next(long)]
                 for question in asked:
                     wire.send(question.code, question.encode())
                 wire.flush()
                 held += 1
-        figures = await flood(target, lambda target, rng: _asked(target, _everything(target)), 3)
+        figures = await flood(target, lambda target, rng: _asked(target, _everything()), 3)
     return {"held": held, **figures}
 
 
