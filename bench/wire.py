@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Callable
 
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
-from mailserver.net.sessions import WAKU, random_entropy, random_key, session_config
+from mailserver.net.sessions import WAKU, Code, random_entropy, random_key, session_config
 from mailserver.rlpx.events import Closed, MessageReceived, Opened
 from mailserver.rlpx.framing import FrameDecoder
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import Session
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
+from mailserver.wakuid.packets import WAKUID, IdPacketCode
 
 CLIENT_ID = "waku-mailserver-bench"
 CONNECT_TIMEOUT_S = 10.0
@@ -52,7 +53,10 @@ class _TrustingSession(Session):
 
 
 class Wire(asyncio.Protocol):
-    """One connection. Made by `connect`. `on_packet` and `on_lost` may be set once it is made."""
+    """One connection. Made by `connect`. `on_packet`, `on_answer` and `on_lost` may be set once it is made.
+
+    `on_answer` takes the packets of `wakuid`, and `on_packet` all others.
+    """
 
     transport: asyncio.Transport
 
@@ -64,6 +68,7 @@ class Wire(asyncio.Protocol):
         self._session = make(session_config(key, CLIENT_ID), random_entropy, loop.time(), remote_id=enode.node_id)
         self._ready: asyncio.Future[PeerSettings] = loop.create_future()
         self.on_packet: OnPacket = lambda code, payload: None
+        self.on_answer: OnPacket = lambda code, payload: None
         self.on_lost: Callable[[ConnectionLost], None] = lambda error: None
         self._lost: ConnectionLost | None = None
 
@@ -75,7 +80,7 @@ class Wire(asyncio.Protocol):
         """
         return await self._ready
 
-    def send(self, code: PacketCode, payload: bytes) -> None:
+    def send(self, code: Code, payload: bytes) -> None:
         """Queue a packet; `flush` sends it. Packets queued from within `on_packet` are sent after it returned.
 
         Raises:
@@ -83,7 +88,7 @@ class Wire(asyncio.Protocol):
         """
         if self._lost is not None:
             raise self._lost
-        self._session.send(WAKU, code, payload)
+        self._session.send(WAKUID if isinstance(code, IdPacketCode) else WAKU, code, payload)
 
     @property
     def unsent_bytes(self) -> int:
@@ -115,6 +120,8 @@ class Wire(asyncio.Protocol):
         self._session.receive_data(data, self._loop.time())
         for event in self._session.events():
             match event:
+                case MessageReceived(code=code, payload=payload, capability=capability) if capability == WAKUID:
+                    self.on_answer(code, payload)
                 case MessageReceived(code=PacketCode.STATUS, payload=payload):
                     self._ready.set_result(PeerSettings().updated(StatusOptions.decode(payload)))
                 case MessageReceived(code=code, payload=payload):

@@ -43,9 +43,11 @@ defined here. A class whose name begins with an underscore never leaves its modu
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         IndexDamaged             [store.sqlite.index_state] the index of ids does not fit, and is made anew: try later
+        StoreBusy                [store.message_ids] it is doing too much for others: try later
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
+      RangeTooWide             [store.message_ids] too many ids lie in the time of those looked for: name a shorter one
       ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so
@@ -117,6 +119,7 @@ class Rejection(Enum):
     OTHER_NETWORK = "message ids here belong to another network topic"
     NOT_INDEXED = "message ids are still being indexed"
     TOO_MANY_ITEMS = "too many envelopes are on these topics to be compared at once"
+    TOO_WIDE = "too many other ids lie in the ranges of those asked for"
 
 
 class MailserverError(Exception):

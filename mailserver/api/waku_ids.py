@@ -5,7 +5,7 @@ peers, but nothing is charged to them: whoever can call methods controls the nod
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Method
@@ -90,18 +90,18 @@ class IdMethods:
         """The envelopes that have these ids, and the ids that did not fit into the answer; others are not there."""
         fields = params.object("query", ("networkTopic", "ids"))
         self._check_network(fields)
-        asked = [*dict.fromkeys(fields.required("ids", list_of(_muid, MAX_FETCHED_IDS)))]
-        found = await self._ids.find(asked, payer=_payer(call))
+        asked = dict.fromkeys(fields.required("ids", list_of(_muid, MAX_FETCHED_IDS)))
+        found = await self._ids.find([*asked], payer=_payer(call))
         messages: dict[Muid, Envelope] = {}
         left = MAX_FETCHED_BYTES
-        while found.left and left > 0:
-            raws = await found.read(found.left, left)
+        while found.left and (left > 0 or not messages):  # one at least: the rest is what was asked for behind it
+            raws = await found.read(found.left, max(1, left))
             left -= len(raws.body)
-            messages |= self._named(raws.split())
+            messages |= self._named(raws.split(), asked)
         rest: list[Muid] = []
         if found.left:
-            last = asked.index(next(reversed(messages))) if messages else -1
-            rest = [name for name in asked[last + 1 :] if name not in messages]
+            names = [*asked]
+            rest = names[names.index(next(reversed(messages))) + 1 :]
         return {
             "messages": [_shown(name, envelope) for name, envelope in messages.items()],
             "rest": [encode_hex(name) for name in rest],
@@ -139,13 +139,15 @@ class IdMethods:
             name = ""
         return {"muid": name, "messageHash": encode_hex(message_hash), "differs": differs}
 
-    def _named(self, raws: Iterable[bytes]) -> dict[Muid, Envelope]:
-        """Envelopes by their MUIDs, but for those that are damaged by now."""
+    def _named(self, raws: Iterable[bytes], asked: Collection[Muid]) -> dict[Muid, Envelope]:
+        """Envelopes by their MUIDs, but for those that are damaged by now: they may be others than were asked for."""
         named = {}
         for raw in raws:
             with contextlib.suppress(DecodeError, NoId):
                 envelope = decode_envelope(raw)
-                named[envelope_muid(self._ids.network_topic, envelope)] = envelope
+                name = envelope_muid(self._ids.network_topic, envelope)
+                if name in asked:
+                    named[name] = envelope
         return named
 
     def _check_network(self, fields: Fields) -> None:

@@ -7,6 +7,8 @@ not speak `wakuid`.
 """
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import math
 import random
@@ -14,19 +16,28 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mailserver.catchup.page_rules import Judge, Lie, PageBuffer, SourceLies, asked_interest
+from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Lie, PageBuffer, SourceLies, asked_interest
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.taking import Taking
 from mailserver.client.id_client import IdClient, QuestionRefused, WrongAnswer
-from mailserver.client.mail_client import MailClient, NoAnswer
+from mailserver.client.mail_client import MailClient, NoAnswer, OnEnvelopes
 from mailserver.errors import DecodeError, MailserverError, Rejection
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import sync_id
 from mailserver.live.intake import Clock
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
-from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, NotIndexedYet, Scope, StoreWithIds, TooManyIds
+from mailserver.store.message_ids import (
+    MAX_IDS_OF_TOPICS,
+    NotIndexedYet,
+    RangeTooWide,
+    Scope,
+    StoreBusy,
+    StoreWithIds,
+    TooManyIds,
+)
 from mailserver.waku.bloom import BLOOM_BYTES, Interest, as_integer
+from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PeerSettings
 from mailserver.wakuid.answers import Terms
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, WAKUID
@@ -46,7 +57,8 @@ UNABLE_S = 3600.0
 with: a Go mailserver, one of another network topic, or one that did not answer."""
 
 MAX_ROUNDS = 2000
-"""How many messages a comparison may take. With 4,000 ids in each, that many find 8 million envelopes."""
+"""How many messages the comparison of a range may take, all its parts together. With 4,000 ids in each, that many find
+8 million envelopes."""
 
 MAX_REFUSED = 10_000
 """How many ids are remembered whose envelopes we have refused, so that they are not fetched each time; 100 bytes
@@ -59,7 +71,7 @@ _FETCH_DIVISOR = 8
 
 
 class FetchTooLong(MailserverError):
-    """So much came at once that it was dropped. The next time, less is asked for at once."""
+    """So much came at once, or for so long, that it was dropped. The next time, less is asked for at once."""
 
 
 class _CannotCompare(MailserverError):
@@ -108,7 +120,7 @@ class Comparing:
             min_pow: the proof of work that asking takes.
         Raises:
             SourceLies: the source does not come to an end, gives what was not asked for, or too much that is wrong.
-            FetchTooLong: too many bytes came at once.
+            FetchTooLong: too many bytes came at once, or for too long.
             NoAnswer, ConnectionLost, TooMuchWork: as `IdClient.open`.
             QuestionRefused: the source wants to be asked later.
             StoreError: an envelope is not on disk, or the store cannot be read.
@@ -152,24 +164,26 @@ class Comparing:
 
     async def _compare_all(self, session: "_Session", whole: Range) -> None:
         """Compare a range, in parts if there is too much in it for one comparison."""
-        parts = [whole]
+        parts, rounds = [whole], itertools.count(1)
         while parts:
             part = parts.pop()
             try:
-                await self._compare(session, part)
-            except TooManyIds as error:
+                await self._compare(session, part, rounds)
+            except (TooManyIds, RangeTooWide) as error:
                 if part.lower == part.upper:
                     raise _CannotCompare(str(error)) from error
                 middle = (part.lower + part.upper) // 2
                 parts += [Range(part.lower, middle), Range(middle + 1, part.upper)]
-            except NotIndexedYet as error:
+            except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
 
-    async def _compare(self, session: "_Session", part: Range) -> None:
-        """Compare a range, message by message. What a message has shown to be missing is fetched during the next.
+    async def _compare(self, session: "_Session", part: Range, rounds: Iterator[int]) -> None:
+        """Compare a range, message by message. What a message has shown to be missing is fetched before the next.
 
+        Args:
+            rounds: the numbers of its messages.
         Raises:
-            TooManyIds: for either side.
+            TooManyIds, RangeTooWide: for either side.
         """
         scope = Scope(part.lower, part.upper, session.interest)
         if scope.interest.topics is not None and not scope.interest.topics:
@@ -177,10 +191,8 @@ class Comparing:
         frame_bytes = max(MIN_FRAME_BYTES, min(session.ids.terms.max_message_bytes, MAX_RECONCILE_BYTES))
         comparison = self._store.message_ids.comparison(scope, frame_bytes=frame_bytes)
         message: bytes | None = await comparison.begin()
-        rounds = 0
         while message is not None:
-            rounds += 1
-            if rounds > MAX_ROUNDS:
+            if next(rounds) > MAX_ROUNDS:
                 raise SourceLies(Lie.ENDLESS_COMPARISON)
             answer = await session.reconcile(scope, message)
             self.rounds += 1
@@ -191,19 +203,33 @@ class Comparing:
     async def _fetch(self, session: "_Session", part: Range, needed: Sequence[Needed]) -> None:
         """Fetch and take the envelopes with these ids, but for those that we have refused before."""
         for groups in _cut(self._unrefused(part, needed), self._at_once):
-            buffer = PageBuffer(on_full=lambda: None)
-            await session.ids.fetch_items(groups, buffer)
-            if buffer.is_full:
-                if self._at_once == MIN_FETCHED_IDS:
-                    raise SourceLies(Lie.ENDLESS_PAGE)
-                self._at_once = max(self._at_once // _FETCH_DIVISOR, MIN_FETCHED_IDS)
-                raise FetchTooLong
+            envelopes = await self._fetched(session, groups)
             judged = await self._taking.take(
-                buffer.envelopes, session.judge, part, announced_pow=session.settings.pow_requirement
+                envelopes, session.judge, part, announced_pow=session.settings.pow_requirement
             )
-            for envelope in buffer.envelopes:
+            for envelope in envelopes:
                 if envelope.hash() not in judged.right:
                     self._remember_refused(sync_id(envelope_muid(self._network_topic, envelope)))
+
+    async def _fetched(self, session: "_Session", groups: Sequence[Items]) -> Sequence[Envelope]:
+        """The envelopes with these ids.
+
+        Raises:
+            FetchTooLong: they are too many bytes, or take too long.
+            SourceLies: so do even the fewest.
+            RangeTooWide: the source has too many others in these ranges.
+        """
+        now = asyncio.get_running_loop().time
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
+                buffer = PageBuffer(on_full=lambda: deadline.reschedule(now()))
+                await session.fetch_items(groups, buffer)
+                if not buffer.is_full:  # it may have filled up in the moment in which the answer ended
+                    return buffer.envelopes
+        if self._at_once == MIN_FETCHED_IDS:
+            raise SourceLies(Lie.ENDLESS_PAGE)
+        self._at_once = max(self._at_once // _FETCH_DIVISOR, MIN_FETCHED_IDS)
+        raise FetchTooLong
 
     def _unrefused(self, part: Range, needed: Sequence[Needed]) -> Iterator[Items]:
         for each in needed:
@@ -248,6 +274,20 @@ class _Session:
             if rejection in (Rejection.RATE_LIMITED, Rejection.TOO_MANY_WAITING):
                 raise
             raise _CannotCompare(str(error)) from error
+
+    async def fetch_items(self, groups: Sequence[Items], on_envelopes: OnEnvelopes) -> None:
+        """Fetch what a message has shown to be missing.
+
+        Raises:
+            RangeTooWide: the source has too many others in these ranges.
+            QuestionRefused: it refuses for another reason.
+        """
+        try:
+            await self.ids.fetch_items(groups, on_envelopes)
+        except QuestionRefused as error:
+            if error.refused.rejection is Rejection.TOO_WIDE:
+                raise RangeTooWide from error
+            raise
 
 
 def common(ours: Interest, theirs: Interest) -> Interest:

@@ -29,6 +29,9 @@ MAX_PAGE_ENVELOPES = 4000
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 """Most envelopes in one page, and most bytes. A page must be held in memory: a source cannot be told to wait."""
 
+PAGE_TIMEOUT_S = 120.0
+"""Longest time for one page: MAX_PAGE_BYTES at half a megabit per second. The client notices silence sooner."""
+
 MAX_WINDOW_PAGES = 20_000
 """Most pages of one window: 20 million envelopes per day, 230 per second."""
 

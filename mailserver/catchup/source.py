@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mailserver.catchup.comparing import Comparing, FetchTooLong
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.page_rules import Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk
+from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.request_pow import RequestTooDear, request_pow
@@ -27,9 +27,6 @@ from mailserver.store.message_ids import StoreWithIds
 from mailserver.waku.acceptance import Acceptance
 
 log = logging.getLogger(__name__)
-
-PAGE_TIMEOUT_S = 120.0
-"""Longest time for one page: MAX_PAGE_BYTES at half a megabit per second. The client notices silence sooner."""
 
 MAX_COME_BACK_S = 3600.0
 """The longest time for which a source may send us away. If it asks for more, we come back after this."""

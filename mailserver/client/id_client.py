@@ -31,6 +31,8 @@ from mailserver.wakuid.questions import Fetch, FetchItems, Items, Open, Query, Q
 
 OnIds = Callable[[Sequence[Muid]], None]
 
+_EMPTY = "a packet with nothing in it"  # with those, an answer need never end
+
 
 class NoMessageIds(MailserverError):
     """The node does not speak `wakuid/1`."""
@@ -154,6 +156,8 @@ class IdClient:
                 return True
             if not isinstance(answer, Ids):
                 raise WrongAnswer(f"{type(answer).__name__} to Query")
+            if not answer.muids:
+                raise WrongAnswer(_EMPTY)
             left -= len(answer.muids)
             if left < 0:
                 raise WrongAnswer("more ids than a page may have")
@@ -178,7 +182,7 @@ class IdClient:
             if left < 0:
                 raise WrongAnswer("more envelopes than a page may have")
             for envelope in envelopes:
-                if not query.lower <= envelope.created <= query.upper or not query.interest.wants(envelope.topic):
+                if not _is_within(query, envelope):
                     raise WrongAnswer(f"envelope {envelope.hash().hex()} is outside of the query")
             on_envelopes(envelopes)
 
@@ -255,6 +259,8 @@ class IdClient:
                 return True
             if not isinstance(answer, Envelopes):
                 raise WrongAnswer(f"{type(answer).__name__} to {type(question).__name__}")
+            if not answer.envelopes:
+                raise WrongAnswer(_EMPTY)
             check(answer.envelopes)
             return False
 
@@ -306,6 +312,17 @@ class IdClient:
         for pending in self._pending.values():
             if not pending.is_over:
                 pending.end(lost)
+
+
+def _is_within(query: Query, envelope: Envelope) -> bool:
+    """Whether an envelope is one of those that a query asks for."""
+    if not query.lower <= envelope.created <= query.upper or not query.interest.wants(envelope.topic):
+        return False
+    try:
+        meta = meta_of(envelope)
+    except NoId:
+        return False
+    return query.low <= meta and (query.high is None or meta < query.high)
 
 
 def _muid(network_topic: str, envelope: Envelope) -> Muid:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from mailserver.errors import StoreError
 from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
 from mailserver.history.id_lists import IdLists, Matches, Selection
 from mailserver.history.id_record import IdRecord
@@ -21,15 +20,23 @@ from mailserver.limits.request_quotas import Bill, Requester
 from mailserver.live.intake import Clock
 from mailserver.mail.packing import max_body_bytes
 from mailserver.metrics.registry import Metrics
+from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
 from mailserver.store.interface import Payer
-from mailserver.store.message_ids import MessageIds, MetadataRange, Scope
+from mailserver.store.message_ids import MessageIds, MetadataRange, Scope, StoreBusy
 from mailserver.wakuid.answers import Done, Ids, Reconciled, encode_envelopes
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPacketCode, Order, What
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
 
 MAX_LISTED_IDS = 100_000
 """The longest page of ids. It leaves in packets of MAX_FETCHED_IDS, each found when the one before was sent."""
+
+FETCH_WORK = 4 * PAGE_WORK
+"""After this much work of the store, ids of a comparison are not looked for any more: two thirds of a second of one
+processor. Then 400,000 ids were looked at. The widest ranges of a comparison that all agree on have some 4,000."""
+
+GROUPS_AT_ONCE = 100
+"""So many groups of ids are looked for, and sent, at once."""
 
 _PACKET_ROOM = 64
 """What a packet has besides its ids or envelopes, in bytes, or less."""
@@ -90,7 +97,7 @@ class IdAnswer:
         Raises:
             ConnectionLost: the client is gone.
             DecodeError: the cursor is none of this order, or the message is none of negentropy.
-            StoreError, TooManyIds: as in `store.message_ids`.
+            StoreError, TooManyIds, RangeTooWide: as in `store.message_ids`.
         """
         match question:
             case Query(what=What.IDS):
@@ -188,8 +195,11 @@ class IdAnswer:
     async def _send_items(self, request_id: int, groups: Sequence[Items]) -> None:
         """Send the envelopes that a comparison has found missing, group after group."""
         self._record.asked = sum(len(group.ids) for group in groups)
-        for group in groups:
-            found = self._services.ids.find_items(group.ids, group.lower, group.upper, payer=self._payer)
+        for at in range(0, len(groups), GROUPS_AT_ONCE):
+            wanted = [Needed(group.lower, group.upper, [*group.ids]) for group in groups[at : at + GROUPS_AT_ONCE]]
+            found = self._services.ids.find_items(
+                wanted, payer=self._payer, goes_on=lambda _: self._record.work < FETCH_WORK
+            )
             await self._send_envelopes(request_id, await self._in_time(found))
         await send_in_turn(self._client, IdPacketCode.DONE, Done(request_id).encode())
 
@@ -215,17 +225,23 @@ class IdAnswer:
         comparison = self._services.ids.comparison(scope, frame_bytes=frame_bytes, payer=self._payer)
         # Wait first: so a client that stalls costs no memory.
         await self._client.wait_turn(min(frame_bytes, 2 * len(question.message)))
-        message = await self._in_time(comparison.respond(question.message))
+        message = await comparison.respond(question.message)  # it has bounds of its own: for its turn, and from then on
         payload = Reconciled(question.request_id, message).encode()
         self._client.send(IdPacketCode.RECONCILED, payload)
         self._record.bytes += len(payload)
 
     async def _in_time(self, finding: Awaitable[T]) -> T:
+        """Wait for what is found, but not for ever.
+
+        Raises:
+            StoreBusy: it took too long. Hundreds of peers that search for much can bring that about; where the store
+                itself hangs, history requests say so.
+        """
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 return await finding
         except TimeoutError as error:
-            raise StoreError(f"nothing found within {FIND_TIMEOUT_S:g} s") from error
+            raise StoreBusy(f"nothing found within {FIND_TIMEOUT_S:g} s") from error
 
 
 def followed(order: Order, cursor: bytes) -> Hashable:

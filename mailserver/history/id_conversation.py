@@ -15,7 +15,7 @@ from mailserver.limits.request_quotas import Requester
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import RequestId
 from mailserver.metrics.labels import IdRequestKind, Outcome
-from mailserver.store.message_ids import NotIndexedYet, TooManyIds
+from mailserver.store.message_ids import NotIndexedYet, RangeTooWide, StoreBusy, TooManyIds
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.access import check_access
 from mailserver.wakuid.answers import Refused, Terms
@@ -33,6 +33,9 @@ from mailserver.wakuid.questions import (
 
 NOT_INDEXED_RETRY_S = 60
 """When to come back if the store still indexes what it has."""
+
+BUSY_RETRY_S = 10
+"""When to come back if the store has too much to do for others: who waits for it gives up after as long."""
 
 
 class IdConversation:
@@ -118,6 +121,10 @@ class IdConversation:
             return RequestRejected(Rejection.NOT_INDEXED, str(error), NOT_INDEXED_RETRY_S)
         except TooManyIds as error:
             return RequestRejected(Rejection.TOO_MANY_ITEMS, str(error))
+        except StoreBusy as error:  # that is the doing of peers, and no failure
+            return RequestRejected(Rejection.RATE_LIMITED, str(error), BUSY_RETRY_S)
+        except RangeTooWide:
+            return RequestRejected(Rejection.TOO_WIDE)
         except StoreError as error:
             return RequestRejected(Rejection.STORE_UNAVAILABLE, str(error))
         return None

@@ -16,11 +16,12 @@ MAX_INTAKE_BYTES = 16 * 1024 * 1024
 up, packets wait undecoded, in the order in which they came."""
 
 MAX_REQUESTS_BYTES = 8 * 1024 * 1024
-"""Memory for waiting history requests of all peers: 8,000 requests of deployed clients. When it is used up, a request
-is taken only from a peer that has none waiting."""
+"""Memory for history requests of all peers, until they are answered: 8,000 requests of deployed clients. When it is
+used up, a request is taken only from a peer that has no other."""
 
 MAX_QUESTIONS_BYTES = 8 * 1024 * 1024
-"""The same for waiting questions about message ids, which may be longer: 60 of the longest."""
+"""The same for questions about message ids, which may be longer: 60 of the longest. As one is decoded when it is
+answered, it may take twice as much. When this is used up, a long one is refused: see RESERVED_BYTES."""
 
 RESERVED_BYTES = 16 * 1024
 """How much memory each peer may have even when the budget is used up: enough for a packet of some short messages. 500
@@ -117,8 +118,8 @@ class MemoryBudget:
 class IntakeBounds:
     """One for all peers of a node.
 
-    `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for waiting history
-    requests, and for waiting questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at
+    `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for history requests,
+    and for questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at
     confirming what is stored.
     """
 

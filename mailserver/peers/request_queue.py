@@ -89,7 +89,8 @@ class RequestQueue:
         """Whether one more request may wait. If so, it is counted."""
         if len(self._waiting) >= MAX_WAITING_REQUESTS or not requester.begin():
             return False
-        if self._memory(request).try_acquire(len(request.payload), is_first=not self._waiting):
+        is_first = not self._waiting and not self._is_answering
+        if self._memory(request).try_acquire(len(request.payload), is_first=is_first):
             return True
         requester.end()
         return False
@@ -103,7 +104,6 @@ class RequestQueue:
                 continue
             assert self._requester is not None, "a request has come"
             request = self._waiting.popleft()
-            self._memory(request).release(len(request.payload))
             self._is_answering = True
             try:
                 await self._answer(request, sender, self._requester)
@@ -111,7 +111,7 @@ class RequestQueue:
                 return
             finally:
                 self._is_answering = False
-                self._requester.end()
+                self._forget(request, self._requester)
 
     async def _answer(self, request: _Request, sender: PacedSender, requester: Requester) -> None:
         max_packet_bytes = min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes)
@@ -124,10 +124,13 @@ class RequestQueue:
     def end(self) -> None:
         """Drop all waiting requests, as the connection has ended."""
         while self._waiting:
-            request = self._waiting.popleft()
             assert self._requester is not None, "a request has come"
-            self._requester.end()
-            self._memory(request).release(len(request.payload))
+            self._forget(self._waiting.popleft(), self._requester)
+
+    def _forget(self, request: _Request, requester: Requester) -> None:
+        """Give back what a request took. It takes memory until its answer has ended: its client may read slowly."""
+        requester.end()
+        self._memory(request).release(len(request.payload))
 
     def _memory(self, request: _Request) -> MemoryBudget:
         return self._bounds.requests if isinstance(request.code, PacketCode) else self._bounds.questions

@@ -12,7 +12,7 @@ from typing import NewType, Protocol
 from mailserver.errors import MailserverError, StoreError
 from mailserver.ids.envelopes import NS
 from mailserver.ids.muid import Muid
-from mailserver.reconcile.sides import Differences
+from mailserver.reconcile.sides import Differences, Needed
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, Raws, Store, always
 from mailserver.waku.bloom import FULL_INTEREST, Interest
@@ -51,6 +51,10 @@ class NotIndexedYet(StoreError):
         return f"the store is still indexing the ids of {self.left} envelopes"
 
 
+class StoreBusy(StoreError):
+    """So much is done for others, or so much had to be read, that it took too long: no failure."""
+
+
 class OtherNetworkTopic(StoreError):
     """The ids of a store belong to another network topic than they are to belong to."""
 
@@ -79,6 +83,13 @@ class TooManyIds(MailserverError):
 
     def __str__(self) -> str:
         return f"more than {self.limit} envelopes are to be compared by topics"
+
+
+class RangeTooWide(MailserverError):
+    """So many ids lie in the time of those that are looked for that not each of them was looked at."""
+
+    def __str__(self) -> str:
+        return "too many other ids lie in the ranges of those that are looked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +178,8 @@ class Comparison(Protocol):
     All methods raise:
         NotIndexedYet: too much of what was stored before is not indexed yet.
         TooManyIds: the scope has topics, and more envelopes than MAX_IDS_OF_TOPICS.
-        StoreError: the store cannot be read; or so much is compared for others, or so much had to be read for this
-            message, that it took too long.
+        StoreBusy: so much is compared for others, or so much had to be read for this message, that it took too long.
+        StoreError: the store cannot be read.
     """
 
     async def respond(self, message: bytes) -> bytes:
@@ -234,18 +245,21 @@ class MessageIds(Protocol):
         """
 
     async def find_items(
-        self, items: Sequence[bytes], lower: int, upper: int, *, payer: Payer = OURSELVES
+        self, groups: Sequence[Needed], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
     ) -> FoundEnvelopes:
-        """Find the envelopes that have these ids of reconciliation, in the order of (created, id), each once.
+        """Find the envelopes that have these ids of reconciliation, group after group, each once.
 
-        The ids from `lower` on are walked through until all of these were met, or `upper` was passed. So the range
-        should be no wider than need be: each id in it is looked at. It waits as `find` does.
+        Those of a group come in the order of (created, id). Its ids are walked through from `lower` on until all that
+        are wanted were met, or `upper` was passed. So the range should be no wider than need be: each id in it is
+        looked at. It waits as `find` does, once for all groups.
 
         Args:
-            items: SHA-256 of MUIDs (`ids.muid.sync_id`), MAX_IDS_TO_FIND at most, in any order.
-            lower, upper: when the envelopes were created, in Unix seconds, inclusive.
+            groups: SHA-256 of MUIDs (`ids.muid.sync_id`), MAX_IDS_TO_FIND at most in all, in any order; and when their
+                envelopes were created, in Unix seconds, inclusive.
+            goes_on: whether to go on after this much work.
         Raises:
             NotIndexedYet: too much is not indexed yet.
+            RangeTooWide: it did not go on.
             StoreError: the store cannot be read.
         """
 

@@ -95,5 +95,6 @@ REASONS: dict[Rejection, int] = {
     Rejection.STORE_UNAVAILABLE: 12,
     Rejection.NOT_INDEXED: 13,
     Rejection.TOO_MANY_ITEMS: 14,
+    Rejection.TOO_WIDE: 15,
 }
 """The numbers of the reasons of Refused."""

@@ -1,6 +1,7 @@
 """mailserver.api.waku_ids: message ids over JSON-RPC."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,12 @@ from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.store.message_ids import NotIndexedYet, TooManyIds
 from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from tests.api.nodes import CallFailed, RunningNode
 from tests.mailservers import NEWS, SPORT, fill, in_order, make_envelope, make_envelopes, make_large_envelopes
 from tests.reconcile.sets import Talk, received
+from tests.store.samples import change
 
 pytestmark = pytest.mark.integration
 
@@ -139,6 +142,25 @@ async def test_what_does_not_fit_into_an_answer_is_named_and_asked_for_again(
 
     assert given == names(envelopes)
     assert calls == 3
+
+
+async def test_envelope_that_was_damaged_is_left_out_and_the_others_are_given(
+    running: RunningNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(waku_ids, "MAX_FETCHED_BYTES", 5_000)
+    envelopes = make_large_envelopes(3, 10_000)
+    await fill(running.store, envelopes)
+    await running.call("waku_messagesByIds", {"ids": []})  # which waits until they are indexed
+    raw = bytearray(envelopes[0].raw)
+    raw[5000] ^= 1  # it still decodes, and has another id
+    change(tmp_path / STORE_FILE, f"UPDATE envelopes SET raw = x'{raw.hex()}' WHERE created = {envelopes[0].created}")
+
+    first = await running.call("waku_messagesByIds", {"ids": names(envelopes)})
+    second = await running.call("waku_messagesByIds", {"ids": first["rest"]})
+
+    given = [message["id"] for answer in (first, second) for message in answer["messages"]]
+    assert given == names(envelopes[1:])
+    assert second["rest"] == []
 
 
 async def test_ids_of_another_network_are_refused(running: RunningNode) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from mailserver.catchup.source import Source
 from mailserver.client import id_client
 from mailserver.codec.keys import Enode
 from mailserver.errors import Rejection, RequestRejected
+from mailserver.history import id_answers
 from mailserver.history.delivery import DeliverySettings
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
@@ -33,10 +35,12 @@ from mailserver.net.connection import Connection
 from mailserver.net.listener import Listener
 from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer, Services
+from mailserver.reconcile.sides import Needed
 from mailserver.store import message_ids
-from mailserver.store.interface import Payer
+from mailserver.store.message_ids import Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import comparison as engine
+from mailserver.store.sqlite import message_ids as engine_ids
 from mailserver.store.sqlite.comparison import SqliteComparison
 from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -305,6 +309,52 @@ async def test_source_of_another_network_topic_is_asked_page_by_page(
     assert "its ids belong to '/waku/2/rs/1/5', ours to '/waku/2/rs/1/4'" in caplog.text
 
 
+async def test_range_with_too_many_other_ids_is_compared_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wanted may lie far apart amidst ids of other topics: each of these is looked at."""
+    monkeypatch.setattr(engine_ids, "WALKED_ROWS", 20)
+    monkeypatch.setattr(id_answers, "FETCH_WORK", 3000)
+    others = [make_envelope(1000 + each, created=NOW - 100 - 100 * each, topic=SPORT) for each in range(1000)]
+    async with (
+        own(tmp_path / "source.db", [*SETTLED, *others]) as source,
+        catching_up(
+            tmp_path,
+            source.enode,
+            settings=settings_for(interest=Interest(topics=frozenset({NEWS}))),
+            held=SETTLED[:40],
+        ) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert count_of(source.services.metrics.requests_rejected[Rejection.TOO_WIDE]) > 1
+    assert progress.state is State.DONE
+
+
+async def test_answer_that_takes_too_long_is_asked_for_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that sends something now and then is not silent, and could keep us for days."""
+    monkeypatch.setattr(comparing_module, "PAGE_TIMEOUT_S", 0.2)
+    find_items, asked = SqliteMessageIds.find_items, list[int]()
+
+    async def slow(ids: SqliteMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
+        asked.append(sum(len(group.ids) for group in groups))
+        if asked[-1] > 50:
+            await asyncio.sleep(DEADLINE_S)
+        return await find_items(ids, groups, **more)
+
+    monkeypatch.setattr(SqliteMessageIds, "find_items", slow)
+    async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert asked[:2] == [300, 125]
+    assert max(asked[2:]) == 15
+    assert progress.state is State.DONE
+
+
 async def test_source_without_the_capability_is_asked_page_by_page(tmp_path: Path) -> None:
     async with serving(Archive(SETTLED)) as server, catching_up(tmp_path, server.enode) as catchup:
         await settled(catchup)
@@ -355,6 +405,28 @@ async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch:
     assert progress.problem == Lie.ENDLESS_COMPARISON.value
 
 
+async def test_source_that_compares_ever_smaller_parts_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses every range but the shortest, of which a month has millions."""
+    asked: list[Scope] = []
+
+    async def refusing(comparison: SqliteComparison, _: bytes) -> bytes:
+        asked.append(comparison.scope)
+        if comparison.scope.lower < comparison.scope.upper:
+            raise message_ids.TooManyIds(0)
+        return b"\x61"
+
+    monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 60)
+    async with own(tmp_path / "source.db", SETTLED) as source:
+        monkeypatch.setattr(SqliteComparison, "respond", refusing)
+        async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
+            progress = await state_of(catchup, State.SET_ASIDE)
+
+    assert progress.problem == Lie.ENDLESS_COMPARISON.value
+    assert len(asked) == 60
+
+
 async def test_ids_that_nobody_has_cost_no_more_than_a_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,15 +442,18 @@ async def test_ids_that_nobody_has_cost_no_more_than_a_question(
     assert (progress.fetched, source.asked("fetch_items")) == (0, 1)
 
 
-async def test_index_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_yet(*_: object) -> bytes:
         raise message_ids.NotIndexedYet(5)
 
+    async def not_now(*_: object) -> bytes:
+        raise message_ids.StoreBusy("too many others compare")
+
     async with own(tmp_path / "source.db", SETTLED) as source:
-        for side in ("begin", "respond"):
+        for side, fail in (("begin", not_yet), ("respond", not_yet), ("begin", not_now)):
             with monkeypatch.context() as patched:
-                patched.setattr(SqliteComparison, side, not_yet)
-                folder = tmp_path / side
+                patched.setattr(SqliteComparison, side, fail)
+                folder = tmp_path / f"{side} {fail.__name__}"
                 folder.mkdir()
                 async with catching_up(folder, source.enode) as catchup:
                     await settled(catchup)
@@ -418,10 +493,10 @@ async def test_envelope_that_was_not_asked_for_is_a_lie(tmp_path: Path, monkeypa
     async with own(tmp_path / "source.db", SETTLED) as source:
         find_items = SqliteMessageIds.find_items
 
-        async def find_another(ids: SqliteMessageIds, items: Sequence[bytes], *range_: int, payer: Payer) -> FoundRows:
+        async def find_another(ids: SqliteMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
             others = [sync_id(envelope_muid(DEFAULT_NETWORK_TOPIC, SETTLED[0]))]
-            assert items
-            return await find_items(ids, others, *EVER, payer=payer)
+            assert groups
+            return await find_items(ids, [Needed(*EVER, others)], **more)
 
         monkeypatch.setattr(SqliteMessageIds, "find_items", find_another)
         async with catching_up(tmp_path, source.enode, held=SETTLED[:1]) as catchup:

@@ -11,7 +11,7 @@ from mailserver.client.id_client import IdClient, NoMessageIds, QuestionRefused,
 from mailserver.client.mail_client import MailClient, NoAnswer
 from mailserver.errors import ConnectionLost, DisconnectReason, LocalProtocolError, Rejection
 from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_id
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
@@ -371,6 +371,14 @@ async def test_envelope_outside_of_the_query_is_noticed() -> None:
     async with node(lying(giving(make_envelope(1)), DONE)) as client:
         ids = await opened(client)
         assert "outside of the query" in await wrong(ids.query(replace(ALL, upper=5), Taken()))
+    meta = metadata_of(muid(make_envelope(1)))
+    for query in (replace(ALL, high=meta), replace(ALL, low=meta + b"\0"), replace(ALL, high=bytes(1))):
+        async with node(lying(giving(make_envelope(1)))) as client:
+            ids = await opened(client)
+            assert "outside of the query" in await wrong(ids.query(query, Taken()))
+    async with node(lying(giving(make_envelope(1, created=0)))) as client:
+        ids = await opened(client)
+        assert "outside of the query" in await wrong(ids.query(replace(ALL, lower=0), Taken()))
 
 
 async def test_answer_that_does_not_end_is_given_up() -> None:
@@ -385,6 +393,16 @@ async def test_answer_that_does_not_end_is_given_up() -> None:
     async with node(lying(giving(*make_envelopes(3)))) as client:
         ids = await opened(client)
         assert "more envelopes than a page may have" in await wrong(ids.query(replace(ALL, limit=2), Taken()))
+
+
+async def test_answer_of_packets_with_nothing_in_them_is_given_up() -> None:
+    async with node(lying(saying(IdPacketCode.IDS, Ids(0, [])))) as client:
+        assert "nothing in it" in await wrong((await opened(client)).list_ids(ALL, list[Muid]().extend))
+    async with node(lying(giving())) as client:
+        ids = await opened(client)
+        assert "nothing in it" in await wrong(ids.query(ALL, Taken()))
+        assert "nothing in it" in await wrong(ids.fetch([muid(make_envelope(1))], Taken()))
+        assert "nothing in it" in await wrong(ids.fetch_items([Items(*EVER, [bytes(32)])], Taken()))
 
 
 async def test_answer_of_another_kind_is_given_up() -> None:
@@ -403,7 +421,7 @@ async def test_answer_to_a_question_that_was_not_asked_is_passed_over() -> None:
     def of_another(_: int) -> tuple[IdPacketCode, bytes]:
         return IdPacketCode.DONE, Done(12345).encode()
 
-    async with node(lying(of_another, giving(), DONE, DONE)) as client:
+    async with node(lying(of_another, DONE, DONE)) as client:
         await (await opened(client)).fetch([], Taken())
 
 
@@ -416,11 +434,11 @@ async def test_answer_that_does_not_decode_ends_the_connection() -> None:
 
 
 async def test_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with node(lying(giving())) as client:
+    async with node(lying(giving(make_envelope(1)))) as client:
         ids = await opened(client)
         monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.05)
         with pytest.raises(NoAnswer, match="no answer within"):
-            await ids.fetch([], Taken())
+            await ids.fetch([muid(make_envelope(1))], Taken())
 
 
 async def test_end_of_the_connection_ends_all_questions() -> None:

@@ -3,19 +3,23 @@
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.sqlite.failures import StoreFailures
+from mailserver.store.sqlite.id_index import advance
 from mailserver.store.sqlite.index_state import IndexState
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
+from mailserver.store.sqlite.reader_pool import PaidReader
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.snapshots import Snapshots
+from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Work
 from mailserver.store.sqlite.store import SqliteStore
 from tests.store.samples import make_store
+
+R = TypeVar("R")
 
 
 class _Reader:
@@ -46,15 +50,46 @@ class _Writer:
         pass
 
 
+class _Seat:
+    """What is compared on: the same SQLite, all steps at once."""
+
+    def __init__(self, connection: sqlite3.Connection, payer: Payer) -> None:
+        self._connection = connection
+        self._payer = payer
+
+    async def run(self, work: Work[R], after_step: Callable[[], None]) -> R:
+        def pause() -> None:
+            self._payer.charge(STEP_WORK)
+            after_step()
+
+        result = work(SnapshotReader(self._connection, pause))
+        pause()
+        return result
+
+
+class _Snapshots:
+    """A seat is always free."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @contextlib.asynccontextmanager
+    async def seat(self, readers: PaidReader) -> AsyncIterator[_Seat]:
+        yield _Seat(self._connection, readers.payer)
+
+
 async def _nothing(*_: object) -> None:
-    """Nothing is ever indexed."""
+    """All is indexed, and stays so."""
 
 
 def image_of(envelopes: Sequence[NewEnvelope]) -> bytes:
-    """The bytes of a store's file."""
+    """The bytes of a store's file, whose ids are indexed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, STORE_FILE)
         make_store(path, envelopes)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            while advance(connection, DEFAULT_NETWORK_TOPIC):
+                pass
         return path.read_bytes()
 
 
@@ -65,5 +100,5 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
         connection.deserialize(image)
         failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
         index = IndexState(DEFAULT_NETWORK_TOPIC, _nothing, _nothing)
-        message_ids = SqliteMessageIds(reader, Snapshots([], failures), index)
+        message_ids = SqliteMessageIds(reader, cast(Any, _Snapshots(connection)), index)
         yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed=(0, -1))

@@ -11,17 +11,17 @@ import pytest
 from mailserver.errors import ConnectionLost, Rejection, StoreError
 from mailserver.history import id_answers, id_lists
 from mailserver.history.id_answers import IdServices, IdSettings
-from mailserver.history.id_conversation import NOT_INDEXED_RETRY_S, IdConversation
+from mailserver.history.id_conversation import BUSY_RETRY_S, NOT_INDEXED_RETRY_S, IdConversation
 from mailserver.history.id_lists import IdLists
 from mailserver.history.opening import Opener
 from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.limits.request_quotas import MIN_PAGE_COST, Requester, RequestLimits
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.net.sessions import Code
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.message_ids import NotIndexedYet
+from mailserver.store.message_ids import NotIndexedYet, StoreBusy
 from mailserver.store.sqlite import message_ids
 from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -169,6 +169,27 @@ async def test_query_that_takes_too_much_work_ends_early_with_a_cursor(
         assert found == [wanted]
 
 
+async def test_items_in_ranges_with_too_many_others_are_refused(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many groups a question has, and however wide they are, there is an end to the work for it."""
+    monkeypatch.setattr(id_answers, "FETCH_WORK", 100_000)
+    envelopes = make_envelopes(250)
+    await fill(booth.store, envelopes)
+    await booth.open()
+    named = zip(envelopes, muids(envelopes), strict=True)
+    narrow = [Items(each.created, each.created, [sync_id(name)]) for each, name in named]
+    wide = [Items(*EVER, [number.to_bytes(32, "big")]) for number in range(1000)]
+
+    *some, done = await booth.answer(FetchItems(3, DEFAULT_NETWORK_TOPIC, narrow))
+    *_, refused = await booth.answer(FetchItems(4, DEFAULT_NETWORK_TOPIC, wide))
+
+    assert done == Done(3)
+    assert sum(len(answer.envelopes) for answer in some if isinstance(answer, Envelopes)) == 250
+    assert len(some) <= 1 + 250 // id_answers.GROUPS_AT_ONCE
+    assert isinstance(refused, Refused)
+    assert (refused.rejection, refused.retry_after_s) == (Rejection.TOO_WIDE, 0)
+    assert count_of(booth.metrics.id_work.labels("fetch_items")) < 250_000
+
+
 # What it costs
 
 
@@ -270,6 +291,7 @@ async def refused(booth: Booth, question: Question) -> Refused:
     [
         (StoreError("broken"), Rejection.STORE_UNAVAILABLE, 0, "failed"),
         (NotIndexedYet(7), Rejection.NOT_INDEXED, NOT_INDEXED_RETRY_S, "rejected"),
+        (StoreBusy("broken by others"), Rejection.RATE_LIMITED, BUSY_RETRY_S, "rejected"),
     ],
 )
 async def test_store_that_fails_refuses_the_question(
@@ -293,7 +315,9 @@ async def test_store_that_fails_refuses_the_question(
     assert count_of(booth.metrics.id_requests.labels("fetch", outcome)) == 1
 
 
-async def test_store_that_takes_too_long_refuses_the_question(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_question_that_takes_too_long_is_refused_until_there_is_less_to_do(
+    booth: Booth, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -301,7 +325,9 @@ async def test_store_that_takes_too_long_refuses_the_question(booth: Booth, monk
     monkeypatch.setattr(SqliteMessageIds, "find", hang)
     monkeypatch.setattr(id_answers, "FIND_TIMEOUT_S", 0.01)
 
-    assert (await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))).rejection is Rejection.STORE_UNAVAILABLE
+    answer = await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))
+    assert (answer.rejection, answer.retry_after_s) == (Rejection.RATE_LIMITED, BUSY_RETRY_S)
+    assert count_of(booth.metrics.id_requests.labels("fetch", "rejected")) == 1
 
 
 async def test_damage_amid_an_answer_ends_it_with_a_refusal(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:

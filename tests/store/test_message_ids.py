@@ -1,11 +1,12 @@
 """The ids of a store: MUIDs are listed by query, and envelopes found by MUID and by id of reconciliation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pytest
 
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
+from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import Payer, Query
 from mailserver.store.message_ids import (
     BEFORE_ALL,
@@ -13,6 +14,7 @@ from mailserver.store.message_ids import (
     MAX_IDS_TO_FIND,
     FoundEnvelopes,
     MetadataRange,
+    RangeTooWide,
     StoreWithIds,
 )
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -191,15 +193,44 @@ async def test_envelopes_are_found_by_item_in_the_order_of_items(store: StoreWit
     asked = [*envelopes[3:12], *some_envelopes(3, first=100)]
     await fill(store, envelopes)
 
-    found = await store.message_ids.find_items(items(asked), START + 1, START + 4)
+    found = await store.message_ids.find_items([Needed(START + 1, START + 4, items(asked))])
 
     expected = [envelope for envelope in by_item(envelopes[3:12]) if START + 1 <= envelope.created <= START + 4]
     assert 0 < len(expected) < 9
     assert await all_of(found) == raws(expected)
-    assert await all_of(await store.message_ids.find_items(items(asked), *EVER)) == raws(by_item(envelopes[3:12]))
-    assert await all_of(await store.message_ids.find_items([], *EVER)) == []
+    assert await all_of(await store.message_ids.find_items([Needed(*EVER, items(asked))])) == raws(
+        by_item(envelopes[3:12])
+    )
+    assert await all_of(await store.message_ids.find_items([Needed(*EVER, [])])) == []
     of_second = [envelope for envelope in by_item(envelopes) if envelope.created == START + 2]
-    assert await all_of(await store.message_ids.find_items(items(envelopes), START + 2, START + 2)) == raws(of_second)
+    assert await all_of(await store.message_ids.find_items([Needed(START + 2, START + 2, items(envelopes))])) == raws(
+        of_second
+    )
+
+
+async def test_envelope_in_several_groups_of_items_is_found_once(store: StoreWithIds) -> None:
+    envelopes = some_envelopes(6)
+    await fill(store, envelopes)
+    first, second = by_item(envelopes[3:]), by_item(envelopes)
+
+    found = await store.message_ids.find_items([Needed(*EVER, items(first)), Needed(*EVER, items(second))])
+
+    assert await all_of(found) == raws([*first, *(each for each in second if each not in first)])
+
+
+async def test_ids_are_looked_for_no_longer_than_may_be(store: StoreWithIds) -> None:
+    await fill(store, some_envelopes(20))
+    groups, done = [Needed(*EVER, [bytes([number]) * 32]) for number in range(5)], list[int]()
+
+    def goes_on(work: int) -> bool:
+        done.append(work)
+        return len(done) < 3
+
+    with pytest.raises(RangeTooWide, match="too many other ids"):
+        await store.message_ids.find_items(groups, goes_on=goes_on)
+
+    assert 0 < done[0] < done[1] < done[2]
+    assert len(done) == 3
 
 
 async def test_found_envelopes_read_themselves_within_bounds(store: StoreWithIds) -> None:
@@ -223,13 +254,16 @@ async def test_what_was_deleted_is_not_found(store: StoreWithIds) -> None:
 
     assert (await found.read(5, EVERY_BYTE)).sizes == [0] * 5
     assert (await store.message_ids.find(muids(envelopes))).left == 0
-    assert (await store.message_ids.find_items(items(envelopes), *EVER)).left == 0
+    assert (await store.message_ids.find_items([Needed(*EVER, items(envelopes))])).left == 0
 
 
 async def test_no_more_ids_are_looked_for_than_the_bound(store: StoreWithIds) -> None:
-    too_many: Sequence[Muid] = [Muid(bytes(52))] * (MAX_IDS_TO_FIND + 1)
+    too_many = [bytes(52)] * (MAX_IDS_TO_FIND + 1)
 
-    for find in (store.message_ids.find(too_many), store.message_ids.find_items(too_many, *EVER)):
+    for find in (
+        store.message_ids.find([*map(Muid, too_many)]),
+        store.message_ids.find_items([Needed(*EVER, too_many)]),
+    ):
         with pytest.raises(ValueError, match="10001 ids are more than 10000"):
             await find
 
@@ -254,9 +288,9 @@ async def test_what_is_listed_and_found_is_charged_to_its_payer(store: StoreWith
     by_muid = charged()
     await found.read(20, EVERY_BYTE)
     read = charged()
-    await ids.find_items(items(envelopes[:1]), START, START, payer=payer)
+    await ids.find_items([Needed(START, START, items(envelopes[:1]))], payer=payer)
     narrow = charged()
-    await ids.find_items(items(some_envelopes(1, first=100)), *EVER, payer=payer)
+    await ids.find_items([Needed(*EVER, items(some_envelopes(1, first=100)))], payer=payer)
     wide = charged()
 
     assert 0 < arrived_one < arrived_all

@@ -12,6 +12,7 @@ from itertools import compress
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import read_meta
 from mailserver.ids.muid import Muid, metadata_of, sync_id
+from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, Raws, always
 from mailserver.store.message_ids import (
@@ -20,6 +21,7 @@ from mailserver.store.message_ids import (
     MAX_IDS_TO_FIND,
     Arrival,
     ArrivedIds,
+    RangeTooWide,
     Scope,
 )
 from mailserver.store.sqlite import work
@@ -157,7 +159,7 @@ class SqliteMessageIds:
 
     async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundRows:
         """Find the envelopes that have these MUIDs, in this order, each once."""
-        _check_count(muids)
+        _check_count(len(muids))
         readers = PaidReader(self.readers, payer)
         goal = await self.index.until_indexed(readers)
         names, rows = [*dict.fromkeys(muids)], list[int]()
@@ -174,29 +176,40 @@ class SqliteMessageIds:
         return FoundRows(rows, RowReader(readers))
 
     async def find_items(
-        self, items: Sequence[bytes], lower: int, upper: int, *, payer: Payer = OURSELVES
+        self, groups: Sequence[Needed], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
     ) -> FoundRows:
-        """Find the envelopes that have these ids of reconciliation, in the order of (created, id), each once."""
-        _check_count(items)
-        readers = PaidReader(self.readers, payer)
+        """Find the envelopes that have these ids of reconciliation, group after group, each once."""
+        _check_count(sum(len(group.ids) for group in groups))
+        meter = _Meter(payer)
+        readers = PaidReader(self.readers, meter.payer)
         goal = await self.index.until_indexed(readers)
-        wanted, found = set(items), list[int]()
-        after: tuple[int, bytes] = (lower, b"")
-        while wanted:
-            most = work.STATEMENT + WALKED_ROWS * work.ROW
-            ((*state, last, packed, seqs),) = await readers.run(_WALK, (*after, upper + 1, WALKED_ROWS), most)
-            self.index.check(goal, *state)
-            ids, rows = pieces(packed, ID_BYTES), numbers(seqs)
-            if len(packed or b"") != ID_BYTES * len(rows):
-                await self.index.give_up(goal)
-                raise IndexDamaged
-            readers.correct((len(rows) - WALKED_ROWS) * work.ROW)
-            found += (seq for item, seq in zip(ids, rows, strict=True) if item in wanted)
-            wanted.difference_update(ids)
-            if len(rows) < WALKED_ROWS:
-                break
-            after = last, ids[-1]
-        return FoundRows(found, RowReader(readers))
+        found: dict[int, None] = {}  # a set in order: groups may overlap
+        for group in groups:
+            wanted, after = set(group.ids), (group.lower, b"")
+            while wanted:
+                if not goes_on(meter.work):
+                    raise RangeTooWide
+                ids, rows, last = await self._walked(readers, goal, after, group.upper)
+                found |= {seq: None for item, seq in zip(ids, rows, strict=True) if item in wanted}
+                wanted.difference_update(ids)
+                if len(rows) < WALKED_ROWS:
+                    break
+                after = last, ids[-1]
+        return FoundRows([*found], RowReader(readers))
+
+    async def _walked(
+        self, readers: PaidReader, goal: int, after: tuple[int, bytes], upper: int
+    ) -> tuple[Sequence[bytes], Sequence[int], int]:
+        """The next ids of the index up to the second `upper`, WALKED_ROWS at most, their rows, and the last second."""
+        most = work.STATEMENT + WALKED_ROWS * work.ROW
+        ((*state, last, packed, seqs),) = await readers.run(_WALK, (*after, upper + 1, WALKED_ROWS), most)
+        self.index.check(goal, *state)
+        ids, rows = pieces(packed, ID_BYTES), numbers(seqs)
+        if len(packed or b"") != ID_BYTES * len(rows):
+            await self.index.give_up(goal)
+            raise IndexDamaged
+        readers.correct((len(rows) - WALKED_ROWS) * work.ROW)
+        return ids, rows, last
 
     def comparison(
         self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
@@ -210,9 +223,9 @@ def _check_limit(limit: int) -> None:
         raise ValueError(f"a list of {limit} ids is not one of 1 to {MAX_IDS_OF_PAGE}")
 
 
-def _check_count(ids: Sequence[bytes]) -> None:
-    if len(ids) > MAX_IDS_TO_FIND:
-        raise ValueError(f"{len(ids)} ids are more than {MAX_IDS_TO_FIND}")
+def _check_count(ids: int) -> None:
+    if ids > MAX_IDS_TO_FIND:
+        raise ValueError(f"{ids} ids are more than {MAX_IDS_TO_FIND}")
 
 
 def _places(muids: Sequence[Muid]) -> list[tuple[int, bytes]]:

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from mailserver.errors import StoreError
 from mailserver.store.interface import Payer
+from mailserver.store.message_ids import StoreBusy
 from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import connect_reader
 from mailserver.store.sqlite.failures import StoreFailures
@@ -213,7 +214,8 @@ class Snapshots:
         Args:
             readers: as those use them who pay for it.
         Raises:
-            StoreError: too many wait, or it takes too long until it is one's turn; or the time is over.
+            StoreBusy: too many wait, or it takes too long until it is one's turn; or the time is over.
+            StoreError: the store is closing.
         """
         payer = readers.payer
         worker = await self._take(payer)
@@ -226,7 +228,7 @@ class Snapshots:
         except TimeoutError as error:
             if not bound.expired():
                 raise
-            raise StoreError(f"reading the store at one moment took longer than {SNAPSHOT_S:g} s") from error
+            raise StoreBusy(f"reading the store at one moment took longer than {SNAPSHOT_S:g} s") from error
         finally:
             self._seats.remove(seat)
             self._pool.correct(seat.work - STEP_WORK, payer)
@@ -236,13 +238,13 @@ class Snapshots:
     async def _take(self, payer: Payer) -> Worker:
         group = payer.group
         if self._waiting[group] >= MAX_WAITING:
-            raise StoreError(f"{MAX_WAITING} of the same address wait to read the store at one moment")
+            raise StoreBusy(f"{MAX_WAITING} of the same address wait to read the store at one moment")
         self._waiting[group] += 1
         try:
             async with asyncio.timeout(WAIT_S):
                 worker = await self._turn(payer)
         except TimeoutError as error:
-            raise StoreError(f"no turn to read the store at one moment came within {WAIT_S:g} s") from error
+            raise StoreBusy(f"no turn to read the store at one moment came within {WAIT_S:g} s") from error
         finally:
             self._waiting[group] -= 1
             if not self._waiting[group]:

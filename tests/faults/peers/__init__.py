@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.faults.peers import bombs, connections, frames, messages, searches
+from tests.faults.peers import bombs, connections, frames, messages, questions, searches
 from tests.faults.peers.harness import QUICK_SECONDS, Scenario, Stage, play
 from tests.faults.report import Report, Row, row_as_text
 
@@ -24,6 +24,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *bombs.SCENARIOS,
     *messages.SCENARIOS,
     *searches.SCENARIOS,
+    *questions.SCENARIOS,
 )
 
 

@@ -17,6 +17,7 @@ from mailserver.codec.keys import PRIVATE_KEY_BYTES, PrivateKey
 from mailserver.errors import ConnectionLost
 from mailserver.mail.completion import Failure, decode_completion
 from mailserver.waku.packets import PacketCode, StatusOptions
+from mailserver.wakuid.packets import IdPacketCode
 from tests.faults.peers.attacker import Target
 from tests.faults.report import Figure
 
@@ -35,13 +36,14 @@ Make = Callable[[Target, random.Random], Packets]
 class Tally:
     """Of all flooders of an attack. `ended` counts disconnects by the reason that was said.
 
-    `failures` counts the requests whose completion says that they have failed.
+    `failures` counts the requests whose completion says that they have failed; `answers` the packets of `wakuid`.
     """
 
     sent: int = 0
     sent_bytes: int = 0
     failures: int = 0
     heard: Counter[int] = field(default_factory=Counter)
+    answers: Counter[int] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Figure]:
@@ -52,6 +54,7 @@ class Tally:
             "confirmed": self.heard[PacketCode.BATCH_ACKNOWLEDGED],
             "completed": self.heard[PacketCode.P2P_REQUEST_COMPLETE],
             "answered": self.heard[PacketCode.P2P_REQUEST_COMPLETE] - self.failures,
+            **{IdPacketCode(code).name.lower(): count for code, count in sorted(self.answers.items())},
             **{f"ended_{reason.lower()}": count for reason, count in sorted(self.ended.items())},
         }
 
@@ -69,13 +72,16 @@ async def joined(
         if code == PacketCode.P2P_REQUEST_COMPLETE:
             tally.failures += isinstance(decode_completion(payload), Failure)
 
+    def on_answer(code: int, payload: bytes) -> None:
+        tally.answers[code] += 1
+
     def on_lost(error: ConnectionLost) -> None:
         if not lost.is_set():
             tally.ended[error.reason.name if error.reason else "silently"] += 1
         lost.set()
 
     async with connect(target.enode, status=status, key=key, trusting=True, source=address(number)) as (wire, _):
-        wire.on_packet, wire.on_lost = on_packet, on_lost
+        wire.on_packet, wire.on_answer, wire.on_lost = on_packet, on_answer, on_lost
         yield wire, lost
 
 
@@ -107,7 +113,8 @@ async def send(wire: Wire, lost: asyncio.Event, packets: Packets, deadline: floa
             await asyncio.sleep(_PAUSE_S)
             continue
         code, payload = next(packets)
-        wire.send(PacketCode(code) if code in set(PacketCode) else code, payload)  # type: ignore[arg-type]
+        is_known = isinstance(code, IdPacketCode) or code not in set(PacketCode)
+        wire.send(code if is_known else PacketCode(code), payload)  # type: ignore[arg-type]
         wire.flush()
         tally.sent += 1
         tally.sent_bytes += len(payload)

@@ -231,7 +231,8 @@ async def topics_of_a_crowd(target: Target) -> Mapping[str, Figure]:
 # History requests
 
 
-def _sealed(target: Target, fields: bytes, rng: random.Random, key: bytes | None = None) -> bytes:
+def sealed(target: Target, fields: bytes, rng: random.Random, key: bytes | None = None) -> bytes:
+    """An envelope with these fields, sealed with the password or another key."""
     data = seal_symmetric(
         fields,
         key or bytes.fromhex(target.request_key),
@@ -263,8 +264,8 @@ def _requests(target: Target, rng: random.Random) -> Packets:
             rng.randbytes(300),
         )
         for one in fields:
-            yield PacketCode.P2P_REQUEST, _sealed(target, one, rng)
-        yield PacketCode.P2P_REQUEST, _sealed(target, fields[0], rng, key=rng.randbytes(32))  # another password
+            yield PacketCode.P2P_REQUEST, sealed(target, one, rng)
+        yield PacketCode.P2P_REQUEST, sealed(target, fields[0], rng, key=rng.randbytes(32))  # another password
         yield PacketCode.P2P_REQUEST, rng.randbytes(300)
         yield PacketCode.P2P_REQUEST, b"\xc0"
         yield PacketCode.P2P_REQUEST, bytes(100_000)
@@ -291,7 +292,7 @@ async def answers_unread(target: Target) -> Mapping[str, Figure]:
                 wire, _ = await stack.enter_async_context(joined(target, number, rng, tally, status=_EVERYTHING))
                 wire.transport.pause_reading()
                 for _ in range(16):
-                    payload = _sealed(target, _request(target, rng, Interest(bloom=FULL_BLOOM)), rng)
+                    payload = sealed(target, _request(target, rng, Interest(bloom=FULL_BLOOM)), rng)
                     wire.send(PacketCode.P2P_REQUEST, payload)
                 wire.flush()
                 held += 1

@@ -172,7 +172,8 @@ async def test_questions_have_a_budget_of_their_own(mailserver: Mailserver) -> N
     bounds = mailserver.services.bounds
     await fill(mailserver.store, make_large_envelopes(20, 100_000))
     stuck = await joined(mailserver)
-    stuck.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+    request = sealed_request(deployed_fields()).raw
+    stuck.say(PacketCode.P2P_REQUEST, request)
     long = fetch(2, *([Muid(bytes(64))] * MAX_FETCHED_IDS))
 
     stuck.write(*(packet(stuck, long) for _ in range(8)))
@@ -181,8 +182,24 @@ async def test_questions_have_a_budget_of_their_own(mailserver: Mailserver) -> N
     mailserver.connections[0].abort("the test")
     await mailserver.tasks[0]
 
-    assert used == 0
-    assert bounds.questions.used_bytes == 0
+    assert used == len(request)
+    assert bounds.questions.used_bytes == bounds.requests.used_bytes == 0
+
+
+async def test_question_takes_memory_until_its_answer_has_ended(mailserver: Mailserver, raw: RawPeer) -> None:
+    used = mailserver.services.bounds.questions
+    envelopes = make_large_envelopes(20, 100_000)
+    await fill(mailserver.store, envelopes)
+    await open_access(raw)
+    names = [envelope_muid(DEFAULT_NETWORK_TOPIC, each) for each in envelopes]
+    questions = [packet(raw, fetch(number, *names)) for number in (2, 3)]
+    size = len(fetch(2, *names).encode())
+
+    raw.write(*questions)  # of which the first has an answer that fills the buffers
+    await until(lambda: used.used_bytes == 2 * size)
+    while await hear(raw) != Done(3):
+        pass
+    await until(lambda: used.used_bytes == 0)
 
 
 async def test_without_memory_a_question_is_refused(

@@ -11,6 +11,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
+from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import NewEnvelope, Payer, Query
 from mailserver.store.message_ids import NotIndexedYet
 from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, work, writer
@@ -101,7 +102,7 @@ async def test_all_is_as_it_would_be_in_one_slice(path: Path, monkeypatch: pytes
         assert early.muids == [muid(each) for each in envelopes[:at_once] if each.topic == NEWS]
 
         items = [sync_id(muid(each)) for each in news]
-        found = await ids.find_items(items, *EVER)
+        found = await ids.find_items([Needed(*EVER, items)])
         assert (await found.read(found.left, EVERY_BYTE)).split() == raws(by_item(news))
 
 
@@ -113,7 +114,7 @@ async def test_walk_ends_with_the_last_item_that_is_wanted(path: Path, monkeypat
         await read_all(store.message_ids, envelopes)
         run = statements_of(monkeypatch)
 
-        await store.message_ids.find_items([sync_id(muid(envelopes[7]))], *EVER)
+        await store.message_ids.find_items([Needed(*EVER, [sync_id(muid(envelopes[7]))])])
 
     assert len(run) == 3  # the state of the index, and two statements that walk
 
@@ -166,7 +167,7 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
         with pytest.raises(NotIndexedYet, match="still indexing the ids of 30 envelopes") as refused:
             await store.message_ids.find([muid(envelopes[0])])
         with pytest.raises(NotIndexedYet):
-            await store.message_ids.find_items([bytes(32)], *EVER)
+            await store.message_ids.find_items([Needed(*EVER, [bytes(32)])])
         assert refused.value.left == 30
         assert len((await store.message_ids.as_arrived(EVERYTHING, 100)).muids) == 30  # lists need no index
 
@@ -252,7 +253,7 @@ async def test_index_that_is_given_up_amidst_a_lookup_is_not_taken_for_whole(
             run = statements_of(monkeypatch, give_up)
             ids = store.message_ids
             with pytest.raises(NotIndexedYet):
-                await (ids.find_items([bytes(32)], *EVER) if items else ids.find([muid(envelopes[0])]))
+                await (ids.find_items([Needed(*EVER, [bytes(32)])]) if items else ids.find([muid(envelopes[0])]))
             assert len(run) == 2
             change(path, f"UPDATE id_index SET network_topic = '{DEFAULT_NETWORK_TOPIC}', until_seq = 3")
             monkeypatch.undo()
@@ -268,9 +269,9 @@ async def test_damaged_id_is_an_error_of_the_store_which_is_then_indexed_anew(
         change(path, "UPDATE ids SET id = x'01' WHERE seq = 2")
 
         with pytest.raises(StoreError, match="index of message ids is damaged"):
-            await store.message_ids.find_items([bytes(32)], *EVER)
+            await store.message_ids.find_items([Needed(*EVER, [bytes(32)])])
 
-        found = await store.message_ids.find_items([sync_id(muid(each)) for each in envelopes], *EVER)
+        found = await store.message_ids.find_items([Needed(*EVER, [sync_id(muid(each)) for each in envelopes])])
         assert (await found.read(3, EVERY_BYTE)).split() == raws(by_item(envelopes))
 
     assert_all_is_indexed(path, DEFAULT_NETWORK_TOPIC)
@@ -284,7 +285,7 @@ async def test_rows_are_found_by_the_index_that_has_their_order(path: Path, monk
         run = statements_of(monkeypatch)
         await store.message_ids.as_arrived(Query(0, 1, EVERYTHING.interest), 9)
         await store.message_ids.find([muid(some_rows(1)[0])])
-        await store.message_ids.find_items([bytes(32)], *EVER)
+        await store.message_ids.find_items([Needed(*EVER, [bytes(32)])])
 
     arrived, state, looked_up, _, walked = (
         [detail for *_, detail in rows(path, f"EXPLAIN QUERY PLAN {sql}", *parameters)] for sql, parameters in run

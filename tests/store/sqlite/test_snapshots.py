@@ -11,6 +11,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
+from mailserver.store.message_ids import StoreBusy
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import log_bound, snapshots, work
 from mailserver.store.sqlite.failures import StoreFailures
@@ -218,7 +219,7 @@ async def test_none_begins_while_way_is_made(of_three: Path, monkeypatch: pytest
         await until(held.begun.is_set)
         reading.snapshots.make_way()
 
-        with pytest.raises(StoreError, match="no turn"):
+        with pytest.raises(StoreBusy, match="no turn"):
             await reading.run(counted)
 
         reading.snapshots.go_on()
@@ -306,7 +307,7 @@ async def test_snapshot_is_held_no_longer_than_the_bound(of_three: Path, monkeyp
     monkeypatch.setattr(snapshots, "SNAPSHOT_S", 0.05)
     async with opened(of_three) as reading:
         for _ in range(2):
-            with pytest.raises(StoreError, match=r"longer than 0\.05 s"):
+            with pytest.raises(StoreBusy, match=r"longer than 0\.05 s"):
                 await reading.run(endless)
 
     with contextlib.closing(sqlite3.connect(of_three, isolation_level=None)) as connection:
@@ -327,7 +328,7 @@ async def test_nobody_waits_for_a_turn_longer_than_the_bound(of_three: Path, mon
         running = asyncio.create_task(reading.run(held))
         await until(held.begun.is_set)
 
-        with pytest.raises(StoreError, match=r"no turn .* within 0\.05 s"):
+        with pytest.raises(StoreBusy, match=r"no turn .* within 0\.05 s"):
             await reading.run(counted)
 
         held.go_on.set()
@@ -345,7 +346,7 @@ async def test_no_more_of_an_address_wait_than_the_bound(of_three: Path, monkeyp
         lone = asyncio.create_task(reading.run(counted, Payer("lone")))
         await asyncio.sleep(0)
 
-        with pytest.raises(StoreError, match="2 of the same address wait"):
+        with pytest.raises(StoreBusy, match="2 of the same address wait"):
             await reading.run(counted, Payer("crowd", 2))
 
         held.go_on.set()
