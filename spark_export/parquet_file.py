@@ -24,7 +24,7 @@ again. Neither the size nor the time of a scan by DuckDB differs much: 590, 590,
 1 and 0.6 MiB."""
 
 _FALSE_POSITIVES = 0.1
-_FEW_VALUES = ("topic", "ttl", "pow", "size")
+_FEW_VALUES = ("topic", "ttl", "pow", "size", "store")
 _NOT_SEARCHED = "raw"
 _FILTERED = ("hash", "topic")
 
@@ -98,6 +98,9 @@ def read_row_groups(file: pa.NativeFile, layout: Layout, name: str, groups: Sequ
         if layout.column in ROWS.names:
             topic = pa.scalar(_partition(name), pa.string())
             rows = rows.append_column(layout.column, pa.repeat(topic, rows.num_rows))
+        for field in ROWS:
+            if field.nullable and field.name not in rows.column_names:  # an earlier version wrote the file
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows.select(ROWS.names).cast(ROWS).combine_chunks()
 
 

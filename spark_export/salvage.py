@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,14 +28,14 @@ from mailserver.archive.paths import (
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.decode import decode_rows
+from spark_export.decode import decode_rows, sound_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.frames import read_periods
 from spark_export.incidents import Incident
 from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
-from spark_export.schema import ENVELOPES
+from spark_export.schema import ARRIVAL, ENVELOPES
 from spark_export.source import BATCH_ROWS
 from spark_export.task_files import access_to
 from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
@@ -186,7 +187,8 @@ def _whole_rows(spark: SparkSession, layout: Layout, base: str, paths: Sequence[
     readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
     for condition in (*known, *readable):
         rows = rows.where(condition)
-    whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
+    arrival = [field.name for field in ARRIVAL]
+    whole = rows.select("received", "created", "topic", "hash", "raw", *arrival).rdd.mapPartitions(_whole)
     return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
 
 
@@ -209,8 +211,8 @@ def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
             (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
             for row in batch
         ]
-        decoded = decode_rows(told)
-        sound = decoded.filter(decoded.column("fault").is_null()).select(ENVELOPES.fieldNames())
+        stores, seqs = pa.array([row["store"] for row in batch], pa.string()), [row["seq"] for row in batch]
+        sound = sound_rows(decode_rows(told), stores, pa.array(seqs, pa.int64()))
         yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
 
 

@@ -121,6 +121,10 @@ def row_of(put_in: NewEnvelope) -> dict[str, Any]:
     }
 
 
+COLUMNS = tuple(row_of(envelope(0)))
+"""What an envelope itself tells: all columns but those of its place in the order of arrival."""
+
+
 def rows_of(put_in: Iterable[NewEnvelope]) -> list[dict[str, Any]]:
     """The archive's rows of envelopes, as `archived` gives them."""
     return sorted(map(row_of, put_in), key=_place)
@@ -149,8 +153,8 @@ def visible_files(archive: Path) -> list[Path]:
 
 
 def rows_of_file(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file in their order there; with its topic, where that is a directory."""
-    rows: list[dict[str, Any]] = pq.ParquetFile(file).read().to_pylist()
+    """The rows of a file in their order there, of COLUMNS; with its topic, where that is a directory."""
+    rows: list[dict[str, Any]] = pq.ParquetFile(file).read([*COLUMNS]).to_pylist()
     column, _, value = file.parent.name.partition("=")
     return [{column: value, **row} for row in rows] if column == "topic" else rows
 

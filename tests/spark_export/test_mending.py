@@ -133,6 +133,9 @@ def test_every_whole_row_of_a_damaged_file_and_what_the_store_has_are_kept(spark
     assert {row["hash"] for row in rows} <= {row["hash"] for row in rows_of(many)}
     assert len(rows) > 3000  # of which the store had 500
     assert len(rows) + sum(lost(report).values()) == 6000
+    files = [pq.ParquetFile(file).read(["hash", "seq"]) for file in visible_files(place.archive)]
+    arrived = {row["hash"]: row["seq"] for found in files for row in found.to_pylist()}
+    assert arrived.items() <= {"0x" + one.hash.hex(): seq for seq, one in enumerate(many, 1)}.items()
 
 
 def test_missing_files_come_back_by_their_second_names(spark: SparkSession, place: Place) -> None:

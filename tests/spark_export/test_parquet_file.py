@@ -53,6 +53,18 @@ def test_what_is_read_is_what_was_written(layout: Layout) -> None:
 
 
 @LAYOUTS
+def test_file_of_an_earlier_version_has_nulls_in_later_columns(layout: Layout) -> None:
+    rows = table(10, 20)
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.drop_columns(["store", "seq", *(["topic"] if layout == TOPIC else [])]), sink)
+
+    found = decode(sink.getvalue(), layout, NAME[layout])
+
+    assert found.equals(rows)
+    assert found.column("seq").null_count == 2
+
+
+@LAYOUTS
 def test_file_says_how_it_is_sorted_and_what_each_row_group_has(layout: Layout) -> None:
     rows = table(10, 20, 30)
 

@@ -23,6 +23,7 @@ from spark_export.read import read_archive
 from spark_export.schema import ENVELOPES
 from tests.spark_export.samples import (
     CHAT,
+    COLUMNS,
     DAY,
     DAY_S,
     NEWS,
@@ -89,7 +90,7 @@ def default_spark(spark: SparkSession) -> SparkSession:
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows of the archive's columns, in the order of `rows_of`."""
-    rows = [row.asDict() for row in frame.select(*ENVELOPES.fieldNames()).collect()]
+    rows = [row.asDict() for row in frame.select(*COLUMNS).collect()]
     return ordered({**row, "raw": bytes(row["raw"])} for row in rows)
 
 
@@ -355,7 +356,7 @@ def test_pyarrow_reads_a_topic(archive: Path) -> None:
     dataset = ds.dataset(archive, partitioning=ds.partitioning(names, flavor="hive"))
 
     wanted = (ds.field("topic") == f"0x{NEWS.hex()}") & (ds.field("date") < "2025")
-    assert ordered(dataset.to_table(filter=wanted, columns=ENVELOPES.fieldNames()).to_pylist()) == history(NEWS)
+    assert ordered(dataset.to_table(filter=wanted, columns=[*COLUMNS]).to_pylist()) == history(NEWS)
 
 
 @pytest.mark.parametrize("session", ["spark", "default_spark"])
