@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.days import day_name
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import decode_rows, sound_rows
+from spark_export.muids import with_muids
 from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.source import BATCH_ROWS
 
@@ -46,7 +48,7 @@ def _rows(stored: Sequence[Sequence[Any]]) -> pa.RecordBatch:
 
 
 def _write(batches: Sequence[pa.RecordBatch], to: Path, day: int) -> None:
-    table = pa.Table.from_batches(batches).sort_by(_ORDER)
+    table = with_muids(pa.Table.from_batches(batches), DEFAULT_NETWORK_TOPIC).sort_by(_ORDER)
     prefixes = pa.compute.utf8_slice_codeunits(table["topic"], 2, 3)
     per_group = ROW_GROUP_BYTES * table.num_rows // table.nbytes
     for prefix in prefixes.unique().to_pylist():

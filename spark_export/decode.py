@@ -77,13 +77,14 @@ def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: 
 
 
 def sound_rows(decoded: pa.RecordBatch, stores: pa.Array, seqs: pa.Array) -> pa.RecordBatch:
-    """The rows without a fault, as rows of the archive.
+    """The rows without a fault, as rows of the archive, still without MUIDs.
 
     Args:
         decoded: DECODED.
         stores, seqs: ARRIVAL of each of these rows.
     """
-    columns = {**{name: decoded.column(name) for name in decoded.schema.names}, "store": stores, "seq": seqs}
+    columns = {name: decoded.column(name) for name in decoded.schema.names}
+    columns |= {"store": stores, "seq": seqs, "muid": pa.nulls(len(decoded), pa.binary())}
     rows = pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
     is_sound = decoded.column("fault").is_null()
     return rows if is_sound.true_count == len(rows) else rows.filter(is_sound)

@@ -48,11 +48,14 @@ _TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
 class Salvage:
     """Takes in what is left of damaged periods of an archive, whose lock the caller holds."""
 
-    def __init__(self, spark: SparkSession, archive: WritableArchive, layout: Layout, now: float) -> None:
+    def __init__(
+        self, spark: SparkSession, archive: WritableArchive, layout: Layout, now: float, network_topic: str
+    ) -> None:
         self._spark = spark
         self._archive = archive
         self._layout = layout
         self._now = now
+        self._network_topic = network_topic
         self._read_again: set[str] = set()  # second names: several incidents may be of one month
 
     def take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
@@ -126,7 +129,7 @@ class Salvage:
             + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
             for number, fingerprint in new.items()
         }
-        job = Job(access_to(self._spark, self._archive.url), self._layout, run)
+        job = Job(access_to(self._spark, self._archive.url), self._layout, run, self._network_topic)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
         pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
         written, indexes = by_period(pieces), write_indexes(job, pieces)
@@ -157,6 +160,7 @@ class Salvage:
                     of_period.files,
                     verified_at=int(self._now),
                     index=indexes[period],
+                    network_topic=job.network_topic,
                 )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)

@@ -37,7 +37,9 @@ ARRIVAL = [
 ]
 """Where an envelope stands in the order of arrival; null if an earlier version archived it."""
 
-ENVELOPES = StructType([*_OF_ENVELOPE, *ARRIVAL])
+_MUID = StructField("muid", BinaryType())  # 52 bytes (`mailserver.ids.envelopes`); null if the envelope has none
+
+ENVELOPES = StructType([*_OF_ENVELOPE, *ARRIVAL, _MUID])
 """A row of the archive: one envelope. If there is a directory per topic, `topic` is a partition column instead. Files
 of earlier versions lack the columns that may be null."""
 

@@ -17,6 +17,8 @@ from mailserver.archive.days import day_name
 from mailserver.archive.files import LocalFiles
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.manifest import PeriodRecord
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.handoff import read_archived
@@ -118,6 +120,7 @@ def row_of(put_in: NewEnvelope) -> dict[str, Any]:
         "pow": sealed.pow(),
         "size": len(put_in.raw),
         "raw": put_in.raw,
+        "muid": envelope_muid(DEFAULT_NETWORK_TOPIC, sealed) if put_in.created > 0 else None,
     }
 
 
@@ -140,9 +143,12 @@ def compact_into(
     keep_open_day: bool = False,
     partition_by: PartitionBy | None = None,
     prefix_digits: int | None = None,
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
 ) -> RunReport:
     """One nightly run."""
-    config = CompactConfig(stores, str(archive), until, keep_open_day, partition_by, prefix_digits)
+    config = CompactConfig(
+        stores, str(archive), until, keep_open_day, partition_by, prefix_digits, network_topic=network_topic
+    )
     with locked_stores(stores):
         return compact(spark, config, now=now, run=run)
 

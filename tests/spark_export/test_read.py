@@ -91,7 +91,7 @@ def default_spark(spark: SparkSession) -> SparkSession:
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows of the archive's columns, in the order of `rows_of`."""
     rows = [row.asDict() for row in frame.select(*COLUMNS).collect()]
-    return ordered({**row, "raw": bytes(row["raw"])} for row in rows)
+    return ordered({**row, "raw": bytes(row["raw"]), "muid": bytes(row["muid"])} for row in rows)
 
 
 def ordered(rows: Any) -> list[dict[str, Any]]:
@@ -321,7 +321,7 @@ def test_what_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path) -> N
 
 def test_duckdb_reads_a_topic(archive: Path) -> None:
     query = f"""
-        SELECT topic, created, received, expiry, ttl, hash, pow, size, raw
+        SELECT topic, created, received, expiry, ttl, hash, pow, size, raw, muid
         FROM read_parquet('{archive}/date=*/*/*.parquet', {AS_NAMES})
         WHERE topic = '0x{NEWS.hex()}' ORDER BY created, hash
     """

@@ -118,7 +118,7 @@ def test_envelopes_are_rows_of_the_archive(stepped: Store) -> None:
     rows = [row for batch, _ in read_envelopes(wanted(stepped, 1, 9)) for row in batch.to_pylist()]
 
     of_day = zip(envelopes(4) + envelopes(2, first=20), (1, 2, 3, 4, 8, 9), strict=True)  # that is wanted
-    assert rows == [{**row_of(hit), "store": stepped.id, "seq": seq} for hit, seq in of_day]
+    assert rows == [{**row_of(hit), "store": stepped.id, "seq": seq, "muid": None} for hit, seq in of_day]
 
 
 def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
