@@ -7,18 +7,20 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.days import day_name
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.decode import decode_rows
+from spark_export.decode import decode_rows, sound_rows
+from spark_export.muids import with_muids
 from spark_export.parquet_file import ROW_GROUP_BYTES
-from spark_export.schema import ENVELOPES
 from spark_export.source import BATCH_ROWS
 
-_SELECT = "SELECT received, created, topic, hash, raw FROM envelopes WHERE seq > ? ORDER BY seq LIMIT ?"
+_SELECT = "SELECT seq, received, created, topic, hash, raw FROM envelopes WHERE seq > ? ORDER BY seq LIMIT ?"
 _ORDER = [("topic", "ascending"), ("created", "ascending"), ("hash", "ascending")]
 
 
@@ -29,19 +31,24 @@ def export_plainly(store: Path, to: Path, rows: int) -> None:
     day = None
     for first in range(0, rows, BATCH_ROWS):
         stored = connection.execute(_SELECT, (first, BATCH_ROWS)).fetchall()
-        for batch_day, part in groupby(stored, lambda row: row[0] // SECONDS_PER_DAY):
+        for batch_day, part in groupby(stored, lambda row: row[1] // SECONDS_PER_DAY):
             if day is not None and batch_day != day:
                 _write(held, to, day)
                 held = []
             day = batch_day
-            held.append(decode_rows(list(part)))
+            held.append(_rows(list(part)))
     if day is not None:
         _write(held, to, day)
     connection.close()
 
 
+def _rows(stored: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    decoded = decode_rows([row[1:] for row in stored])
+    return sound_rows(decoded, pa.repeat("a store", len(stored)), pa.array([row[0] for row in stored], pa.int64()))
+
+
 def _write(batches: Sequence[pa.RecordBatch], to: Path, day: int) -> None:
-    table = pa.Table.from_batches(batches).select(ENVELOPES.fieldNames()).sort_by(_ORDER)
+    table = with_muids(pa.Table.from_batches(batches), DEFAULT_NETWORK_TOPIC).sort_by(_ORDER)
     prefixes = pa.compute.utf8_slice_codeunits(table["topic"], 2, 3)
     per_group = ROW_GROUP_BYTES * table.num_rows // table.nbytes
     for prefix in prefixes.unique().to_pylist():
@@ -53,5 +60,5 @@ def _write(batches: Sequence[pa.RecordBatch], to: Path, day: int) -> None:
             row_group_size=per_group,
             compression="zstd",
             compression_level=1,
-            use_dictionary=["topic", "ttl", "pow", "size"],
+            use_dictionary=["topic", "ttl", "pow", "size", "store"],
         )

@@ -101,6 +101,7 @@ def _compact(arguments: argparse.Namespace) -> None:
         partition_by=None if arguments.partition_by is None else PartitionBy(arguments.partition_by),
         prefix_digits=None if arguments.prefix_digits is None else int(arguments.prefix_digits),
         verify_within_days=float(arguments.verify_within_days),
+        network_topic=arguments.network_topic,
     )
     with recorded(config.stores, explain) as recording:
         with _spark(arguments) as spark:
@@ -116,7 +117,14 @@ def _merge(arguments: argparse.Namespace) -> None:
     stores = _recorded_beside(arguments)
     with recorded_upkeep(stores, Task.MERGE, explain), _spark(arguments) as spark:
         now = time.time()
-        report = merge(spark, arguments.archive, now=now, run=new_run(now), stores=stores)
+        report = merge(
+            spark,
+            arguments.archive,
+            now=now,
+            run=new_run(now),
+            stores=stores,
+            network_topic=arguments.network_topic,
+        )
         said = report.as_json(time.time())
         _print(arguments, said, as_words(said))
         _raise_damage(report.damage)

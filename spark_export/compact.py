@@ -80,7 +80,9 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         layout = _layout(archive, config)
         incidents = Incidents(archive.storage)
         records: dict[str, PeriodRecord] = {}
-        mending_of = functools.partial(Mending, spark, archive, run=run, now=now, incidents=incidents)
+        mending_of = functools.partial(
+            Mending, spark, archive, run=run, now=now, incidents=incidents, network_topic=config.network_topic
+        )
         mending = None
         if layout is not None:
             mending = mending_of(layout)
@@ -99,7 +101,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 layout = new_layout(config, stores, groups)
                 archive.begin(layout)
             log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
-            compaction = _Compaction(spark, archive, layout, stores, f"{run}-{number}", now)
+            job = Job(archive.url, layout, f"{run}-{number}", config.network_topic)
+            compaction = _Compaction(spark, archive, stores, job, now)
             with full_disk_told(spark, config.archive, group.bytes):
                 published = compaction.run(group, records, report)
             records |= {record.period: record for record in published}
@@ -123,17 +126,15 @@ class _Compaction:
         self,
         spark: SparkSession,
         archive: WritableArchive,
-        layout: Layout,
         stores: Sequence[Store],
-        run: str,
+        job: Job,
         now: float,
     ) -> None:
         self._spark = spark
         self._archive = archive
-        self._layout = layout
         self._stores = stores
-        self._run = run
-        self._job = Job(archive.url, layout, run)
+        self._job = job
+        self._run = job.run
         self._now = now
         self._recovered: dict[int, Fingerprint] = {}  # by day, what the archive lost and a store still has
         self._faulty: list[tuple[int, int]] = []  # PLACE
@@ -227,7 +228,7 @@ class _Compaction:
             return None
         directories = [directory_of(period) for period in near]
         wanted, columns = Wanted(first=first, end=last + 1), ("created", "hash")
-        rows = read_periods(self._spark, self._archive, self._layout, directories, columns=columns, wanted=wanted)
+        rows = read_periods(self._spark, self._archive, self._job.layout, directories, columns=columns, wanted=wanted)
         return rows.where(F.col("created").between(first, last)).select(
             F.substring("hash", 1, KEY_HASH_CHARS).alias("hash")
         )
@@ -345,7 +346,15 @@ class _Compaction:
             lost_rows=known.lost_rows - found.rows,
             lost_bytes=known.lost_bytes - found.bytes,
         )
-        return PeriodRecord(period, self._run, {day: known}, written.files, verified_at=int(self._now), index=index)
+        return PeriodRecord(
+            period,
+            self._run,
+            {day: known},
+            written.files,
+            verified_at=int(self._now),
+            index=index,
+            network_topic=self._job.network_topic,
+        )
 
     def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())

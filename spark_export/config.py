@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.archive.layout import PartitionBy
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 
 VERIFY_WITHIN_DAYS = 7.0
 MAX_VERIFY_DAYS = 3650.0
@@ -16,6 +17,7 @@ class CompactConfig:
     `until`: the last day of reception to archive, days since 1970; None for the last one that is over, and with
     `keep_open_day` for the present one. `partition_by` and `prefix_digits` are for a new archive; None leaves the
     choice to the number of topics and bytes. `verify_within_days`: every file is read again within so many days.
+    `network_topic`: to which the MUIDs of the rows that are written belong.
     """
 
     stores: tuple[Path, ...]
@@ -25,3 +27,4 @@ class CompactConfig:
     partition_by: PartitionBy | None = None
     prefix_digits: int | None = None
     verify_within_days: float = VERIFY_WITHIN_DAYS
+    network_topic: str = DEFAULT_NETWORK_TOPIC

@@ -18,6 +18,7 @@ from mailserver.errors import DecodeError
 from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import NONCE_BYTES
+from spark_export.parquet_file import ROWS
 from spark_export.schema import DECODED
 from spark_export.usual_form import TOPIC, Bytes, Mask, Numbers, read_heads
 
@@ -73,6 +74,20 @@ def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: 
         len(raw),
         raw,
     )
+
+
+def sound_rows(decoded: pa.RecordBatch, stores: pa.Array, seqs: pa.Array) -> pa.RecordBatch:
+    """The rows without a fault, as rows of the archive, still without MUIDs.
+
+    Args:
+        decoded: DECODED.
+        stores, seqs: ARRIVAL of each of these rows.
+    """
+    columns = {name: decoded.column(name) for name in decoded.schema.names}
+    columns |= {"store": stores, "seq": seqs, "muid": pa.nulls(len(decoded), pa.binary())}
+    rows = pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+    is_sound = decoded.column("fault").is_null()
+    return rows if is_sound.true_count == len(rows) else rows.filter(is_sound)
 
 
 def hex_strings(data: Bytes) -> pa.Array:

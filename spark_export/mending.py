@@ -32,6 +32,7 @@ from mailserver.archive.paths import (
     snapshot_of,
 )
 from mailserver.handoff.last_run import ArchivedDay
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.archived_record import LastFound
 from spark_export.incidents import Incident, Incidents
 from spark_export.inspection import Contents, days_gone, months_gone, names_and_sizes, periods_to_read, read_contents
@@ -57,6 +58,7 @@ class Mending:
         *,
         now: float,
         incidents: Incidents,
+        network_topic: str = DEFAULT_NETWORK_TOPIC,
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -65,7 +67,7 @@ class Mending:
         self._now = now
         self._incidents = incidents
         self._damaged: set[str] = set()
-        self._salvage = Salvage(spark, archive, layout, now)
+        self._salvage = Salvage(spark, archive, layout, now, network_topic)
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
 
@@ -309,7 +311,15 @@ class Mending:
             return replace(record, days=days, verified_at=int(self._now))
         if not contents.good:
             return PeriodRecord(record.period, f"{run}-empty", days, (), record.replaces, verified_at=int(self._now))
-        return PeriodRecord(record.period, run, days, contents.good, record.replaces, verified_at=int(self._now))
+        return PeriodRecord(
+            record.period,
+            run,
+            days,
+            contents.good,
+            record.replaces,
+            verified_at=int(self._now),
+            network_topic=record.network_topic,
+        )
 
     def _set_aside_all(self, incident: Incident) -> None:
         directory = directory_of(incident.period)

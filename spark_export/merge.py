@@ -13,8 +13,8 @@ from mailserver.archive.archive import existing_layout
 from mailserver.archive.days import day_of, month_name, month_of
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import DayRecord, PeriodRecord
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.archived_record import withdraw
 from spark_export.errors import ExportCheckFailed
 from spark_export.full_disk import full_disk_told
@@ -30,11 +30,21 @@ from spark_export.written import Written
 log = logging.getLogger(__name__)
 
 
-def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Sequence[Path] = ()) -> RunReport:
+def merge(
+    spark: SparkSession,
+    path: str,
+    *,
+    now: float,
+    run: str,
+    stores: Sequence[Path] = (),
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
+) -> RunReport:
     """Merge the days of each month that is over, days that came late included.
 
     Args:
         stores: those of the archive. The records beside them no longer cover what may be gone.
+        network_topic: to which the MUIDs are to belong. Months without MUIDs, or with those of another network topic,
+            are written anew.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
         ArchiveError: there is no archive, it cannot be read or written, or another run is at work.
@@ -60,22 +70,26 @@ def merge(spark: SparkSession, path: str, *, now: float, run: str, stores: Seque
         archive.repair()
         records = look()
         faulty = {fault.period for fault in report.faults if fault.kind is not FaultKind.RECORD}  # those are mended
-        for number, (month, parts) in enumerate(_months(records, now)):
+        for number, (month, parts) in enumerate(_months(records, now, network_topic)):
             if faulty & {month, *(part.period for part in parts)}:
                 log.warning("month not merged, it is damaged month=%s", month)
                 continue
             log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
             with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
-                record = _merge_month(spark, archive, layout, f"{run}-{number}", month, parts, now)
+                job = Job(archive.url, layout, f"{run}-{number}", network_topic)
+                record = _merge_month(spark, archive, job, month, parts, now)
             report.add(record, 0)
         look()  # if a month's files are no longer as written, its days are kept
         archive.write_report(run, report.as_json(time.time()))
     return report
 
 
-def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, list[PeriodRecord]]]:
+def _months(
+    records: Mapping[str, PeriodRecord], now: float, network_topic: str
+) -> list[tuple[str, list[PeriodRecord]]]:
     """The months that are over and have something to merge, with their pieces, oldest first: those that are in several
-    pieces or in days, and those without an index, as earlier versions wrote them."""
+    pieces or in days, those without an index or MUIDs, as earlier versions wrote them, and those of another network
+    topic."""
     present = month_of(day_of(int(now)))
     pieces: dict[str, list[PeriodRecord]] = defaultdict(list)
     for record in records.values():
@@ -83,25 +97,25 @@ def _months(records: Mapping[str, PeriodRecord], now: float) -> list[tuple[str, 
     return sorted(
         (month, parts)
         for month, parts in pieces.items()
-        if month < present and any(part.files for part in parts) and any(map(_is_to_be_merged, parts))
+        if month < present
+        and any(part.files for part in parts)
+        and any(_is_to_be_merged(part, network_topic) for part in parts)
     )
 
 
-def _is_to_be_merged(part: PeriodRecord) -> bool:
-    return part.period != month_name(part.period) or part.index is None
+def _is_to_be_merged(part: PeriodRecord, network_topic: str) -> bool:
+    return part.period != month_name(part.period) or part.index is None or part.network_topic != network_topic
 
 
 def _merge_month(
     spark: SparkSession,
     archive: WritableArchive,
-    layout: Layout,
-    run: str,
+    job: Job,
     month: str,
     parts: Sequence[PeriodRecord],
     now: float,
 ) -> PeriodRecord:
     """Write, verify and publish one month."""
-    job = Job(archive.url, layout, run)
     groups = {partition: look_into(spark, job, files) for partition, files in large_partitions(parts).items()}
     pieces = write_pieces(spark, job, pieces_of_month(month, parts, groups))
     written = by_period(pieces)[month]
@@ -109,8 +123,17 @@ def _merge_month(
     _check(month, days, written)
     replaces = tuple((part.period, part.run) for part in parts if part.period != month)
     index = write_indexes(job, pieces)[month]
-    record = PeriodRecord(month, run, days, written.files, replaces, verified_at=int(now), index=index)
-    (record,) = archive.publish(run, [record], parts)
+    record = PeriodRecord(
+        month,
+        job.run,
+        days,
+        written.files,
+        replaces,
+        verified_at=int(now),
+        index=index,
+        network_topic=job.network_topic,
+    )
+    (record,) = archive.publish(job.run, [record], parts)
     return record
 
 

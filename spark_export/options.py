@@ -17,6 +17,7 @@ from cronsim import CronSim, CronSimError
 from mailserver.app.logs import LogFormat
 from mailserver.archive.days import parse_day
 from mailserver.archive.layout import MAX_PREFIX_DIGITS, PartitionBy
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, MAX_NETWORK_TOPIC_BYTES
 from spark_export.config import MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS
 
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
@@ -125,6 +126,11 @@ def _setting(text: str) -> None:
         raise ValueError(f"{text!r} is not NAME=VALUE")
 
 
+def _network_topic(text: str) -> None:
+    if not 1 <= len(text.encode("utf-8", "surrogateescape")) <= MAX_NETWORK_TOPIC_BYTES:
+        raise ValueError(f"{text!r} is not a pubsub topic: it has 1 to {MAX_NETWORK_TOPIC_BYTES} bytes")
+
+
 def _hours(text: str) -> None:
     try:
         within = 0 < float(text) <= MAX_AGE_HOURS
@@ -163,6 +169,14 @@ STORE = Option(
     required=True,
     repeat=True,
 )
+NETWORK_TOPIC = Option(
+    "network_topic",
+    "pubsub topic of Waku v2 to which message ids belong, as the mailserver's --network-topic "
+    f"(default: {DEFAULT_NETWORK_TOPIC})",
+    "TOPIC",
+    _network_topic,
+    default=DEFAULT_NETWORK_TOPIC,
+)
 RECORDED_BESIDE = Option(
     "store",
     "a store that this archive is made from: its mailserver is told how the run went, and which rows are no longer "
@@ -186,7 +200,8 @@ SPARK_OPTIONS = (
     Option("scratch", "folder for temporary files (default: Spark's spark.local.dir, or the system's /tmp)", "DIR"),
     LOG_FORMAT,
 )
-MERGE_OPTIONS = VERIFY_OPTIONS = (RECORDED_BESIDE, *SPARK_OPTIONS, JSON)
+VERIFY_OPTIONS = (RECORDED_BESIDE, *SPARK_OPTIONS, JSON)
+MERGE_OPTIONS = (*VERIFY_OPTIONS, NETWORK_TOPIC)
 ACKNOWLEDGE_OPTIONS = (
     *SPARK_OPTIONS,
     JSON,
@@ -200,6 +215,7 @@ COMPACT_OPTIONS = (
     STORE,
     *SPARK_OPTIONS,
     JSON,
+    NETWORK_TOPIC,
     Option("until", "last UTC day to archive, YYYY-MM-DD (default: yesterday)", "DATE", _day),
     Option(
         "verify_within_days",

@@ -24,9 +24,9 @@ again. Neither the size nor the time of a scan by DuckDB differs much: 590, 590,
 1 and 0.6 MiB."""
 
 _FALSE_POSITIVES = 0.1
-_FEW_VALUES = ("topic", "ttl", "pow", "size")
-_NOT_SEARCHED = "raw"
-_FILTERED = ("hash", "topic")
+_FEW_VALUES = ("topic", "ttl", "pow", "size", "store")
+_WITHOUT_RANGES = ("raw", "muid")
+_FILTERED = ("hash", "muid", "topic")
 
 
 def row_group_ends(rows: pa.Table) -> list[int]:
@@ -54,7 +54,7 @@ def encode(rows: pa.Table, layout: Layout, ends: Sequence[int]) -> pa.Buffer:
         compression="zstd",
         compression_level=1,
         use_dictionary=[name for name in _FEW_VALUES if name in names],
-        write_statistics=[name for name in names if name != _NOT_SEARCHED],
+        write_statistics=[name for name in names if name not in _WITHOUT_RANGES],
         write_page_checksum=True,
         store_schema=False,  # Parquet's own schema says it all
         sorting_columns=[pq.SortingColumn(names.index(name)) for name in ORDER if name in names],
@@ -98,6 +98,9 @@ def read_row_groups(file: pa.NativeFile, layout: Layout, name: str, groups: Sequ
         if layout.column in ROWS.names:
             topic = pa.scalar(partition_of(name), pa.string())
             rows = rows.append_column(layout.column, pa.repeat(topic, rows.num_rows))
+        for field in ROWS:
+            if field.nullable and field.name not in rows.column_names:  # an earlier version wrote the file
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows.select(ROWS.names).cast(ROWS).combine_chunks()
 
 

@@ -27,9 +27,10 @@ Key = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class StoreRows:
     """Rows with `first_seq <= seq <= last_seq` that one store received on one day, but for those in `left_out`,
-    sorted."""
+    sorted. `store_id`: the id of the store."""
 
     store: int
+    store_id: str
     path: str
     day: int
     first_seq: int
@@ -106,10 +107,11 @@ def pieces_of_day(
     for number, days in enumerate(wanted):
         for one in days:
             if one.day == day:
-                path, without = str(stores[number].path.absolute()), left_out.get(number, np.array([], np.int64))
+                store, without = stores[number], left_out.get(number, np.array([], np.int64))
+                path = str(store.path.absolute())
                 for into, (first, last) in zip(sources, _ranges(one, count), strict=True):
                     between = without[np.searchsorted(without, first) : np.searchsorted(without, last, "right")]
-                    into.append(StoreRows(number, path, day, first, last, between))
+                    into.append(StoreRows(number, store.id, path, day, first, last, between))
     for number, file in enumerate(before.files if before is not None else ()):
         sources[number % count].append(file_rows(day_name(day), file))
     return [Piece(day_name(day), number, tuple(of_piece)) for number, of_piece in enumerate(sources)]

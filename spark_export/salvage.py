@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,14 +29,14 @@ from mailserver.archive.paths import (
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.decode import decode_rows
+from spark_export.decode import decode_rows, sound_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.frames import read_periods
 from spark_export.incidents import Incident
 from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
-from spark_export.schema import ENVELOPES
+from spark_export.schema import ARRIVAL, ENVELOPES
 from spark_export.source import BATCH_ROWS
 from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
 
@@ -47,11 +48,14 @@ _TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
 class Salvage:
     """Takes in what is left of damaged periods of an archive, whose lock the caller holds."""
 
-    def __init__(self, spark: SparkSession, archive: WritableArchive, layout: Layout, now: float) -> None:
+    def __init__(
+        self, spark: SparkSession, archive: WritableArchive, layout: Layout, now: float, network_topic: str
+    ) -> None:
         self._spark = spark
         self._archive = archive
         self._layout = layout
         self._now = now
+        self._network_topic = network_topic
         self._read_again: set[str] = set()  # second names: several incidents may be of one month
 
     def take_in(self, incident: Incident, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
@@ -124,7 +128,7 @@ class Salvage:
             + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
             for number, fingerprint in new.items()
         }
-        job = Job(self._archive.url, self._layout, run)
+        job = Job(self._archive.url, self._layout, run, self._network_topic)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
         pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
         written, indexes = by_period(pieces), write_indexes(job, pieces)
@@ -155,6 +159,7 @@ class Salvage:
                     of_period.files,
                     verified_at=int(self._now),
                     index=indexes[period],
+                    network_topic=job.network_topic,
                 )
             )
             log.info("rows taken in period=%s rows=%d", period, new[number].rows)
@@ -187,7 +192,8 @@ def _whole_rows(spark: SparkSession, archive: Archive, layout: Layout, base: str
     readable = [F.col("topic").rlike(_TOPIC), F.col("hash").rlike(_HASH)]
     for condition in (*known, *readable):
         rows = rows.where(condition)
-    whole = rows.select("received", "created", "topic", "hash", "raw").rdd.mapPartitions(_whole)
+    arrival = [field.name for field in ARRIVAL]
+    whole = rows.select("received", "created", "topic", "hash", "raw", *arrival).rdd.mapPartitions(_whole)
     return spark.createDataFrame(whole, ENVELOPES, verifySchema=False)
 
 
@@ -210,8 +216,8 @@ def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
             (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
             for row in batch
         ]
-        decoded = decode_rows(told)
-        sound = decoded.filter(decoded.column("fault").is_null()).select(ENVELOPES.fieldNames())
+        stores, seqs = pa.array([row["store"] for row in batch], pa.string()), [row["seq"] for row in batch]
+        sound = sound_rows(decode_rows(told), stores, pa.array(seqs, pa.int64()))
         yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
 
 

@@ -21,8 +21,7 @@ from pyspark.sql.types import StructType
 
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.decode import decode_rows, hex_strings
-from spark_export.parquet_file import ROWS
+from spark_export.decode import decode_rows, hex_strings, sound_rows
 from spark_export.pieces import StoreRows
 from spark_export.schema import KEYS, TOTALS
 from spark_export.store import Store, StoreDay, connect
@@ -169,8 +168,8 @@ def _judged(wanted: StoreRows, seqs: Sequence[int], decoded: pa.RecordBatch) -> 
         Faulty(wanted.store, seqs[at], wanted.day, *(decoded.column(name)[at].as_py() for name in _TOLD_OF_FAULTY))
         for at in np.flatnonzero(~is_sound.to_numpy(zero_copy_only=False)).tolist()
     ]
-    sound = decoded.filter(is_sound) if faulty else decoded
-    return pa.RecordBatch.from_arrays([sound.column(name) for name in ROWS.names], schema=ROWS), faulty
+    stores = pa.repeat(pa.scalar(wanted.store_id, pa.string()), len(seqs))
+    return sound_rows(decoded, stores, pa.array(seqs, pa.int64())), faulty
 
 
 def _keys(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:

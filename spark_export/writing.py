@@ -23,8 +23,10 @@ from mailserver.archive.index import check
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import FileRecord, IndexRecord
 from mailserver.archive.paths import STAGING, directory_of, index_of, staged_data
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.errors import ExportCheckFailed
 from spark_export.indexing import Fragments, fragment_of, write_index
+from spark_export.muids import with_muids
 from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
 from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
@@ -41,11 +43,13 @@ PIECE = "_piece"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of one writing have in common. `url`: of the archive."""
+    """What all tasks of one writing have in common. `url`: of the archive. `network_topic`: to which the MUIDs of the
+    rows belong."""
 
     url: str
     layout: Layout
     run: str
+    network_topic: str = DEFAULT_NETWORK_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +251,12 @@ def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
-    """Write rows, which are sorted, to a file in each of their directories, and read these back."""
+    """Write rows, which are sorted, to a file in each of their directories, and read these back.
+
+    The MUIDs are made here, whatever the rows come from: no file brings those of another network topic along.
+    """
     files = TaskFiles(job.url)
+    rows = with_muids(rows, job.network_topic)
     found = []
     fragments = []
     name = f"part-{number:05}-{job.run}.c000.zstd.parquet"

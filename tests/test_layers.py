@@ -74,6 +74,7 @@ EXPORT_SEES = (
     "mailserver.errors",
     "mailserver.files",
     "mailserver.handoff",
+    "mailserver.ids",
     "mailserver.store.sqlite.handoff",
     "mailserver.store.sqlite.row_check",
     "mailserver.store.sqlite.schema",

@@ -18,6 +18,7 @@ from mailserver.ids.muid import (
     CHECKSUM_BYTES,
     MAX_METADATA_BYTES,
     MAX_MUID_BYTES,
+    MAX_NETWORK_TOPIC_BYTES,
     Muid,
     NoId,
     differences,
@@ -31,7 +32,7 @@ from mailserver.store.message_ids import MAX_IDS_OF_PAGE, MetadataRange, Scope
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, Envelope, decode_envelope
-from mailserver.wakuid.packets import MAX_CURSOR_BYTES, MAX_NETWORK_TOPIC_BYTES, Order
+from mailserver.wakuid.packets import MAX_CURSOR_BYTES, Order
 
 DEFAULT_PAGE = 1000
 """How many ids a page has if the caller does not say."""

@@ -8,10 +8,10 @@ from mailserver.app.config import LOG_LEVELS, Config, parse_address
 from mailserver.app.logs import LogFormat
 from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.errors import ConfigError
+from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
 from mailserver.mail.completion import CompletionFormat
 from mailserver.units import number_text
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
-from mailserver.wakuid.packets import MAX_NETWORK_TOPIC_BYTES
 
 MAX_LIMIT = 100_000
 """Highest `max_request_limit`. The keys of one page are held in memory, 200 bytes each."""

@@ -78,7 +78,8 @@ class PeriodRecord:
     """A period as some run has written it. `days` is by day, `replaces` names other periods and the runs that wrote
     them: their rows are in this one now. `snapshot`: its files have second names, see `mailserver.archive.paths`.
     `verified_at`: when every file was last read and found to be as recorded, in Unix seconds; 0 if that is not known.
-    `index`: None if it has none, as of earlier versions.
+    `index`: None if it has none, as of earlier versions. `network_topic`: to which its MUIDs belong; None if its rows
+    have none, as of earlier versions.
     """
 
     period: str
@@ -89,6 +90,7 @@ class PeriodRecord:
     snapshot: bool = False
     verified_at: int = 0
     index: IndexRecord | None = None
+    network_topic: str | None = None
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -107,6 +109,7 @@ class PeriodRecord:
             "days": {day_name(day): _encode_day(record) for day, record in sorted(self.days.items())},
             "files": [[file.path, file.bytes, file.rows, file.sha256] for file in self.files],
             "index": None if self.index is None else [self.index.bytes, self.index.sha256],
+            "network_topic": self.network_topic,
         }
 
 
@@ -265,6 +268,12 @@ def _decode_index(value: Any) -> IndexRecord | None:
     return IndexRecord(int(size), sha256)
 
 
+def _decode_network_topic(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"its network topic is {value!r}")
+    return value
+
+
 def _decode_record(value: Any) -> PeriodRecord:
     return PeriodRecord(
         period=str(value["period"]),
@@ -275,4 +284,5 @@ def _decode_record(value: Any) -> PeriodRecord:
         snapshot=bool(value["snapshot"]),
         verified_at=int(value.get("verified_at", 0)),
         index=_decode_index(value.get("index")),
+        network_topic=_decode_network_topic(value.get("network_topic")),
     )

@@ -133,9 +133,10 @@ def envelope_muids(
         if second < 1:
             muids.append(None)
             continue
-        if topic not in before:
-            before[topic] = (network_topic + content_topic_of(topic)).encode()
-        muids.append(muid_after(before[topic], _META.pack(second * NS, ttl, nonce), content))
+        topics_before = before.get(topic)
+        if topics_before is None:
+            topics_before = before[topic] = (network_topic + content_topic_of(topic)).encode()
+        muids.append(muid_after(topics_before, _META.pack(second * NS, ttl, nonce), content))
     return muids
 
 

@@ -29,6 +29,10 @@ DEFAULT_NETWORK_TOPIC = "/waku/2/rs/1/4"
 """The shard of the public network on which the content topics of v1 envelopes lie."""
 
 
+MAX_NETWORK_TOPIC_BYTES = 255
+"""In UTF-8. Deployed ones have less than 40."""
+
+
 class NoId(MailserverError):
     """A message has no id of this kind. `str()` says why."""
 

@@ -2,11 +2,11 @@
 
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError
-from mailserver.ids.muid import Muid, check_muid
+from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES, Muid, check_muid
 from mailserver.mail.request import MAX_REQUEST_TOPICS
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Interest
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
-from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_NETWORK_TOPIC_BYTES, MAX_RECONCILE_BYTES, MAX_TEXT_BYTES
+from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, MAX_TEXT_BYTES
 
 FEW_ITEMS = 32
 """How many items a packet may have besides those of its list."""

@@ -25,9 +25,6 @@ from mailserver.rlpx.capabilities import Capability
 
 WAKUID = Capability("wakuid", 1)
 
-MAX_NETWORK_TOPIC_BYTES = 255
-"""In UTF-8. Deployed ones have less than 40."""
-
 MAX_FETCHED_IDS = 1000
 """Most ids in one Fetch or FetchItems, and in one packet of Ids: 53 kB of MUIDs."""
 

@@ -34,6 +34,7 @@ FULL = PeriodRecord(
     (("2024-10-04", "run-0"), ("2024-10-05", "")),
     snapshot=True,
     index=IndexRecord(1000, "0f" * 32),
+    network_topic="/waku/2/rs/1/4",
 )
 EMPTY = PeriodRecord("2024-10-05", "", {}, ())
 SETTINGS = encode_settings(Layout(PartitionBy.TOPIC_PREFIX, 2))
@@ -55,11 +56,19 @@ def test_record_comes_back(record: PeriodRecord) -> None:
     assert decode_record(encode_record(record), "here") == record
 
 
-def test_record_of_earlier_versions_has_no_index() -> None:
+def test_record_of_earlier_versions_has_no_index_and_no_network_topic() -> None:
     text = json.loads(encode_record(FULL))
-    del text["index"]
+    del text["index"], text["network_topic"]
 
-    assert decode_record(json.dumps(text), "here") == replace(FULL, index=None)
+    assert decode_record(json.dumps(text), "here") == replace(FULL, index=None, network_topic=None)
+
+
+@pytest.mark.parametrize("network_topic", [1, ["/waku/2/rs/1/4"], {}, False])
+def test_network_topic_that_is_none_is_damage(network_topic: object) -> None:
+    text = json.loads(encode_record(FULL)) | {"network_topic": network_topic}
+
+    with pytest.raises(ArchiveError, match="its network topic is"):
+        decode_record(json.dumps(text), "here")
 
 
 @pytest.mark.parametrize("index", [[1], [1, "00"], [1, "xy" * 32], [1, 2], [-1, "00" * 32], "ab", 7])

@@ -17,6 +17,8 @@ from mailserver.archive.days import day_name
 from mailserver.archive.files import LocalFiles
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.manifest import PeriodRecord
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.handoff import read_archived
@@ -118,7 +120,12 @@ def row_of(put_in: NewEnvelope) -> dict[str, Any]:
         "pow": sealed.pow(),
         "size": len(put_in.raw),
         "raw": put_in.raw,
+        "muid": envelope_muid(DEFAULT_NETWORK_TOPIC, sealed) if put_in.created > 0 else None,
     }
+
+
+COLUMNS = tuple(row_of(envelope(0)))
+"""What an envelope itself tells: all columns but those of its place in the order of arrival."""
 
 
 def rows_of(put_in: Iterable[NewEnvelope]) -> list[dict[str, Any]]:
@@ -136,9 +143,12 @@ def compact_into(
     keep_open_day: bool = False,
     partition_by: PartitionBy | None = None,
     prefix_digits: int | None = None,
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
 ) -> RunReport:
     """One nightly run."""
-    config = CompactConfig(stores, str(archive), until, keep_open_day, partition_by, prefix_digits)
+    config = CompactConfig(
+        stores, str(archive), until, keep_open_day, partition_by, prefix_digits, network_topic=network_topic
+    )
     with locked_stores(stores):
         return compact(spark, config, now=now, run=run)
 
@@ -149,8 +159,8 @@ def visible_files(archive: Path) -> list[Path]:
 
 
 def rows_of_file(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file in their order there; with its topic, where that is a directory."""
-    rows: list[dict[str, Any]] = pq.ParquetFile(file).read().to_pylist()
+    """The rows of a file in their order there, of COLUMNS; with its topic, where that is a directory."""
+    rows: list[dict[str, Any]] = pq.ParquetFile(file).read([*COLUMNS]).to_pylist()
     column, _, value = file.parent.name.partition("=")
     return [{column: value, **row} for row in rows] if column == "topic" else rows
 

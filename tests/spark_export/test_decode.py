@@ -40,7 +40,9 @@ def sealed(*, expiry: int = NOON + TTL, ttl: int = TTL, topic: bytes = NEWS, dat
 
 @pytest.mark.parametrize("hit", [SMALL, USUAL])
 def test_sound_row_is_decoded(hit: Any) -> None:
-    assert at_once([stored(hit.raw)]) == one_by_one([stored(hit.raw)]) == [{"fault": None, **row_of(hit)}]
+    expected = {"fault": None, **row_of(hit)}
+    del expected["muid"]
+    assert at_once([stored(hit.raw)]) == one_by_one([stored(hit.raw)]) == [expected]
 
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.manifest import lost_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
 from spark_export.acknowledgement import acknowledge
 from spark_export.errors import ExportCheckFailed
@@ -133,6 +134,10 @@ def test_every_whole_row_of_a_damaged_file_and_what_the_store_has_are_kept(spark
     assert {row["hash"] for row in rows} <= {row["hash"] for row in rows_of(many)}
     assert len(rows) > 3000  # of which the store had 500
     assert len(rows) + sum(lost(report).values()) == 6000
+    files = [pq.ParquetFile(file).read(["hash", "seq"]) for file in visible_files(place.archive)]
+    assert place.records()[FIRST].network_topic == DEFAULT_NETWORK_TOPIC
+    arrived = {row["hash"]: row["seq"] for found in files for row in found.to_pylist()}
+    assert arrived.items() <= {"0x" + one.hash.hex(): seq for seq, one in enumerate(many, 1)}.items()
 
 
 def test_missing_files_come_back_by_their_second_names(spark: SparkSession, place: Place) -> None:
@@ -163,6 +168,7 @@ def test_files_that_verify_stay_as_they_are(spark: SparkSession, place: Place) -
     report = place.run(spark, "run-2")
 
     assert [(file.stat().st_ino, file.read_bytes()) for file in whole] == before
+    assert place.records()[FIRST].network_topic == DEFAULT_NETWORK_TOPIC
     (aside,) = place.set_aside()
     assert aside.read_bytes() == truncate
     rows = rows_of(ONE)

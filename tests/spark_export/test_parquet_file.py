@@ -53,6 +53,19 @@ def test_what_is_read_is_what_was_written(layout: Layout) -> None:
 
 
 @LAYOUTS
+def test_file_of_an_earlier_version_has_nulls_in_later_columns(layout: Layout) -> None:
+    rows = table(10, 20)
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.drop_columns(["store", "seq", "muid", *(["topic"] if layout == TOPIC else [])]), sink)
+
+    found = decode(sink.getvalue(), layout, NAME[layout])
+
+    assert found.drop_columns("muid").equals(rows.drop_columns("muid"))
+    assert found.schema == ROWS
+    assert [found.column(name).null_count for name in ("store", "seq", "muid")] == [2, 2, 2]
+
+
+@LAYOUTS
 def test_file_says_how_it_is_sorted_and_what_each_row_group_has(layout: Layout) -> None:
     rows = table(10, 20, 30)
 

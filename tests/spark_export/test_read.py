@@ -23,6 +23,7 @@ from spark_export.read import read_archive
 from spark_export.schema import ENVELOPES
 from tests.spark_export.samples import (
     CHAT,
+    COLUMNS,
     DAY,
     DAY_S,
     NEWS,
@@ -89,8 +90,8 @@ def default_spark(spark: SparkSession) -> SparkSession:
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows of the archive's columns, in the order of `rows_of`."""
-    rows = [row.asDict() for row in frame.select(*ENVELOPES.fieldNames()).collect()]
-    return ordered({**row, "raw": bytes(row["raw"])} for row in rows)
+    rows = [row.asDict() for row in frame.select(*COLUMNS).collect()]
+    return ordered({**row, "raw": bytes(row["raw"]), "muid": bytes(row["muid"])} for row in rows)
 
 
 def ordered(rows: Any) -> list[dict[str, Any]]:
@@ -320,7 +321,7 @@ def test_what_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path) -> N
 
 def test_duckdb_reads_a_topic(archive: Path) -> None:
     query = f"""
-        SELECT topic, created, received, expiry, ttl, hash, pow, size, raw
+        SELECT topic, created, received, expiry, ttl, hash, pow, size, raw, muid
         FROM read_parquet('{archive}/date=*/*/*.parquet', {AS_NAMES})
         WHERE topic = '0x{NEWS.hex()}' ORDER BY created, hash
     """
@@ -355,7 +356,7 @@ def test_pyarrow_reads_a_topic(archive: Path) -> None:
     dataset = ds.dataset(archive, partitioning=ds.partitioning(names, flavor="hive"))
 
     wanted = (ds.field("topic") == f"0x{NEWS.hex()}") & (ds.field("date") < "2025")
-    assert ordered(dataset.to_table(filter=wanted, columns=ENVELOPES.fieldNames()).to_pylist()) == history(NEWS)
+    assert ordered(dataset.to_table(filter=wanted, columns=[*COLUMNS]).to_pylist()) == history(NEWS)
 
 
 @pytest.mark.parametrize("session", ["spark", "default_spark"])

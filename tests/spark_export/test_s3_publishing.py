@@ -67,7 +67,7 @@ class World:
         return WritableArchive(S3Storage(self.s3.root))
 
     def rows(self, first: int, last: int, day: int = DAY) -> StoreRows:
-        return StoreRows(0, str(self.store), day, first, last, np.array([], np.int64))
+        return StoreRows(0, "id of the store", str(self.store), day, first, last, np.array([], np.int64))
 
     def staged(self, run: str, period: str, *sources: Source, replaces: Sequence[PeriodRecord] = ()) -> PeriodRecord:
         """What a run has written and verified of a period."""

@@ -39,7 +39,7 @@ ROWS = envelopes(60)
 @pytest.fixture
 def stored(store: Path) -> StoreRows:
     put(store, list(reversed(ROWS)))
-    return StoreRows(0, str(store), DAY, 1, 60, np.array([], np.int64))
+    return StoreRows(0, "id of the store", str(store), DAY, 1, 60, np.array([], np.int64))
 
 
 def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> Job:
@@ -79,6 +79,16 @@ def test_piece_has_a_sorted_file_in_each_of_its_directories(
     assert (written.found.days, written.found.created) == (days, created)
     others = {file.relative_to(archive) for file in archive.rglob("*") if file.is_file()}
     assert {file for file in others if "data" not in file.parts} == {Path(written.fragments.name)}
+
+
+def test_order_of_arrival_is_in_the_files(archive: Path, stored: StoreRows) -> None:
+    write_piece(job(archive), piece(stored))
+
+    files = data_of(archive).rglob("*.parquet")
+    found = [row for file in files for row in pq.ParquetFile(file).read(["store", "seq", "hash"]).to_pylist()]
+    assert {row["store"] for row in found} == {"id of the store"}
+    in_order = sorted(found, key=lambda row: row["seq"])
+    assert [row["hash"] for row in in_order] == ["0x" + row.hash.hex() for row in reversed(ROWS)]
 
 
 def test_same_piece_is_the_same_files(archive: Path, stored: StoreRows, tmp_path: Path) -> None:
