@@ -36,6 +36,7 @@ from mailserver.store.message_ids import (
     StoreWithIds,
     TooManyIds,
 )
+from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import BLOOM_BYTES, Interest, as_integer
 from mailserver.waku.envelope import Envelope
 from mailserver.waku.packets import PeerSettings
@@ -103,6 +104,7 @@ class Comparing:
         self._taking = taking
         self._clock = clock
         self._refused: OrderedDict[bytes, None] = OrderedDict()
+        self._refused_by: Requirements | None = None
         self._at_once = MAX_FETCHED_IDS
         self._unable_until = -math.inf  # by the loop's clock
         self.rounds = 0
@@ -140,7 +142,9 @@ class Comparing:
             for whole in wanted:
                 part = self._settled_part(whole, terms)
                 if part is not None:
-                    await self._compare_all(_Session(ids, client.settings, self._taking.judge()), part)
+                    judge = self._taking.judge()
+                    self._forget_refused_by_others(judge.requirements)
+                    await self._compare_all(_Session(ids, client.settings, judge), part)
                     compared.append(part)
         except _CannotCompare as error:
             log.info("source is asked page by page source=%s cause=%r", self._source, str(error))
@@ -237,6 +241,12 @@ class Comparing:
             lower, upper = max(each.lower, part.lower), min(each.upper, part.upper)
             if ids and lower <= upper:
                 yield Items(lower, upper, ids)
+
+    def _forget_refused_by_others(self, requirements: Requirements) -> None:
+        """Forget what other requirements than those in force have refused."""
+        if requirements != self._refused_by:
+            self._refused.clear()
+            self._refused_by = requirements
 
     def _remember_refused(self, item_id: bytes) -> None:
         self._refused[item_id] = None

@@ -546,6 +546,23 @@ async def test_only_the_last_of_what_was_refused_is_remembered(tmp_path: Path, m
     assert progress.fetched >= 20 + 15
 
 
+async def test_what_other_settings_refused_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    settings = settings_for(min_pow=1e6)
+    async with (
+        own(tmp_path / "source.db", SETTLED[:20]) as source,
+        catching_up(tmp_path, source.enode, settings=settings, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(30.0)
+        await settled(catchup)
+        assert catchup.snapshot()[0].stored == 0
+        settings.acceptance.change(Requirements(0.0), NOW)
+        await until(lambda: catchup.snapshot()[0].stored == 20)
+
+    assert_stored(tmp_path, SETTLED[:20])
+    assert source.asked("fetch_items") == 2
+
+
 async def test_source_that_is_asked_too_much_is_left_until_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
