@@ -52,7 +52,7 @@ from spark_export.s3_rows import Wanted
 from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
-from spark_export.store import Store, describe
+from spark_export.store import Store, check_network_topic, describe
 from spark_export.transform import PLACE, first_received, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
 from spark_export.written import Written
@@ -69,11 +69,12 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     Raises:
         ExportCheckFailed: a day was written wrongly; it is not published, nor are the days that went with it.
         ArchiveGone: there was an archive, and there is none any more.
-        ExportError: a store cannot be read, or another run reads it.
+        ExportError: a store cannot be read, another run reads it, or its message ids belong to another network topic.
         ArchiveError: the archive cannot be read or written, or another run is at work on it.
     """
     archive = WritableArchive(open_storage(spark, config.archive))
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
+    check_network_topic(config.stores, config.network_topic)
     stores = _describe(config)
     check_archive_is_there(archive, stores)
     with archive.storage.locked():

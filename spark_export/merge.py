@@ -24,6 +24,7 @@ from spark_export.pieces import large_partitions, pieces_of_month
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
+from spark_export.store import check_network_topic
 from spark_export.writing import Job, by_period, look_into, write_indexes, write_pieces
 from spark_export.written import Written
 
@@ -47,8 +48,10 @@ def merge(
             are written anew.
     Raises:
         ExportCheckFailed: a month was written wrongly; it is not published.
+        ExportError: a store cannot be read, or its message ids belong to another network topic.
         ArchiveError: there is no archive, it cannot be read or written, or another run is at work.
     """
+    check_network_topic(stores, network_topic)
     archive = WritableArchive(open_storage(spark, path))
     report = RunReport("merge", run, archive.url, now)
     layout = existing_layout(archive)

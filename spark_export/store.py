@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -95,6 +95,22 @@ def describe(path: Path) -> Store:
         )
         connection.execute("COMMIT")
     return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics)
+
+
+def check_network_topic(paths: Iterable[Path], network_topic: str) -> None:
+    """Check that the message ids of stores belong to a network topic, as those of their archive are to.
+
+    Raises:
+        ExportError: those of one belong to another, or it cannot be read.
+    """
+    for path in paths:
+        with connect(path) as connection:
+            row = connection.execute("SELECT network_topic FROM id_index").fetchone()
+        if row is not None and row[0] not in ("", network_topic):  # '': while they are made anew
+            raise ExportError(
+                f"the message ids of {path} belong to {row[0]}, and those of the archive are to belong to"
+                f" {network_topic}: give --network-topic (SPARK_EXPORT_NETWORK_TOPIC) what the mailserver has"
+            )
 
 
 def oldest_day(path: Path) -> int | None:

@@ -1,5 +1,6 @@
 """To which network topic the MUIDs of an archive belong; and archives of earlier versions, which have none."""
 
+import asyncio
 import shutil
 from dataclasses import replace
 from hashlib import sha256
@@ -13,7 +14,9 @@ from mailserver.archive.manifest import encode_record
 from mailserver.archive.paths import directory_of, record_of
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import decode_envelope
+from spark_export.errors import ExportError
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.verify import verify
@@ -57,6 +60,16 @@ def as_before(archive: Path) -> None:
     shutil.rmtree(archive / "_index")
 
 
+def reindex(store: Path, network_topic: str) -> None:
+    """Have the message ids of a store belong to another network topic."""
+
+    async def run() -> None:
+        async with open_store(store, network_topic, reindex=True) as opened:
+            await opened.message_ids.find([])  # which waits for that
+
+    asyncio.run(run())
+
+
 def network_topics(place: Place) -> dict[str, str | None]:
     return {period: record.network_topic for period, record in place.records().items()}
 
@@ -98,6 +111,7 @@ def test_archive_of_before_is_read_and_gets_message_ids_with_late_rows_and_when_
 
 def test_each_period_says_to_which_network_topic_its_message_ids_belong(spark: SparkSession, place: Place) -> None:
     put(place.store, LATE)
+    reindex(place.store, OTHER)
 
     compact_into(spark, place.archive, place.store, now=NOW, run="run-2", network_topic=OTHER)
 
@@ -119,3 +133,15 @@ def test_merge_makes_the_message_ids_of_a_month_anew_for_another_network_topic(
 
     again = merge(spark, str(place.archive), now=NEXT_MONTH, run="merge-again", network_topic=OTHER)
     assert not again.periods
+
+
+def test_store_of_another_network_topic_is_refused(spark: SparkSession, place: Place) -> None:
+    reindex(place.store, OTHER)
+    before = place.records()
+
+    refused = pytest.raises(ExportError, match=f"belong to {OTHER}, .* give --network-topic")
+    with refused:
+        compact_into(spark, place.archive, place.store, now=NOW, run="run-2")
+    with refused:
+        merge(spark, str(place.archive), now=NEXT_MONTH, run="merge-1", stores=[place.store])
+    assert place.records() == before
