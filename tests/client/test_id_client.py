@@ -352,6 +352,20 @@ async def test_changed_envelope_is_noticed_and_what_was_changed_is_named() -> No
     assert f"envelope {other_data.hash().hex()} was not asked for" in cause
 
 
+async def test_little_is_hashed_to_say_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_COMPARED_BYTES", 1)
+    envelope = make_envelope(1)
+    asked = [muid(make_envelope(number)) for number in (2, 3, 4, 1)]
+
+    async with node(lying(giving(make_envelope(1, topic=SPORT)), DONE)) as client:
+        cause = await wrong((await opened(client)).fetch(asked, Taken()))
+    assert "topic" in cause  # what has the same metadata is compared first
+
+    async with node(lying(giving(make_envelope(1, ttl=envelope.ttl + 1)), DONE)) as client:
+        cause = await wrong((await opened(client)).fetch(asked, Taken()))
+    assert "was not asked for" in cause
+
+
 async def test_envelope_that_is_sent_twice_is_noticed() -> None:
     envelope = make_envelope(1)
     async with node(lying(giving(envelope), giving(envelope), DONE)) as client:
