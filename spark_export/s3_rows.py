@@ -134,6 +134,7 @@ def _rows(
         try:
             with damage_named(name):
                 parquet = pq.ParquetFile(file, page_checksum_verification=True)
+                in_file = [one for one in in_file if one in parquet.schema_arrow.names]
                 steps = _steps(parquet.metadata, layout, name, in_file, wanted, 0 if ignore_damage else STEP_BYTES)
         except ArchiveError:
             if not ignore_damage:
@@ -168,11 +169,11 @@ def _steps(
 
 
 def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, known: dict[str, str | int]) -> pa.RecordBatch:
-    """The batch, with the columns that are the same in the whole file."""
+    """The batch, with the columns that are the same in the whole file; null for those that an earlier version lacked."""
     arrays = [
-        pa.repeat(pa.scalar(known[field.name], field.type), batch.num_rows)
-        if field.name in known
-        else batch.column(field.name).cast(field.type)
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.repeat(pa.scalar(known.get(field.name), field.type), batch.num_rows)
         for field in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -28,10 +28,10 @@ from spark_export.inspection import read_contents
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.report import gather
-from spark_export.schema import ENVELOPES
 from spark_export.verify import verify
 from tests.s3 import FakeS3, fake_s3
 from tests.spark_export.samples import (
+    COLUMNS,
     DAY,
     DAY_S,
     FIRST,
@@ -150,7 +150,7 @@ def test_archive_on_s3_is_the_one_in_a_folder(both: Both, spark: SparkSession) -
 
 def found(spark: SparkSession, s3: FakeS3, **wanted: Any) -> list[dict[str, Any]]:
     """What `read_archive` reads, without the day."""
-    rows = read_archive(spark, s3.url, columns=ENVELOPES.fieldNames(), **wanted).collect()
+    rows = read_archive(spark, s3.url, columns=COLUMNS, **wanted).collect()
     return sorted((row.asDict() for row in rows), key=lambda row: (row["topic"], row["created"], row["hash"]))
 
 

@@ -14,7 +14,7 @@ from spark_export.frames import file_schema
 from spark_export.parquet_file import ROWS, encode
 from spark_export.s3_rows import EVERYTHING, FILE, FILE_BYTES, BucketReader, FileOnS3, Wanted
 from tests.s3 import FakeS3, fake_s3
-from tests.spark_export.samples import CHAT, DAY, DAY_S, NEWS, envelope, rows_of
+from tests.spark_export.samples import CHAT, COLUMNS, DAY, DAY_S, NEWS, envelope, rows_of
 
 pytestmark = pytest.mark.integration
 
@@ -54,13 +54,25 @@ def test_all_rows_are_read_with_what_the_name_says(s3: FakeS3, layout: Layout) -
     content = file_of(layout)
     s3.hold({NAME[layout]: content})
 
-    found = read(s3, layout)
+    found = read(s3, layout, *COLUMNS)
     named = read(s3, layout, "created", "date", layout.column, FILE, FILE_BYTES)
 
     assert sorted(found, key=lambda row: row["created"]) == (SORTED if layout is PREFIX else OF_NEWS)
     assert {tuple(row.values())[1:] for row in named} == {
         ("2024-10-04", layout.value(f"0x{NEWS.hex()}"), NAME[layout], len(content))
     }
+
+
+def test_columns_that_an_earlier_version_lacked_are_null(s3: FakeS3) -> None:
+    before = pa.Table.from_pylist(SORTED, ROWS).drop_columns(["muid", "store", "seq"])
+    sink = pa.BufferOutputStream()
+    pq.write_table(before, sink, store_schema=False)
+    s3.hold({NAME[PREFIX]: sink.getvalue().to_pybytes()})
+
+    found = read(s3, PREFIX, "hash", "store", "seq", "muid")
+
+    assert [row.pop("hash") for row in found] == [row["hash"] for row in SORTED]
+    assert found == [{"store": None, "seq": None, "muid": None}] * len(SORTED)
 
 
 @pytest.mark.parametrize(

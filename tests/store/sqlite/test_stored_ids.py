@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -30,6 +31,7 @@ class Tables:
 
     def __init__(self, items: Iterable[Item]) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        weakref.finalize(self, self.connection.close)
         for statement in MIGRATIONS[3]:
             self.connection.execute(statement)
         rows = [(created, item_id, seq) for seq, (created, item_id) in enumerate(sorted(set(items)), 1)]
