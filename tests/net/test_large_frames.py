@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from mailserver.codec import snappy
 from mailserver.codec.rlp import list_prefix
 from mailserver.codec.snappy import decompress_long
 from mailserver.errors import DisconnectReason
@@ -15,9 +16,11 @@ from mailserver.limits.frame_memory import FRAME_TIMEOUT_S, MAX_LONG_MESSAGE_BYT
 from mailserver.net import inbound
 from mailserver.net.frame_source import LONG_MEMORY_TIMEOUT_S, MEMORY_TIMEOUT_S
 from mailserver.net.inbound import Event
+from mailserver.net.sessions import WAKU
 from mailserver.rlpx.framing import HEADER_BYTES
-from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
+from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PACKET_CODE_COUNT, PacketCode
 from mailserver.waku.peer import LongMessagesReceived, P2PRequestReceived
+from mailserver.wakuid.packets import WAKUID, IdPacketCode
 from tests.net.wires import Running, Wires
 from tests.raw_peer import RawPeer
 from tests.simulated_time import in_simulated_time, pass_time
@@ -235,6 +238,32 @@ async def test_ordinary_large_frames_do_not_wait_for_a_long_message() -> None:
         await pass_time(SOON_S)
 
         assert requests(second) == 1
+
+
+@in_simulated_time
+async def test_long_message_of_another_capability_than_waku_is_a_fault() -> None:
+    wires = Wires()
+    running, raw = await wires.connect(memory=ReceiveMemory(), is_named=lambda _: True)
+    await raw.greet(version=4, capabilities=(WAKU, WAKUID))
+    code = PACKET_CODE_COUNT + IdPacketCode.QUERY  # those of wakuid follow those of waku
+    raw.write(raw.packet(code, bytes(LONG)))
+
+    end = await running.ended()
+    assert (end.reason, end.cause) == (DisconnectReason.SUBPROTOCOL_ERROR, "packet 3 of wakuid is too long")
+    await wires.close()
+
+
+async def test_long_message_that_does_not_inflate_is_a_fault() -> None:
+    wires = Wires()
+    running, raw = await wires.connect(memory=ReceiveMemory(), is_named=lambda _: True)
+    await raw.greet()
+    packet = bytearray(snappy.compress(random.Random(1).randbytes(LONG)))
+    packet[-1000:] = b"\xff" * 1000
+    raw.compressed = False  # it is, already
+    raw.write(raw.packet(PacketCode.MESSAGES, bytes(packet)))
+
+    assert (await running.ended()).reason is DisconnectReason.PROTOCOL_BREACH
+    await wires.close()
 
 
 @in_simulated_time
