@@ -169,7 +169,7 @@ def _steps(
 
 
 def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, known: dict[str, str | int]) -> pa.RecordBatch:
-    """The batch, with the columns that are the same in the whole file; null for those that an earlier version lacked."""
+    """The batch, with what is the same in the whole file, and null in columns that an earlier version lacked."""
     arrays = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names
