@@ -1,7 +1,7 @@
 """A bucket on S3, to write. S3 has no directories: names only begin alike.
 
-pyarrow cares for directories all the same: it puts an empty object in the place of one that it has taken a file from.
-Nobody takes that for data.
+pyarrow keeps up the appearance of directories all the same: it puts an empty object in the place of one that it has
+taken a file from. Nobody takes that for data.
 """
 
 import contextlib

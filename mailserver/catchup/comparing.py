@@ -29,6 +29,7 @@ from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
 from mailserver.store.message_ids import (
     MAX_IDS_OF_TOPICS,
+    Comparison,
     NotIndexedYet,
     RangeTooWide,
     Scope,
@@ -200,8 +201,7 @@ class Comparing:
                 raise SourceLies(Lie.ENDLESS_COMPARISON)
             answer = await session.reconcile(scope, message)
             self.rounds += 1
-            needed: list[Needed] = []
-            message = await comparison.receive(answer, lambda found: needed.extend(found.need))  # noqa: B023
+            message, needed = await _received(comparison, answer)
             await self._fetch(session, part, needed)
 
     async def _fetch(self, session: "_Session", part: Range, needed: Sequence[Needed]) -> None:
@@ -298,6 +298,13 @@ class _Session:
             if error.refused.rejection is Rejection.TOO_WIDE:
                 raise RangeTooWide from error
             raise
+
+
+async def _received(comparison: Comparison, answer: bytes) -> tuple[bytes | None, list[Needed]]:
+    """The next message, None at the end, and what an answer has shown to be missing here."""
+    needed: list[Needed] = []
+    message = await comparison.receive(answer, lambda found: needed.extend(found.need))
+    return message, needed
 
 
 def common(ours: Interest, theirs: Interest) -> Interest:

@@ -119,8 +119,8 @@ class IntakeBounds:
     """One for all peers of a node.
 
     `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for history requests,
-    and for questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at
-    confirming what is stored.
+    and for questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at confirming what is
+    stored.
     """
 
     def __init__(

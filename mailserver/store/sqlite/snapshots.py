@@ -214,7 +214,7 @@ class Snapshots:
         Args:
             readers: as those use them who pay for it.
         Raises:
-            StoreBusy: too many wait, or it takes too long until it is one's turn; or the time is over.
+            StoreBusy: too many wait, or no turn comes in time; or the time is over.
             StoreError: the store is closing.
         """
         payer = readers.payer
