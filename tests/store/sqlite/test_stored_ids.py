@@ -1,9 +1,10 @@
 """mailserver.store.sqlite.stored_ids: the tables of ids as a set, beside the same set in memory."""
 
+import contextlib
 import random
 import sqlite3
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,6 @@ class Tables:
 
     def __init__(self, items: Iterable[Item]) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        weakref.finalize(self, self.connection.close)
         for statement in MIGRATIONS[3]:
             self.connection.execute(statement)
         rows = [(created, item_id, seq) for seq, (created, item_id) in enumerate(sorted(set(items)), 1)]
@@ -41,6 +41,9 @@ class Tables:
         self.work: list[int] = []
         self.reader = SnapshotReader(self.connection, lambda: self.work.append(self.reader.work))
         self.connection.set_trace_callback(self.statements.append)
+
+    def close(self) -> None:
+        self.connection.close()
 
     def stored(self, lower: int = 0, upper: int = LAST_SECOND) -> StoredIds:
         return StoredIds(self.reader, lower, upper)
@@ -53,6 +56,16 @@ class Tables:
         self.statements.clear()
         ask()
         return len(self.statements)
+
+
+MakeTables: TypeAlias = Callable[[Iterable[Item]], Tables]
+
+
+@pytest.fixture
+def tables_of() -> Iterator[MakeTables]:
+    """Makes tables of some items, closed when the test is over."""
+    with contextlib.ExitStack() as opened:
+        yield lambda items: opened.enter_context(contextlib.closing(Tables(items)))
 
 
 def item(number: int, created: int) -> Item:
@@ -100,10 +113,10 @@ def test_set_is_what_it_is_in_memory(
     data: st.DataObject,
 ) -> None:
     expected = MemoryStorage([each for each in items if lower <= each[0] <= upper])
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, contextlib.closing(Tables(items)) as tables:
         for name, size in zip(("ROWS_AT_ONCE", "PIECE_IDS", "KEPT_PARTS"), sizes, strict=True):
             patch.setattr(stored_ids, name, size)
-        ids = Tables(items).stored(lower, upper)
+        ids = tables.stored(lower, upper)
 
         assert len(ids) == len(expected)
         for index in data.draw(st.permutations(range(len(expected)))):
@@ -120,8 +133,8 @@ def test_set_is_what_it_is_in_memory(
                 assert ids.find(bound, 0, len(expected)) == expected.find(bound, 0, len(expected))
 
 
-def test_little_is_read_for_a_fingerprint_however_many_ids_it_is_of() -> None:
-    tables = Tables(spread_items(20_000, 30 * DAY))
+def test_little_is_read_for_a_fingerprint_however_many_ids_it_is_of(tables_of: MakeTables) -> None:
+    tables = tables_of(spread_items(20_000, 30 * DAY))
     ids = tables.stored()
 
     assert len(tables.statements) == 1
@@ -132,17 +145,17 @@ def test_little_is_read_for_a_fingerprint_however_many_ids_it_is_of() -> None:
     assert tables.count(lambda: ids.find((START + 20 * DAY).to_bytes(8, "big"), 0, len(ids))) == 0
 
 
-def test_first_message_about_a_month_takes_few_statements() -> None:
+def test_first_message_about_a_month_takes_few_statements(tables_of: MakeTables) -> None:
     items = spread_items(20_000, 30 * DAY)
-    tables = Tables(items)
+    tables = tables_of(items)
 
     assert tables.count(lambda: Initiator(tables.stored(START + 70, START + 29 * DAY + 30)).begin()) <= 80
     assert tables.work == []  # it is one step
 
 
-def test_minute_of_many_ids_is_read_once_and_in_steps() -> None:
+def test_minute_of_many_ids_is_read_once_and_in_steps(tables_of: MakeTables) -> None:
     count = 20_000
-    tables = Tables([item(number, START + number % 60) for number in range(count)])
+    tables = tables_of([item(number, START + number % 60) for number in range(count)])
     ids, expected = tables.stored(), MemoryStorage([item(number, START + number % 60) for number in range(count)])
 
     once = tables.count(lambda: ids.fingerprint(1, count // 2))
@@ -156,8 +169,8 @@ def test_minute_of_many_ids_is_read_once_and_in_steps() -> None:
     assert max(tables.work) <= 3 * STEP_WORK
 
 
-def test_what_is_read_is_counted_by_rows() -> None:
-    tables = Tables(spread_items(720, 30 * DAY))
+def test_what_is_read_is_counted_by_rows(tables_of: MakeTables) -> None:
+    tables = tables_of(spread_items(720, 30 * DAY))
 
     ids = tables.stored()
     days = tables.reader.work
@@ -167,9 +180,9 @@ def test_what_is_read_is_counted_by_rows() -> None:
     assert tables.reader.work - days == 3 * work.QUERY + (24 + 1 + 1) * work.ROW
 
 
-def test_what_was_read_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_is_kept_up_to_a_bound(tables_of: MakeTables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_ids, "KEPT_PARTS", 2)
-    tables = Tables(spread_items(2000, 10 * DAY))
+    tables = tables_of(spread_items(2000, 10 * DAY))
     ids = tables.stored()
 
     ids.key(0)
@@ -182,8 +195,8 @@ def test_what_was_read_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
     assert tables.count(lambda: ids.key(1000)) == 3
 
 
-def test_statements_find_their_rows_by_the_primary_keys() -> None:
-    tables = Tables(spread_items(50, DAY))
+def test_statements_find_their_rows_by_the_primary_keys(tables_of: MakeTables) -> None:
+    tables = tables_of(spread_items(50, DAY))
     tables.stored(START + 5, START + DAY // 2).key(10)
 
     plans = {
@@ -226,18 +239,18 @@ def look_at_all(ids: Storage) -> None:
         "UPDATE ids SET created = created + 60 WHERE seq = 7",
     ],
 )
-def test_damage_in_what_is_read_is_noticed(damage: str) -> None:
-    tables = Tables([*spread_items(50, 3 * 60), item(100, START + DAY)])
+def test_damage_in_what_is_read_is_noticed(tables_of: MakeTables, damage: str) -> None:
+    tables = tables_of([*spread_items(50, 3 * 60), item(100, START + DAY)])
     tables.change(damage)
 
     with pytest.raises(IndexDamaged):
         look_at_all(tables.stored())
 
 
-def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(tables_of: MakeTables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_ids, "PIECE_IDS", 4)
     monkeypatch.setattr(stored_ids, "KEPT_PARTS", 1)
-    tables = Tables(spread_items(50, 60))
+    tables = tables_of(spread_items(50, 60))
     ids = tables.stored()
     ids.key(49)
     tables.change("DELETE FROM ids WHERE seq = 7")
@@ -246,8 +259,8 @@ def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(monkeypatch: py
         ids.key(5)
 
 
-def test_days_that_cannot_be_read_are_noticed_at_once() -> None:
-    tables = Tables(spread_items(50, DAY))
+def test_days_that_cannot_be_read_are_noticed_at_once(tables_of: MakeTables) -> None:
+    tables = tables_of(spread_items(50, DAY))
     tables.change("UPDATE id_sums SET sum = x'00' WHERE span = 86400")
 
     with pytest.raises(IndexDamaged):
