@@ -247,7 +247,9 @@ def test_damage_in_what_is_read_is_noticed(tables_of: MakeTables, damage: str) -
         look_at_all(tables.stored())
 
 
-def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(tables_of: MakeTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_amidst_a_minute_is_noticed_when_it_is_read_again(
+    tables_of: MakeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stored_ids, "PIECE_IDS", 4)
     monkeypatch.setattr(stored_ids, "KEPT_PARTS", 1)
     tables = tables_of(spread_items(50, 60))
