@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app import daemon
-from mailserver.app.config_sources import load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
 from spark_export.schedule import STOP_LIMIT_S
@@ -95,7 +95,7 @@ def test_what_a_service_writes_is_its_users_alone(unit: str) -> None:
 
 def test_both_know_the_same_store_and_archive() -> None:
     mailserver, compaction = map(environment, SERVICES)
-    config = load_config({}, mailserver, None)  # raises, if one is no setting
+    config = MAILSERVER.load({}, mailserver, None)  # raises, if one is no setting
 
     assert compaction["SPARK_EXPORT_STORE"] == str(config.data_dir / STORE_FILE)
     assert compaction["SPARK_EXPORT_ARCHIVE"] == config.archive

@@ -32,7 +32,8 @@ _PORT = re.compile("[0-9]{1,5}")
 _T = TypeVar("_T")
 
 
-def _setting(default: Any, help_text: str, *, reloadable: bool = False, secret: bool = False) -> Any:
+def setting(default: Any, help_text: str, *, reloadable: bool = False, secret: bool = False) -> Any:
+    """A field of a class of settings. `secret`: it is not shown."""
     return field(default=default, metadata={"help": help_text, "reloadable": reloadable, "secret": secret})
 
 
@@ -40,151 +41,149 @@ def _setting(default: Any, help_text: str, *, reloadable: bool = False, secret: 
 class Config:
     """All settings of the daemon. Each field is a flag, an environment variable and a key of the file."""
 
-    data_dir: Path = _setting(Path("data"), "directory of the store, the node key and the enode file")
-    listen: str = _setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 picks a free port")
-    advertise: str = _setting(
+    data_dir: Path = setting(Path("data"), "directory of the store, the node key and the enode file")
+    listen: str = setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 picks a free port")
+    advertise: str = setting(
         "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"
     )
-    password: str = _setting(
+    password: str = setting(
         "status-offline-inbox",
         "password that history requests are sealed with; not a secret: all clients know the default",
         secret=True,
     )
-    min_pow: float = _setting(
+    min_pow: float = setting(
         0.000002, "lowest proof of work to accept in an envelope; clients expect 0.000002 or less", reloadable=True
     )
-    archive_topics: tuple[str, ...] = _setting(
+    archive_topics: tuple[str, ...] = setting(
         (),
         "accept, store and announce only these topics: names, or 0x and 8 hex digits (default: all topics)",
         reloadable=True,
     )
-    network_topic: str = _setting(
+    network_topic: str = setting(
         DEFAULT_NETWORK_TOPIC,
         "pubsub topic of Waku v2 to which message ids belong; to change it, run waku-mailserver reindex",
     )
-    light_node: bool = _setting(False, "do not relay what peers send, but still store it and answer requests")
-    static_peers: tuple[str, ...] = _setting((), "enode URLs of peers to stay connected to", reloadable=True)
-    trusted_peers: tuple[str, ...] = _setting(
+    light_node: bool = setting(False, "do not relay what peers send, but still store it and answer requests")
+    static_peers: tuple[str, ...] = setting((), "enode URLs of peers to stay connected to", reloadable=True)
+    trusted_peers: tuple[str, ...] = setting(
         (), "enode URLs of mailservers to accept history from; missed envelopes are fetched from them", reloadable=True
     )
-    sync_days: float = _setting(
-        30.0, "how many days back to fetch missed envelopes from trusted peers; 0: do not fetch"
-    )
-    min_request_pow: float = _setting(
+    sync_days: float = setting(30.0, "how many days back to fetch missed envelopes from trusted peers; 0: do not fetch")
+    min_request_pow: float = setting(
         0.0, "lowest proof of work to accept in a sealed history request; some clients do no work"
     )
-    request_pow: float = _setting(
+    request_pow: float = setting(
         0.0, "lowest proof of work of the history requests sent from here; more if a mailserver announces more"
     )
-    max_peers: int = _setting(
+    max_peers: int = setting(
         500,
         "maximum number of connected peers, shared between subnets; static and trusted peers are always let in",
         reloadable=True,
     )
-    max_peers_per_address: int = _setting(
+    max_peers_per_address: int = setting(
         _ADMISSION_DEFAULTS.max_per_address,
         "maximum number of connections from one address (IPv6: from one /64); 0: no limit",
         reloadable=True,
     )
-    max_peers_per_subnet: int = _setting(
+    max_peers_per_subnet: int = setting(
         _ADMISSION_DEFAULTS.max_per_subnet,
         "maximum number of connections from one /24 (IPv6: from one /48); 0: no limit",
         reloadable=True,
     )
-    connections_per_second: float = _setting(
+    connections_per_second: float = setting(
         _ADMISSION_DEFAULTS.per_second,
         "new connections per second from all unknown addresses together, and as many again from known ones; "
         "bursts of 5 s' worth; 0: no limit",
         reloadable=True,
     )
-    connections_per_second_per_address: float = _setting(
+    connections_per_second_per_address: float = setting(
         _ADMISSION_DEFAULTS.per_second_per_address,
         "new connections per second from one address, twice as many from one subnet; bursts of 10 s' worth; "
         "0: no limit",
         reloadable=True,
     )
-    max_handshake_failures: int = _setting(
+    max_handshake_failures: int = setting(
         _ADMISSION_DEFAULTS.max_failures,
         "how many handshakes of an address may fail within a minute before it is refused for a minute; 0: any number",
         reloadable=True,
     )
-    packet_rate_limits: tuple[int, ...] = _setting(
+    packet_rate_limits: tuple[int, ...] = setting(
         tuple(DEFAULT_PACKET_LIMITS),
         "packets per second from one address, packets per second from one peer, envelopes per second of one topic; "
         "0: no limit",
         reloadable=True,
     )
-    byte_rate_limits: tuple[int, ...] = _setting(
+    byte_rate_limits: tuple[int, ...] = setting(
         tuple(DEFAULT_BYTE_LIMITS),
         "bytes per second from one address, from one peer, of one topic; 0: no limit",
         reloadable=True,
     )
-    rate_limit_tolerance_s: float = _setting(
+    rate_limit_tolerance_s: float = setting(
         DEFAULT_TOLERANCE_S,
         "how many seconds a peer may stay at its limit, slowed down, before it is disconnected; 0: none, inf: forever",
         reloadable=True,
     )
-    peer_request_limits: tuple[int, ...] = _setting(
+    peer_request_limits: tuple[int, ...] = setting(
         tuple(map(int, astuple(PEER_REQUEST_LIMITS))),
         "for one peer: history requests per minute, envelopes per minute, requests at once; 0: no limit",
         reloadable=True,
     )
-    address_request_limits: tuple[int, ...] = _setting(
+    address_request_limits: tuple[int, ...] = setting(
         tuple(map(int, astuple(ADDRESS_REQUEST_LIMITS))), "the same three limits for one address", reloadable=True
     )
-    allowed_addresses: tuple[str, ...] = _setting(
+    allowed_addresses: tuple[str, ...] = setting(
         (),
         "addresses and networks to exempt from all limits; limits left at their defaults exempt loopback, too",
         reloadable=True,
     )
-    allowed_peers: tuple[str, ...] = _setting(
+    allowed_peers: tuple[str, ...] = setting(
         (), "enode URLs or node IDs of peers to exempt from all limits on packets and requests", reloadable=True
     )
-    max_request_limit: int = _setting(1000, "maximum number of envelopes in one answer; a cursor leads to the rest")
-    allow_clear_requests: bool = _setting(True, "answer history requests that arrive unencrypted, not in an envelope")
-    completion_format: str = _setting(
+    max_request_limit: int = setting(1000, "maximum number of envelopes in one answer; a cursor leads to the rest")
+    allow_clear_requests: bool = setting(True, "answer history requests that arrive unencrypted, not in an envelope")
+    completion_format: str = setting(
         "bytes", "format of completions: bytes, which deployed clients read, or list, as in 8/WAKU-MAIL"
     )
-    retention_days: float = _setting(
+    retention_days: float = setting(
         30.0, "how many days to keep envelopes after their reception; 0: forever", reloadable=True
     )
-    retention_envelopes: int = _setting(
+    retention_envelopes: int = setting(
         0, "maximum number of envelopes to keep; the oldest are deleted first; 0: no limit", reloadable=True
     )
-    retention_bytes: int = _setting(
+    retention_bytes: int = setting(
         0,
         "maximum number of bytes to use in the store file; the oldest envelopes are deleted first; 0: no limit",
         reloadable=True,
     )
-    archive: str = _setting(
+    archive: str = setting(
         "", "path or URL of the archive that the nightly compaction writes; only what is seen there is deleted here"
     )
-    archive_max_age_hours: float = _setting(
+    archive_max_age_hours: float = setting(
         48.0,
         "if the archive cannot be seen from here: go on deleting for this long after the compaction last checked it",
         reloadable=True,
     )
-    archive_before_prune: bool = _setting(
+    archive_before_prune: bool = setting(
         True, "with an archive, delete only what a verified run of the compaction has archived", reloadable=True
     )
-    answer_from_archive: bool = _setting(
+    answer_from_archive: bool = setting(
         True,
         "if the archive is in a folder or on S3, answer requests from it for what the store has deleted; needs pyarrow",
     )
-    archive_reads: int = _setting(2, "maximum number of threads that read the archive for requests")
-    archive_cache_bytes: int = _setting(
+    archive_reads: int = setting(2, "maximum number of threads that read the archive for requests")
+    archive_cache_bytes: int = setting(
         64 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"
     )
-    rpc: str = _setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: off)")
-    rpc_token_file: str = _setting(
+    rpc: str = setting("", "HOST:PORT to serve JSON-RPC on, over HTTP and WebSocket (default: off)")
+    rpc_token_file: str = setting(
         "", "file with the bearer token that JSON-RPC demands; required for any address but loopback (default: none)"
     )
-    rpc_dialect: str = _setting(
+    rpc_dialect: str = setting(
         "specification", "what waku_post returns: specification: true; deployed: the hash of the envelope"
     )
-    metrics: str = _setting("", "HOST:PORT to serve metrics, health and the status page on (default: off)")
-    log_level: str = _setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
-    log_format: str = _setting(
+    metrics: str = setting("", "HOST:PORT to serve metrics, health and the status page on (default: off)")
+    log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
+    log_format: str = setting(
         "text", "text: one line of key=value per event; json: one JSON object per event", reloadable=True
     )
 
@@ -213,7 +212,7 @@ class Config:
     @property
     def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """The addresses that are exempt from limits."""
-        return _each("allowed_addresses", _network, self.allowed_addresses)
+        return networks("allowed_addresses", self.allowed_addresses)
 
     @property
     def allowed_node_ids(self) -> frozenset[NodeId]:
@@ -239,6 +238,17 @@ def _each(name: str, parse: Callable[[str], _T], texts: Iterable[str]) -> tuple[
         except (DecodeError, ValueError) as error:
             raise ConfigError(f"{name}: {text!r}: {error}") from error
     return tuple(parsed)
+
+
+def networks(name: str, texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Read addresses and networks.
+
+    Args:
+        name: of the setting.
+    Raises:
+        ConfigError: one of them is neither.
+    """
+    return _each(name, _network, texts)
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:

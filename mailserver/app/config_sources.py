@@ -1,87 +1,99 @@
-"""Where settings come from: flags, else MAILSERVER_* environment variables, else the TOML file, else defaults."""
+"""Where settings come from: flags, else environment variables, else the TOML file, else defaults."""
 
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 from mailserver.app.config import Config
 from mailserver.app.config_check import check_config
 from mailserver.errors import ConfigError
 
-ENVIRONMENT_PREFIX = "MAILSERVER_"
-CONFIG_VARIABLE = "MAILSERVER_CONFIG"
-
-_FIELDS = {setting.name: setting for setting in fields(Config)}
+T = TypeVar("T")
 
 
-def load_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> Config:
-    """Combine the settings of all sources, and check them.
+class Sources(Generic[T]):
+    """Where the settings of one program come from.
 
-    Args:
-        flags: values by field name; None for a flag that was not given.
-        environment: all variables. Those that begin with MAILSERVER_ are read, except MAILSERVER_CONFIG.
-        file: a TOML file whose keys are the field names.
-    Raises:
-        ConfigError: a key is unknown, a value is of the wrong kind or out of range, or the file cannot be read. The
-            message names it.
+    `prefix`: of its environment variables. `config_variable`: names its file.
     """
-    values: dict[str, Any] = {}
-    for given in given_settings(flags, environment, file).values():
-        values.update(given)
-    config = Config(**values)
-    check_config(config)
-    return config
 
+    def __init__(self, kind: Callable[..., T], prefix: str, check: Callable[[T], None]) -> None:
+        """Take a class of settings, the prefix of its variables, and what checks an object of the class."""
+        self._kind = kind
+        self._check = check
+        self._fields = {setting.name: setting for setting in fields(cast(Any, kind))}
+        self.prefix = prefix
+        self.config_variable = f"{prefix}CONFIG"
 
-def given_settings(
-    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
-) -> dict[str, dict[str, Any]]:
-    """The settings that each source gives, the weakest source first: "file", "environment", "flag".
+    @property
+    def settings(self) -> tuple[Field[Any], ...]:
+        """Each setting."""
+        return tuple(self._fields.values())
 
-    As in `load_config`, but ranges are not checked.
-    """
-    return {
-        "file": {} if file is None else _from_file(file),
-        "environment": _from_environment(environment),
-        "flag": {name: value for name, value in flags.items() if value is not None},
-    }
+    def load(self, flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> T:
+        """Combine the settings of all sources, and check them.
 
+        Args:
+            flags: values by field name; None for a flag that was not given.
+            environment: all variables. Those with the prefix are read, except the one that names the file.
+            file: a TOML file whose keys are the field names.
+        Raises:
+            ConfigError: a key is unknown, a value is of the wrong kind or out of range, or the file cannot be read. The
+                message names it.
+        """
+        values: dict[str, Any] = {}
+        for given in self.given(flags, environment, file).values():
+            values.update(given)
+        config = self._kind(**values)
+        self._check(config)
+        return config
 
-def config_file(flag: str | None, environment: Mapping[str, str]) -> Path | None:
-    """The file to read: the one that the flag names, else the one that MAILSERVER_CONFIG names, else none."""
-    name = flag or environment.get(CONFIG_VARIABLE)
-    return Path(name) if name else None
+    def given(
+        self, flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+    ) -> dict[str, dict[str, Any]]:
+        """The settings that each source gives, the weakest source first: "file", "environment", "flag".
 
+        As in `load`, but ranges are not checked.
+        """
+        return {
+            "file": {} if file is None else self._from_file(file),
+            "environment": self._from_environment(environment),
+            "flag": {name: value for name, value in flags.items() if value is not None},
+        }
 
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, not UTF-8, or an integer of thousands of digits
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    values = {}
-    for name, value in table.items():
-        if name not in _FIELDS:
-            raise ConfigError(f"{file}: unknown key {name!r}")
-        values[name] = _from_toml(f"{file}: {name}", value, _FIELDS[name].type)
-    return values
+    def file(self, flag: str | None, environment: Mapping[str, str]) -> Path | None:
+        """The file to read: the one that the flag names, else the one that the variable names, else none."""
+        name = flag or environment.get(self.config_variable)
+        return Path(name) if name else None
 
+    def _from_file(self, file: Path) -> dict[str, Any]:
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+        except ValueError as error:  # not TOML, not UTF-8, or an integer of thousands of digits
+            raise ConfigError(f"{file} is not valid TOML: {error}") from error
+        values = {}
+        for name, value in table.items():
+            if name not in self._fields:
+                raise ConfigError(f"{file}: unknown key {name!r}")
+            values[name] = _from_toml(f"{file}: {name}", value, self._fields[name].type)
+        return values
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values = {}
-    for variable, text in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
-            continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name not in _FIELDS:
-            raise ConfigError(f"unknown environment variable {variable}")
-        values[name] = parse_value(variable, text, _FIELDS[name].type)
-    return values
+    def _from_environment(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        values = {}
+        for variable, text in sorted(environment.items()):
+            if not variable.startswith(self.prefix) or variable == self.config_variable:
+                continue
+            name = variable.removeprefix(self.prefix).lower()
+            if name not in self._fields:
+                raise ConfigError(f"unknown environment variable {variable}")
+            values[name] = parse_value(variable, text, self._fields[name].type)
+        return values
 
 
 def parse_value(where: str, text: str, kind: Any) -> Any:
@@ -127,3 +139,7 @@ def _from_toml(where: str, value: object, kind: Any) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where}: {value!r} is not {_KINDS.get(kind, 'a list')}")
     return value
+
+
+MAILSERVER = Sources(Config, "MAILSERVER_", check_config)
+"""The daemon's settings."""

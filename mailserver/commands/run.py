@@ -3,11 +3,9 @@
 import argparse
 import gc
 import sys
-from dataclasses import fields
 
 import uvloop
 
-from mailserver.app.config import Config
 from mailserver.app.daemon import run_daemon
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.commands.settings import add_settings, config_of
@@ -31,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Each setting is also an environment variable (--min-pow: MAILSERVER_MIN_POW) and a key of the file (min_pow). "
         "Flags override variables, and variables override the file. MAILSERVER_CONFIG is the variable of --config."
     )
-    add_settings(parser, only={setting.name for setting in fields(Config)})
+    add_settings(parser)
     parser.set_defaults(command=_run)
 
 

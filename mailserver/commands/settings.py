@@ -2,22 +2,24 @@
 
 import argparse
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mailserver.app.config import Config
-from mailserver.app.config_sources import config_file, given_settings, load_config, parse_value
+from mailserver.app.config_sources import MAILSERVER, Sources, T, parse_value
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked
 from mailserver.units import number_text
 
 
-def add_settings(parser: argparse.ArgumentParser, only: set[str]) -> None:
-    """Add --config, and a flag for each of these settings. Values stay text, so that one parser reads all sources."""
+def add_settings(
+    parser: argparse.ArgumentParser, only: set[str] | None = None, sources: Sources[Any] = MAILSERVER
+) -> None:
+    """Add --config, and a flag for each of these settings, or for all. Values stay text, so that one parser reads all
+    sources."""
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: none)")
-    for setting in fields(Config):
-        if setting.name not in only:
+    for setting in sources.settings:
+        if only is not None and setting.name not in only:
             continue
         flag = "--" + setting.name.replace("_", "-")
         help_text = setting.metadata["help"].replace("%", "%%")
@@ -50,7 +52,13 @@ def config_of(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: a setting is wrong.
     """
-    return load_config(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
+    return settings_of(arguments, MAILSERVER)
+
+
+def settings_of(arguments: argparse.Namespace, sources: Sources[T]) -> T:
+    """The same for any program's settings."""
+    file = sources.file(arguments.config, os.environ)
+    return sources.load(_flags(arguments, sources), os.environ, file)
 
 
 def origins_of(arguments: argparse.Namespace) -> dict[str, str]:
@@ -59,16 +67,17 @@ def origins_of(arguments: argparse.Namespace) -> dict[str, str]:
     Raises:
         ConfigError: a setting cannot be read.
     """
-    origins = {setting.name: "default" for setting in fields(Config)}
-    given = given_settings(_flags(arguments), os.environ, config_file(arguments.config, os.environ))
+    origins = {setting.name: "default" for setting in MAILSERVER.settings}
+    file = MAILSERVER.file(arguments.config, os.environ)
+    given = MAILSERVER.given(_flags(arguments, MAILSERVER), os.environ, file)
     for place, values in given.items():
         origins |= dict.fromkeys(values, place)
     return origins
 
 
-def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+def _flags(arguments: argparse.Namespace, sources: Sources[Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
-    for setting in fields(Config):
+    for setting in sources.settings:
         value = getattr(arguments, setting.name, None)
         if isinstance(value, str):
             value = parse_value("--" + setting.name.replace("_", "-"), value, setting.type)

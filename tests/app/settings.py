@@ -1,4 +1,4 @@
-"""A value for each setting, and what `load_config` says of settings that it refuses."""
+"""A value for each setting, and what `MAILSERVER.load` says of settings that it refuses."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mailserver.app.config_sources import load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConfigError
 from tests.pairs import private_key
@@ -73,9 +73,9 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
 
 
 def refusal(flags: dict[str, Any], environment: dict[str, str] = NOTHING, file: Path | None = None) -> str:
-    """What `load_config` says about settings that it must not take; always one line."""
+    """What `MAILSERVER.load` says about settings that it must not take; always one line."""
     with pytest.raises(ConfigError) as refused:
-        load_config(flags, environment, file)
+        MAILSERVER.load(flags, environment, file)
     text = str(refused.value)
     assert "\n" not in text
     return text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config, parse_address
-from mailserver.app.config_sources import load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConfigError
 from mailserver.waku.bloom import FULL_INTEREST, Interest
@@ -20,7 +20,7 @@ from tests.pairs import private_key
 
 
 def test_defaults_are_what_deployed_clients_expect() -> None:
-    config = load_config({}, NOTHING, None)
+    config = MAILSERVER.load({}, NOTHING, None)
 
     assert config == Config()
     assert config.data_dir == Path("data")
@@ -33,7 +33,7 @@ def test_defaults_are_what_deployed_clients_expect() -> None:
 
 
 def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> None:
-    config = load_config({}, NOTHING, None)
+    config = MAILSERVER.load({}, NOTHING, None)
 
     assert config.retention_days == 30
     assert config.retention_envelopes == config.retention_bytes == 0
@@ -43,7 +43,7 @@ def test_default_is_to_keep_thirty_days_and_what_an_archive_has_not_taken() -> N
 
 
 def test_default_is_to_take_all_topics_from_all_and_dial_nobody() -> None:
-    config = load_config({}, NOTHING, None)
+    config = MAILSERVER.load({}, NOTHING, None)
 
     assert config.interest == FULL_INTEREST
     assert not config.light_node
@@ -113,7 +113,7 @@ def test_table_of_this_test_names_every_setting() -> None:
 
 
 def test_lists_are_read_as_what_they_name() -> None:
-    config = load_config(
+    config = MAILSERVER.load(
         {name: SETTINGS[name][2] for name in ("archive_topics", "static_peers", "trusted_peers", "allowed_peers")}
         | {"allowed_addresses": ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7", "2001:db8::1")},
         NOTHING,
@@ -142,7 +142,7 @@ def test_lists_are_read_as_what_they_name() -> None:
     ],
 )
 def test_network_of_ipv4_mapped_into_ipv6_is_the_one_that_it_means(text: str, network: str) -> None:
-    config = load_config({"allowed_addresses": (text,)}, NOTHING, None)
+    config = MAILSERVER.load({"allowed_addresses": (text,)}, NOTHING, None)
 
     assert config.allowed_networks == (ip_network(network),)
 

@@ -13,7 +13,7 @@ from mailserver.app.config_check import (
     MAX_REQUEST_POW,
     MIN_RETENTION_BYTES,
 )
-from mailserver.app.config_sources import load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.codec.keys import Enode
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
@@ -116,7 +116,7 @@ def test_value_out_of_range_is_refused_with_its_key(name: str, value: object) ->
     ],
 )
 def test_value_at_the_bound_is_taken(name: str, value: object) -> None:
-    assert getattr(load_config({name: value}, NOTHING, None), name) == value
+    assert getattr(MAILSERVER.load({name: value}, NOTHING, None), name) == value
 
 
 LIMITS = ["packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits"]
@@ -135,7 +135,7 @@ def test_limits_are_three_numbers_that_peers_can_read(name: str, limits: tuple[i
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("limits", [(0, 0, 0), (MAX_RATE, MAX_RATE, MAX_RATE), (0, 1, MAX_RATE)])
 def test_limits_at_the_bound_are_taken(name: str, limits: tuple[int, ...]) -> None:
-    assert getattr(load_config({name: limits}, NOTHING, None), name) == limits
+    assert getattr(MAILSERVER.load({name: limits}, NOTHING, None), name) == limits
 
 
 def test_rates_fit_the_four_bytes_that_peers_read() -> None:
@@ -169,7 +169,7 @@ def test_bad_entry_of_a_list_is_named(name: str, bad: str) -> None:
 def test_topics_are_as_many_as_a_status_holds() -> None:
     most = tuple(f"0x{number:08x}" for number in range(MAX_TOPIC_INTEREST))
 
-    topics = load_config({"archive_topics": most}, NOTHING, None).interest.topics
+    topics = MAILSERVER.load({"archive_topics": most}, NOTHING, None).interest.topics
 
     assert topics is not None
     assert len(topics) == MAX_TOPIC_INTEREST
@@ -183,7 +183,7 @@ def test_trusted_peers_are_as_many_as_history_is_fetched_from() -> None:
         str(Enode(private_key(f"mailserver {number}").public_key, "192.0.2.1", 1)) for number in range(MAX_SOURCES + 1)
     )
 
-    assert len(load_config({"trusted_peers": enodes[:-1]}, NOTHING, None).trusted_enodes) == MAX_SOURCES
+    assert len(MAILSERVER.load({"trusted_peers": enodes[:-1]}, NOTHING, None).trusted_enodes) == MAX_SOURCES
     assert refusal({"trusted_peers": enodes}) == "trusted_peers: 17 mailservers are more than the 16 allowed"
 
 
@@ -200,5 +200,5 @@ def test_host_that_no_enode_can_name_is_refused(host: str) -> None:
 def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None:
     assert refusal({"listen": "[fe80::1%eth0]:0"}).startswith("listen: 'fe80::1%eth0' is neither ")
 
-    config = load_config({"listen": "[fe80::1%eth0]:0", "advertise": "mail.example.org"}, NOTHING, None)
+    config = MAILSERVER.load({"listen": "[fe80::1%eth0]:0", "advertise": "mail.example.org"}, NOTHING, None)
     assert config.advertised_host == "mail.example.org"

@@ -7,7 +7,7 @@ from typing import get_origin
 import pytest
 
 from mailserver.app.config import Config
-from mailserver.app.config_sources import config_file, load_config, parse_value
+from mailserver.app.config_sources import MAILSERVER, parse_value
 from mailserver.waku.bloom import Interest
 from mailserver.waku.topics import topic_of
 from tests.app.settings import NOTHING, SETTINGS, refusal
@@ -28,7 +28,7 @@ MAX_PEERS_OF = {"defaults": 500, "file": 11, "environment": 22, "flags": 33}
 def test_setting_is_read_from_the_environment(name: str) -> None:
     text, _, value = SETTINGS[name]
 
-    config = load_config({}, {f"MAILSERVER_{name.upper()}": text}, None)
+    config = MAILSERVER.load({}, {f"MAILSERVER_{name.upper()}": text}, None)
 
     assert getattr(config, name) == value
     assert type(getattr(config, name)) is type(getattr(Config(), name))
@@ -39,7 +39,7 @@ def test_setting_is_read_from_the_file(name: str, file: Path) -> None:
     _, toml, value = SETTINGS[name]
     file.write_text(f"{name} = {toml}\n")
 
-    config = load_config({}, NOTHING, file)
+    config = MAILSERVER.load({}, NOTHING, file)
 
     assert getattr(config, name) == value
     assert type(getattr(config, name)) is type(getattr(Config(), name))
@@ -49,7 +49,7 @@ def test_setting_is_read_from_the_file(name: str, file: Path) -> None:
 def test_setting_is_taken_from_the_flags(name: str) -> None:
     value = SETTINGS[name][2]
 
-    config = load_config({name: value}, NOTHING, None)
+    config = MAILSERVER.load({name: value}, NOTHING, None)
 
     assert getattr(config, name) == value
 
@@ -63,7 +63,7 @@ def test_stronger_source_goes_before_the_weaker(weaker: str, stronger: str, file
     environment = {"MAILSERVER_MAX_PEERS": str(MAX_PEERS_OF["environment"])} if "environment" in given else NOTHING
     flags = {"max_peers": MAX_PEERS_OF["flags"] if "flags" in given else None}
 
-    config = load_config(flags, environment, file)
+    config = MAILSERVER.load(flags, environment, file)
 
     assert config.max_peers == MAX_PEERS_OF[stronger]
 
@@ -72,7 +72,7 @@ def test_sources_complete_each_other(file: Path) -> None:
     file.write_text('max_peers = 11\npassword = "of the file"\nmin_pow = 1\n')
     environment = {"MAILSERVER_PASSWORD": "of the environment", "MAILSERVER_MIN_POW": "2"}
 
-    config = load_config({"min_pow": 3.0}, environment, file)
+    config = MAILSERVER.load({"min_pow": 3.0}, environment, file)
 
     assert (config.max_peers, config.password, config.min_pow) == (11, "of the environment", 3.0)
 
@@ -80,7 +80,7 @@ def test_sources_complete_each_other(file: Path) -> None:
 def test_flag_that_says_no_goes_before_a_file_that_says_yes(file: Path) -> None:
     file.write_text("allow_clear_requests = true\n")
 
-    config = load_config({"allow_clear_requests": False}, NOTHING, file)
+    config = MAILSERVER.load({"allow_clear_requests": False}, NOTHING, file)
 
     assert config.allow_clear_requests is False
 
@@ -88,7 +88,7 @@ def test_flag_that_says_no_goes_before_a_file_that_says_yes(file: Path) -> None:
 def test_whole_number_in_the_file_is_a_proof_of_work_too(file: Path) -> None:
     file.write_text("min_pow = 1\n")
 
-    config = load_config({}, NOTHING, file)
+    config = MAILSERVER.load({}, NOTHING, file)
 
     assert config.min_pow == 1.0
     assert type(config.min_pow) is float
@@ -127,7 +127,7 @@ def test_list_is_separated_by_commas_or_space(text: str, value: tuple[str, ...])
 def test_name_with_a_comma_or_space_can_stand_in_the_file(file: Path) -> None:
     file.write_text('archive_topics = ["two words", "a,b", ""]\n')
 
-    config = load_config({}, NOTHING, file)
+    config = MAILSERVER.load({}, NOTHING, file)
 
     assert config.interest == Interest(topics=frozenset({topic_of("two words"), topic_of("a,b"), topic_of("")}))
 
@@ -136,21 +136,21 @@ def test_name_with_a_comma_or_space_can_stand_in_the_file(file: Path) -> None:
 def test_empty_list_goes_before_a_weaker_source(name: str, file: Path) -> None:
     file.write_text(f"{name} = {SETTINGS[name][1]}\n")
 
-    assert getattr(load_config({}, {f"MAILSERVER_{name.upper()}": ""}, file), name) == ()
+    assert getattr(MAILSERVER.load({}, {f"MAILSERVER_{name.upper()}": ""}, file), name) == ()
 
 
 def test_other_variables_of_the_environment_are_nobodys_business() -> None:
     environment = {"PATH": "/bin", "mailserver_max_peers": "x", "MAILSERVERS": "x", "MAILSERVER_CONFIG": "other.toml"}
 
-    assert load_config({}, environment, None) == Config()
+    assert MAILSERVER.load({}, environment, None) == Config()
 
 
 def test_flag_goes_before_the_variable_that_names_the_file() -> None:
     environment = {"MAILSERVER_CONFIG": "environment.toml"}
 
-    assert config_file("flag.toml", environment) == Path("flag.toml")
-    assert config_file(None, environment) == Path("environment.toml")
-    assert config_file(None, NOTHING) is None
+    assert MAILSERVER.file("flag.toml", environment) == Path("flag.toml")
+    assert MAILSERVER.file(None, environment) == Path("environment.toml")
+    assert MAILSERVER.file(None, NOTHING) is None
 
 
 # What is refused

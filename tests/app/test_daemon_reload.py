@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mailserver.app.config import Config
-from mailserver.app.config_sources import load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.app.wiring import catchup_settings
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
@@ -260,7 +260,7 @@ async def test_broken_file_leaves_everything_as_it_is_until_it_is_mended(tmp_pat
     file = tmp_path / "mailserver.toml"
     flags = {"data_dir": tmp_path, "listen": "127.0.0.1:0"}
     file.write_text("min_pow = 0.25\n")
-    async with running(tmp_path, read_settings=lambda: load_config(flags, {}, file), min_pow=0.25) as daemon:
+    async with running(tmp_path, read_settings=lambda: MAILSERVER.load(flags, {}, file), min_pow=0.25) as daemon:
         raw = await daemon.join()
         for count, broken in enumerate(
             ("min_pow = ", "min_pow = -1", "min_pow = 0.5\nmax_pears = 1", "min_pow = 0.5\nmax_peers = 0"), start=1

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from docs.settings import SET_BY_COMPOSE
 from mailserver.app.config import Config
-from mailserver.app.config_sources import CONFIG_VARIABLE, parse_value
+from mailserver.app.config_sources import MAILSERVER, parse_value
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 from tests.docker.stack import REPOSITORY
 
@@ -32,7 +32,7 @@ def test_every_setting_of_the_mailserver_is_in_the_example_with_its_default() ->
 
     shown = {name.removeprefix("MAILSERVER_").lower() for name in SETTINGS if name.startswith("MAILSERVER_")}
 
-    assert shown == settings.keys() | {CONFIG_VARIABLE.removeprefix("MAILSERVER_").lower()}
+    assert shown == settings.keys() | {MAILSERVER.config_variable.removeprefix("MAILSERVER_").lower()}
     for name, field in settings.items():
         text = SETTINGS[f"MAILSERVER_{name.upper()}"]
         assert parse_value(name, text, field.type) == field.default, name

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.config import Config
-from mailserver.app.config_sources import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, load_config
+from mailserver.app.config_sources import MAILSERVER
 from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, CatchupError, open_ledger
 from mailserver.catchup.ranges import MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
@@ -255,8 +255,8 @@ def fuzz_environment(data: bytes) -> None:
     for _ in range(4):
         name = choices.pick((*sorted(Config.__slots__), "nothing", ""))
         text = choices.pick(TEXTS) if choices.flag() else choices.take(60).decode("utf-8", "surrogateescape")
-        variables[ENVIRONMENT_PREFIX + name.upper()] = text
-    variables.pop(CONFIG_VARIABLE, None)
+        variables[MAILSERVER.prefix + name.upper()] = text
+    variables.pop(MAILSERVER.config_variable, None)
     _settings(variables, None)
 
 
@@ -279,7 +279,7 @@ TEXTS = (
 
 def _settings(environment: Mapping[str, str], file: Path | None) -> None:
     try:
-        config = load_config({}, environment, file)
+        config = MAILSERVER.load({}, environment, file)
     except ConfigError as error:
         assert str(error).isprintable()  # however long: it says what was written
         return
