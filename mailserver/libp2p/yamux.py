@@ -8,7 +8,7 @@ go-yamux: the length of a reset is an error code, and frames of a stream that is
 """
 
 from collections import deque
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from struct import Struct
 
 from mailserver.errors import LocalProtocolError
@@ -45,8 +45,8 @@ class FrameType(IntEnum):
     GO_AWAY = 3
 
 
-class Flag(IntFlag):
-    """What it says besides. The first two also tell a ping from its answer."""
+class Flag(IntEnum):
+    """What it says besides, one bit each. The first two also tell a ping from its answer."""
 
     SYN = 1
     ACK = 2
