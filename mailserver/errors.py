@@ -9,6 +9,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
+      Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`
       ConnectionLost           the transport is gone, or the peer said goodbye: ordinary
       NoId                     [ids.muid] a message has no id of this kind: say why, and leave it out
       RequestRejected          a history request is refused: tell its sender `.message`

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = (
     ("__init__", "errors", "units"),
     ("codec", "limits/buckets", "limits/fair_queue"),
-    ("rlpx", "waku"),
+    ("libp2p", "rlpx", "waku"),
     ("mail", "ids", "reconcile"),
     ("wakuid",),
     ("files", "limits", "metrics"),
@@ -246,6 +246,9 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/waku/peer.py", "if TYPE_CHECKING:\n    from mailserver.app.config import Config"),
         ("mailserver/waku/peer.py", "from mailserver import metrics"),
         ("mailserver/waku/peer.py", "from mailserver import files"),
+        ("mailserver/libp2p/mplex.py", "from mailserver.rlpx.session import Session"),
+        ("mailserver/libp2p/mplex.py", "from mailserver.waku.envelope import Envelope"),
+        ("mailserver/libp2p/yamux.py", "import asyncio"),
         ("mailserver/mail/packing.py", "from mailserver.rlpx import p2p"),
         ("mailserver/ids/muid.py", "from mailserver.mail.request import Cursor"),
         ("mailserver/ids/muid.py", "from mailserver.rlpx import p2p"),
