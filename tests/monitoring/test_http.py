@@ -11,9 +11,10 @@ import aiohttp
 import pytest
 
 from mailserver.metrics.figures import DiskFigures
-from mailserver.monitoring import http as http_module
+from mailserver.monitoring import http_server as http_module
 from mailserver.monitoring import state as state_module
-from mailserver.monitoring.http import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Monitor
+from mailserver.monitoring.http import Monitor
+from mailserver.monitoring.http_server import LINGER_S, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS
 from mailserver.monitoring.last_day import Minutes, encode_shown
 from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
