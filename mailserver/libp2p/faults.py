@@ -8,7 +8,28 @@ from mailserver.errors import MailserverError
 class Cause(Enum):
     """Which rule was broken. The value is the label of counters and log lines."""
 
-    # Those of the muxers:
+    # Of multistream-select:
+    NO_MULTISTREAM = "no_multistream"  # the first line says something else
+    BAD_LINE = "bad_line"  # a line without its newline, or no text
+    LINE_TOO_LONG = "line_too_long"
+    TOO_MANY_PROPOSALS = "too_many_proposals"
+    WRONG_ANSWER = "wrong_answer"  # to a proposal, neither yes nor no
+    NO_NOISE = "no_noise"  # the node dialled does not speak it
+    NO_COMMON_MUXER = "no_common_muxer"
+
+    # Of Noise:
+    BAD_IDENTITY_KEY = "bad_identity_key"  # the payload of a handshake has no key that could be used
+    WRONG_SIGNATURE = "wrong_signature"  # the identity key has not signed the static key
+    WRONG_PEER = "wrong_peer"  # the node dialled is another one
+    LOW_ORDER_POINT = "low_order_point"  # a key with which everybody would know the secret
+    UNDECRYPTABLE = "undecryptable"  # tampered with, repeated, or out of order
+    NONCES_USED_UP = "nonces_used_up"
+
+    # Of the connection:
+    HANDSHAKE_TIMEOUT = "handshake_timeout"
+    NEGOTIATION_TIMEOUT = "negotiation_timeout"  # of one stream, which ends alone
+
+    # Of the muxers:
     BAD_FRAME = "bad_frame"  # a header that is none of its muxer's
     FRAME_TOO_LONG = "frame_too_long"
     BAD_STREAM_ID = "bad_stream_id"  # a stream opened by an id of our side's
