@@ -5,12 +5,16 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from mailserver.libp2p.streams import StreamId
+from tests.libp2p.joined import Side
 
 ORACLE = Path(__file__).parent / "oracle"
 INSTALL = "npm ci --prefix tests/libp2p/oracle"
@@ -59,16 +63,22 @@ class JsMuxer:
 
 
 @contextlib.asynccontextmanager
-async def js_muxer(kind: str, folder: Path, *, is_dialer: bool) -> AsyncIterator[JsMuxer]:
-    """A muxer of one kind, which opens streams or sends back what comes on them."""
+async def js_muxer(kind: str, folder: Path, sizes: Sequence[int] | None = None) -> AsyncIterator[JsMuxer]:
+    """A muxer of one kind, which sends back what comes on streams.
+
+    Args:
+        folder: where it meets us.
+        sizes: it is the dialer, and opens a stream for each, on which it sends as many bytes.
+    """
     connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
         asyncio.get_running_loop().create_future()
     )
     path = folder / "wire"
     server = await asyncio.start_unix_server(lambda *streams: connected.set_result(streams), path)
-    direction = "outbound" if is_dialer else "inbound"
+    role = ["inbound"] if sizes is None else ["outbound"]
+    asked = [] if sizes is None else [json.dumps(list(sizes))]
     process = await asyncio.create_subprocess_exec(
-        "node", ORACLE / "oracle.mjs", kind, direction, path, stdout=asyncio.subprocess.PIPE
+        "node", ORACLE / "oracle.mjs", kind, *role, path, *asked, stdout=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(60):
@@ -79,3 +89,22 @@ async def js_muxer(kind: str, folder: Path, *, is_dialer: bool) -> AsyncIterator
         await process.communicate()  # it ends with its connection
         server.close()
         await server.wait_closed()
+
+
+async def echo(side: Side, js: JsMuxer) -> tuple[bytes, list[int]]:
+    """Send back what js sends on its streams; return all that it said, and how many bytes of each came back to it."""
+    said = bytearray()
+    echoed: dict[StreamId, int] = {}
+    while data := await js.receive():
+        said += data
+        side.receive(data)
+        for stream, heard in side.heard.items():
+            new = bytes(heard.data[echoed.get(stream, 0) :])
+            side.muxer.send(stream, new)
+            side.consume(stream, len(new))
+            echoed[stream] = len(heard.data)
+            if heard.is_closed and not heard.is_reset:
+                side.muxer.close_write(stream)
+        await js.send(side.data_to_send())
+    returned: list[int] = json.loads(await js.printed())
+    return bytes(said), returned

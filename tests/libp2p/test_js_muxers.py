@@ -1,18 +1,16 @@
 """Both muxers against those of js-libp2p, in both roles, with more bytes than a window."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from mailserver.libp2p.streams import StreamId
 from tests.libp2p.joined import MUXERS, Side
-from tests.libp2p.js_muxer import JsMuxer, js_muxer, require_js_libp2p
+from tests.libp2p.js_muxer import echo, js_muxer, require_js_libp2p
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("kind", MUXERS)]
 
 SIZES = (0, 1, 300, 70_000, 200_000, 700_000)
-"""Those of `oracle.mjs`, too."""
+"""Of what is sent on each stream."""
 
 
 @pytest.fixture(autouse=True)
@@ -20,29 +18,11 @@ def _js_libp2p() -> None:
     require_js_libp2p()
 
 
-async def flush(side: Side, js: JsMuxer) -> None:
-    """Send what is to be sent."""
-    data = side.data_to_send()
-    if data:
-        await js.send(data)
-
-
 async def test_streams_that_js_opens_bring_their_bytes_and_take_them_back(kind: str, tmp_path: Path) -> None:
     side = Side(MUXERS[kind](False))
-    echoed: dict[StreamId, int] = {}
 
-    async with js_muxer(kind, tmp_path, is_dialer=True) as js:
-        while data := await js.receive():
-            side.receive(data)
-            for stream, heard in side.heard.items():
-                new = bytes(heard.data[echoed.get(stream, 0) :])
-                side.muxer.send(stream, new)
-                side.consume(stream, len(new))
-                echoed[stream] = len(heard.data)
-                if heard.is_closed and not heard.is_reset:
-                    side.muxer.close_write(stream)
-            await flush(side, js)
-        returned = json.loads(await js.printed())
+    async with js_muxer(kind, tmp_path, SIZES) as js:
+        _, returned = await echo(side, js)
 
     assert returned == list(SIZES)
     assert sorted(len(heard.data) for heard in side.heard.values() if not heard.is_reset) == sorted(SIZES)
@@ -62,9 +42,9 @@ async def test_streams_that_we_open_bring_back_what_js_was_sent(kind: str, tmp_p
         side.muxer.send(stream, each)
         side.muxer.close_write(stream)
 
-    async with js_muxer(kind, tmp_path, is_dialer=False) as js:
+    async with js_muxer(kind, tmp_path) as js:
         while not all(heard.is_closed for heard in side.heard.values()):
-            await flush(side, js)
+            await js.send(side.data_to_send())
             came = await js.receive()
             assert came, "js has closed the connection"
             side.receive(came)

@@ -20,6 +20,7 @@ from mailserver.libp2p.streams import (
     StreamReset,
     WriteClosed,
 )
+from tests.data import load
 from tests.fuzz.choices import Choices
 from tests.libp2p.joined import MUXERS, Joined, Side, converse
 from tests.properties import settings
@@ -67,6 +68,21 @@ def test_each_stream_brings_its_bytes_in_order_whatever_is_done_and_however_it_i
     converse(kind, Choices(data))
 
 
+@pytest.mark.parametrize("cut", [1, 5, 1 << 20])
+def test_conversation_of_another_implementation_is_read(kind: str, cut: int) -> None:
+    (recorded,) = (each for each in load("muxers.json")["conversations"] if each["muxer"] == kind)
+
+    side = heard_in_pieces(kind, bytes.fromhex(recorded["said"]), cut)
+
+    *asked, last = side.heard.values()
+    assert [heard.data for heard in asked] == [
+        bytes((at * 7 + number) & 255 for at in range(size)) for number, size in enumerate(recorded["sizes"])
+    ]
+    assert all(heard.is_closed and not heard.is_reset for heard in asked)
+    assert last.is_reset
+    assert side.going_away == ([0] if kind == "yamux" else [])
+
+
 @pytest.mark.parametrize("opener", [0, 1])
 def test_either_side_opens_streams_and_both_send_on_them(kind: str, opener: int) -> None:
     joined = Joined(kind)
@@ -100,7 +116,9 @@ def test_half_that_is_closed_leaves_the_other_open(kind: str) -> None:
 
     here.muxer.send(stream, b"question")
     here.muxer.close_write(stream)
+    queued = here.muxer.queued_bytes
     here.muxer.close_write(stream)
+    assert here.muxer.queued_bytes == queued
     joined.settle()
     there.muxer.send(theirs, b"answer")
     joined.settle()
@@ -240,6 +258,25 @@ def test_place_of_a_stream_is_free_once_it_is_reset_or_closed_and_consumed(kind:
     here.open()
     joined.settle()
     assert there.muxer.refused_streams == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_place_is_free_whichever_side_closes_first(kind: str, first: int) -> None:
+    joined = Joined(kind)
+    here, there = joined.sides
+
+    for number in range(MAX_STREAMS + 1):
+        ours = here.open()
+        here.muxer.send(ours, b"data")
+        joined.settle()
+        names = (ours, there.opened[number])
+        joined.sides[first].muxer.close_write(names[first])
+        joined.settle()
+        joined.sides[1 - first].muxer.close_write(names[1 - first])
+        joined.settle()
+
+    assert here.muxer.may_open
+    assert there.muxer.refused_streams == 0
 
 
 def test_no_more_streams_are_opened_than_may_be(kind: str) -> None:

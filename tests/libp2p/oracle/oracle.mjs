@@ -1,14 +1,13 @@
-// One side of a connection with the muxers of js-libp2p: `node oracle.mjs mplex|yamux inbound|outbound SOCKET`.
+// One side of a connection with the muxers of js-libp2p: `node oracle.mjs mplex|yamux inbound|outbound SOCKET [SIZES]`.
 //
 // It connects to the socket, where bytes of the muxer go both ways. As the listener ("inbound") it sends back what comes on each stream, then closes its
-// half. As the dialer ("outbound") it opens a stream for each of SIZES at once, sends as many bytes, closes its half and reads; then it opens one more and
+// half. As the dialer ("outbound") it opens a stream for each of SIZES, [n, ..], at once, sends as many bytes, closes its half and reads; then it opens one more and
 // resets it. It ends when all is read, and says on stdout how many bytes of each stream came back as they were sent: [n, ..].
 import { createConnection } from "node:net";
 import { mplex } from "@libp2p/mplex";
 import { yamux } from "@chainsafe/libp2p-yamux";
 
-const SIZES = [0, 1, 300, 70000, 200000, 700000];
-const [, , kind, direction, path] = process.argv;
+const [, , kind, direction, path, sizes] = process.argv;
 const silent = Object.assign(() => {}, { trace() {}, error() {}, enabled: false, newScope: () => silent });
 const components = { logger: { forComponent: () => silent } };
 const socket = createConnection(path);
@@ -43,7 +42,7 @@ async function ask(size, seed) {
 
 const done = Promise.all([send(), muxer.sink(received())]);
 if (direction === "outbound") {
-  console.log(JSON.stringify(await Promise.all(SIZES.map(ask))));
+  console.log(JSON.stringify(await Promise.all(JSON.parse(sizes).map(ask))));
   const stream = await muxer.newStream();
   stream.sink((async function* () { yield new Uint8Array(300); await new Promise(() => {}); })()).catch(() => {});
   await new Promise((resolve) => setTimeout(resolve, 50));
