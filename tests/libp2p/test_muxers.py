@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.faults import Libp2pFault
+from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
@@ -203,6 +204,21 @@ def test_nothing_is_sent_for_empty_data(kind: str) -> None:
     muxer.send(stream, b"")
 
     assert muxer.data_to_send() == []
+
+
+def test_long_data_leaves_room_for_other_streams_between_its_frames(kind: str) -> None:
+    joined, stream, theirs = opened(kind)
+    here, there = joined.sides
+    data = random.Random(2).randbytes(2 * MAX_SENT_BYTES + 1)
+
+    here.muxer.send(stream, data)
+
+    pieces = here.muxer.data_to_send()
+    assert len(pieces) == 3
+    for piece in pieces:
+        assert len(piece) <= MAX_SENT_BYTES + 12
+        there.receive(piece)
+    assert there.heard[theirs].data == data
 
 
 def test_more_streams_than_may_be_open_at_once_are_reset(kind: str) -> None:
