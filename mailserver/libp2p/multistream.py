@@ -86,7 +86,7 @@ class Answering:
     `agreed`: the protocol, once there is one.
     """
 
-    __slots__ = ("_lines", "_proposals", "_protocols", "_saw_header", "agreed")
+    __slots__ = ("_lines", "_out", "_proposals", "_protocols", "_saw_header", "agreed")
 
     is_refused: ClassVar[bool] = False  # the other side may always go on
 
@@ -95,33 +95,37 @@ class Answering:
         self.agreed: str | None = None
         self._protocols = protocols
         self._lines = _Lines()
+        self._out = b""
         self._saw_header = False
         self._proposals = 0
 
-    def receive_data(self, data: bytes) -> bytes:
-        """Take bytes; return what to answer, maybe nothing.
+    def data_to_send(self) -> bytes:
+        """Return what is to be answered since the last call."""
+        out, self._out = self._out, b""
+        return out
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes.
 
         Raises:
             Libp2pFault: a line is malformed, the first is not HEADER, or it is proposed too often.
         """
         self._lines.feed(data)
-        answer = b""
         while self.agreed is None and (line := self._lines.next_line()) is not None:
             if not self._saw_header:
                 if line != HEADER:
                     raise Libp2pFault(Cause.NO_MULTISTREAM)
                 self._saw_header = True
-                answer += encode_line(HEADER)
+                self._out += encode_line(HEADER)
                 continue
             self._proposals += 1
             if self._proposals > MAX_PROPOSALS:
                 raise Libp2pFault(Cause.TOO_MANY_PROPOSALS, limit=MAX_PROPOSALS)
             if line in self._protocols:
                 self.agreed = line
-                answer += encode_line(line)
+                self._out += encode_line(line)
             else:
-                answer += encode_line(NOT_AVAILABLE)
-        return answer
+                self._out += encode_line(NOT_AVAILABLE)
 
     def rest(self) -> bytes:
         """What has come behind the negotiation, or of a line that is not whole."""
@@ -131,11 +135,11 @@ class Answering:
 class Proposing:
     """The side that proposes, one protocol after the other.
 
-    `protocols`: what is proposed, in order. `proposal`: what to send first. `agreed`: the protocol, once there is one.
-    `is_refused`: the other side speaks none of them.
+    `protocols`: what is proposed, in order. `agreed`: the protocol, once there is one. `is_refused`: the other side
+    speaks none of them.
     """
 
-    __slots__ = ("_lines", "_saw_header", "_tried", "agreed", "is_refused", "proposal", "protocols")
+    __slots__ = ("_lines", "_out", "_saw_header", "_tried", "agreed", "is_refused", "protocols")
 
     def __init__(self, protocols: Sequence[str]) -> None:
         """Start.
@@ -145,20 +149,24 @@ class Proposing:
         """
         self.agreed: str | None = None
         self.is_refused = False
-        self.proposal = encode_line(HEADER) + encode_line(protocols[0])
+        self._out = encode_line(HEADER) + encode_line(protocols[0])
         self.protocols = protocols
         self._tried = 0
         self._lines = _Lines()
         self._saw_header = False
 
-    def receive_data(self, data: bytes) -> bytes:
-        """Take bytes; return what to propose next, maybe nothing. The first is `proposal`.
+    def data_to_send(self) -> bytes:
+        """Return what is to be proposed since the last call: at the start, HEADER and the first protocol together."""
+        out, self._out = self._out, b""
+        return out
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes.
 
         Raises:
             Libp2pFault: a line is malformed, the first is not HEADER, or another neither agrees nor refuses.
         """
         self._lines.feed(data)
-        answer = b""
         while self.agreed is None and not self.is_refused and (line := self._lines.next_line()) is not None:
             proposed = self.protocols[self._tried]
             if not self._saw_header:
@@ -173,8 +181,7 @@ class Proposing:
                 self.is_refused = True
             else:
                 self._tried += 1
-                answer += encode_line(self.protocols[self._tried])
-        return answer
+                self._out += encode_line(self.protocols[self._tried])
 
     def rest(self) -> bytes:
         """What has come behind the negotiation, or of a line that is not whole."""

@@ -139,7 +139,7 @@ class Yamux(FramedMuxer[_Stream]):
             return
         if state.is_closing:
             raise LocalProtocolError("data for a stream that is closed")
-        if data and not state.queued and len(data) <= min(state.send_window, MAX_SENT_BYTES):
+        if 0 < len(data) <= min(state.send_window, MAX_SENT_BYTES):  # where others wait, there is no window
             state.send_window -= len(data)
             self._send_data(stream, data)
         elif data:

@@ -90,8 +90,9 @@ class Side:
         """Have done with some of what has come of a stream; return how much."""
         heard = self.heard[stream]
         count = min(most, heard.unread)
-        heard.unread -= count
-        self.muxer.consumed(stream, count)
+        if count:
+            heard.unread -= count
+            self.muxer.consumed(stream, count)
         return count
 
     def data_to_send(self) -> bytes:

@@ -27,11 +27,19 @@ def answering() -> Answering:
 
 
 def proposing() -> Proposing:
-    return Proposing(("/chat/2.0.0", "/chat/1.0.0"))
+    """One whose first proposal was sent."""
+    side = Proposing(("/chat/2.0.0", "/chat/1.0.0"))
+    side.data_to_send()
+    return side
 
 
 def lines(*texts: str) -> bytes:
     return b"".join(encode_line(text) for text in texts)
+
+
+def answer(side: Side, data: bytes) -> bytes:
+    side.receive_data(data)
+    return side.data_to_send()
 
 
 def cause_of(side: Side, data: bytes) -> Cause:
@@ -46,20 +54,23 @@ def test_line_is_as_in_the_specification() -> None:
 
 
 def test_header_and_proposal_go_out_together() -> None:
-    assert proposing().proposal == lines(HEADER, "/chat/2.0.0")
+    side = Proposing(("/chat/2.0.0", "/chat/1.0.0"))
+
+    assert side.data_to_send() == lines(HEADER, "/chat/2.0.0")
+    assert side.data_to_send() == b""
 
 
 def test_proposal_that_we_speak_is_echoed() -> None:
     side = answering()
 
-    assert side.receive_data(lines(HEADER, "/noise")) == lines(HEADER, "/noise")
+    assert answer(side, lines(HEADER, "/noise")) == lines(HEADER, "/noise")
     assert side.agreed == "/noise"
 
 
 def test_proposals_that_we_do_not_speak_are_answered_no() -> None:
     side = answering()
 
-    assert side.receive_data(lines(HEADER, "/tls/1.0.0", "/chat/1.0.0")) == lines(HEADER, "na", "/chat/1.0.0")
+    assert answer(side, lines(HEADER, "/tls/1.0.0", "/chat/1.0.0")) == lines(HEADER, "na", "/chat/1.0.0")
     assert side.agreed == "/chat/1.0.0"
 
 
@@ -67,15 +78,15 @@ def test_proposals_that_we_do_not_speak_are_answered_no() -> None:
 def test_question_that_is_no_protocol_of_ours_is_answered_no(question: str) -> None:
     side = answering()
 
-    assert side.receive_data(lines(HEADER, question)) == lines(HEADER, "na")
+    assert answer(side, lines(HEADER, question)) == lines(HEADER, "na")
     assert side.agreed is None
 
 
 def test_next_protocol_is_proposed_after_a_no() -> None:
     side = proposing()
 
-    assert side.receive_data(lines(HEADER, "na")) == lines("/chat/1.0.0")
-    assert side.receive_data(lines("/chat/1.0.0")) == b""
+    assert answer(side, lines(HEADER, "na")) == lines("/chat/1.0.0")
+    assert answer(side, lines("/chat/1.0.0")) == b""
     assert side.agreed == "/chat/1.0.0"
 
 
@@ -89,11 +100,10 @@ def test_no_to_all_proposals_is_a_refusal() -> None:
 
 
 def test_both_sides_agree() -> None:
-    dialer, listener = proposing(), answering()
+    dialer, listener = Proposing(("/chat/2.0.0", "/chat/1.0.0")), answering()
 
-    answer = listener.receive_data(dialer.proposal)
-    second = dialer.receive_data(answer)
-    dialer.receive_data(listener.receive_data(second))
+    second = answer(dialer, answer(listener, dialer.data_to_send()))
+    dialer.receive_data(answer(listener, second))
 
     assert dialer.agreed == listener.agreed == "/chat/1.0.0"
 
@@ -134,16 +144,23 @@ def test_bytes_that_are_no_multistream_are_a_fault(make: Callable[[], Side], dat
     assert cause_of(make(), data) is cause
 
 
+def test_lines_before_a_fault_are_answered() -> None:
+    side = answering()
+
+    assert cause_of(side, lines(HEADER, "/tls") + b"\0") is Cause.BAD_LINE
+    assert side.data_to_send() == lines(HEADER, "na")
+
+
 def test_longest_line_is_taken() -> None:
     text = "x" * (MAX_LINE_BYTES - 1)
 
-    assert answering().receive_data(lines(HEADER, text)) == lines(HEADER, NOT_AVAILABLE)
+    assert answer(answering(), lines(HEADER, text)) == lines(HEADER, NOT_AVAILABLE)
 
 
 def test_proposals_are_bounded() -> None:
     side = answering()
 
-    assert side.receive_data(lines(HEADER, *["/other"] * MAX_PROPOSALS)) == lines(HEADER, *["na"] * MAX_PROPOSALS)
+    assert answer(side, lines(HEADER, *["/other"] * MAX_PROPOSALS)) == lines(HEADER, *["na"] * MAX_PROPOSALS)
     assert cause_of(side, lines("/noise")) is Cause.TOO_MANY_PROPOSALS
 
 
@@ -157,7 +174,7 @@ def test_line_is_waited_for(make: Callable[[], Side]) -> None:
 
     for length in range(len(whole)):
         side = make()
-        assert side.receive_data(whole[:length]) == b""
+        assert answer(side, whole[:length]) == b""
         assert side.agreed is None
 
 
@@ -171,10 +188,9 @@ CONVERSATIONS = {
 def test_byte_by_byte_is_the_same(name: str) -> None:
     whole, cut = MAKERS[name](), MAKERS[name]()
 
-    answer = whole.receive_data(CONVERSATIONS[name])
-    answers = b"".join(cut.receive_data(bytes([byte])) for byte in CONVERSATIONS[name])
+    answers = b"".join(answer(cut, bytes([byte])) for byte in CONVERSATIONS[name])
 
-    assert answers == answer
+    assert answers == answer(whole, CONVERSATIONS[name])
     assert cut.agreed == whole.agreed == "/chat/1.0.0"
     assert cut.rest() == whole.rest() == b"rest"
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.faults import Libp2pFault
+from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
@@ -20,6 +21,7 @@ from mailserver.libp2p.streams import (
     StreamReset,
     WriteClosed,
 )
+from tests.data import load
 from tests.fuzz.choices import Choices
 from tests.libp2p.joined import MUXERS, Joined, Side, converse
 from tests.properties import settings
@@ -67,6 +69,21 @@ def test_each_stream_brings_its_bytes_in_order_whatever_is_done_and_however_it_i
     converse(kind, Choices(data))
 
 
+@pytest.mark.parametrize("cut", [1, 5, 1 << 20])
+def test_conversation_of_another_implementation_is_read(kind: str, cut: int) -> None:
+    (recorded,) = (each for each in load("muxers.json")["conversations"] if each["muxer"] == kind)
+
+    side = heard_in_pieces(kind, bytes.fromhex(recorded["said"]), cut)
+
+    *asked, last = side.heard.values()
+    assert [heard.data for heard in asked] == [
+        bytes((at * 7 + number) & 255 for at in range(size)) for number, size in enumerate(recorded["sizes"])
+    ]
+    assert all(heard.is_closed and not heard.is_reset for heard in asked)
+    assert last.is_reset
+    assert side.going_away == ([0] if kind == "yamux" else [])
+
+
 @pytest.mark.parametrize("opener", [0, 1])
 def test_either_side_opens_streams_and_both_send_on_them(kind: str, opener: int) -> None:
     joined = Joined(kind)
@@ -100,7 +117,9 @@ def test_half_that_is_closed_leaves_the_other_open(kind: str) -> None:
 
     here.muxer.send(stream, b"question")
     here.muxer.close_write(stream)
+    queued = here.muxer.queued_bytes
     here.muxer.close_write(stream)
+    assert here.muxer.queued_bytes == queued
     joined.settle()
     there.muxer.send(theirs, b"answer")
     joined.settle()
@@ -187,6 +206,21 @@ def test_nothing_is_sent_for_empty_data(kind: str) -> None:
     assert muxer.data_to_send() == []
 
 
+def test_long_data_leaves_room_for_other_streams_between_its_frames(kind: str) -> None:
+    joined, stream, theirs = opened(kind)
+    here, there = joined.sides
+    data = random.Random(2).randbytes(2 * MAX_SENT_BYTES + 1)
+
+    here.muxer.send(stream, data)
+
+    pieces = here.muxer.data_to_send()
+    assert len(pieces) == 3
+    for piece in pieces:
+        assert len(piece) <= MAX_SENT_BYTES + 12
+        there.receive(piece)
+    assert there.heard[theirs].data == data
+
+
 def test_more_streams_than_may_be_open_at_once_are_reset(kind: str) -> None:
     joined = Joined(kind)
     there = joined.sides[1]
@@ -240,6 +274,25 @@ def test_place_of_a_stream_is_free_once_it_is_reset_or_closed_and_consumed(kind:
     here.open()
     joined.settle()
     assert there.muxer.refused_streams == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_place_is_free_whichever_side_closes_first(kind: str, first: int) -> None:
+    joined = Joined(kind)
+    here, there = joined.sides
+
+    for number in range(MAX_STREAMS + 1):
+        ours = here.open()
+        here.muxer.send(ours, b"data")
+        joined.settle()
+        names = (ours, there.opened[number])
+        joined.sides[first].muxer.close_write(names[first])
+        joined.settle()
+        joined.sides[1 - first].muxer.close_write(names[1 - first])
+        joined.settle()
+
+    assert here.muxer.may_open
+    assert there.muxer.refused_streams == 0
 
 
 def test_no_more_streams_are_opened_than_may_be(kind: str) -> None:

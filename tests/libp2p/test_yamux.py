@@ -176,6 +176,16 @@ def test_only_what_the_window_allows_is_sent() -> None:
     assert muxer.unsent(stream) == muxer.queued_bytes == 0
 
 
+def test_short_pieces_fill_the_window_as_long_ones_do() -> None:
+    muxer, stream = dialer()
+
+    for _ in range(1000):
+        muxer.send(stream, bytes(300))
+
+    assert sum(length for _, _, _, length in frames(sent(muxer))) == WINDOW_BYTES
+    assert muxer.unsent(stream) == 300_000 - WINDOW_BYTES
+
+
 def test_short_pieces_that_waited_are_sent_together() -> None:
     muxer, stream = dialer()
     muxer.send(stream, bytes(WINDOW_BYTES))
