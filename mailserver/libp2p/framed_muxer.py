@@ -28,6 +28,14 @@ class StreamState:
 
 S = TypeVar("S", bound=StreamState)
 
+_WIRE_ID_BITS = 64  # mplex has 60, and one that says who has opened the stream
+_MAX_WIRE_ID = (1 << _WIRE_ID_BITS) - 1
+
+
+def wire_id_of(stream: StreamId) -> int:
+    """What stands for a stream in frames."""
+    return stream & _MAX_WIRE_ID
+
 
 class FramedMuxer(ABC, Generic[S]):
     """A muxer without its frames: see `streams.Muxer`."""
@@ -36,6 +44,9 @@ class FramedMuxer(ABC, Generic[S]):
         self._max_streams = max_streams
         self._max_connection_bytes = max_connection_bytes
         self._streams: dict[StreamId, S] = {}
+        self._highest_id = -1  # of those that the other side has opened
+        self._reopened = 0  # how many of its streams had no higher one
+        self._named_anew: dict[int, StreamId] = {}  # those of them that are not gone
         self._ours = 0  # how many of them we have opened
         self._unread = 0  # of all of them
         self._is_going_away = False
@@ -119,6 +130,22 @@ class FramedMuxer(ABC, Generic[S]):
     def _send_reset(self, stream: StreamId, *, is_ours: bool) -> None:
         """Tell the other side that the stream is gone."""
 
+    def _named(self, wire_id: int) -> StreamId:
+        """The stream that the id in a frame means, if there is one."""
+        return self._named_anew.get(wire_id, StreamId(wire_id)) if self._named_anew else StreamId(wire_id)
+
+    def _name(self, wire_id: int) -> StreamId:
+        """Name a stream that the other side opens: like none before, though it may use an id again.
+
+        Else what we do late to a stream that is gone would be done to another. Ids mostly rise, and are names then.
+        """
+        if wire_id > self._highest_id:
+            self._highest_id = wire_id
+            return StreamId(wire_id)
+        self._reopened += 1
+        name = self._named_anew[wire_id] = StreamId(self._reopened << _WIRE_ID_BITS | wire_id)
+        return name
+
     def _add(self, stream: StreamId, state: S) -> None:
         self._streams[stream] = state
         if state.is_ours:
@@ -165,6 +192,8 @@ class FramedMuxer(ABC, Generic[S]):
 
     def _forget(self, stream: StreamId, state: S) -> None:
         del self._streams[stream]
+        if stream > _MAX_WIRE_ID:
+            del self._named_anew[wire_id_of(stream)]
         self._unread -= state.unread
         if state.is_ours:
             self._ours -= 1

@@ -439,6 +439,31 @@ def test_bounds_of_all_streams_hold_while_nothing_is_consumed(kind: str) -> None
     assert MAX_CONNECTION_BYTES - MAX_STREAM_BYTES < there.unread <= MAX_CONNECTION_BYTES
 
 
+def test_stream_with_an_id_that_was_used_before_is_another_one(kind: str) -> None:
+    """Else what the application does late to the first would be done to the second."""
+    muxer = MUXERS[kind](False)
+    names: list[StreamId] = []
+    for number in range(3):
+        dialer = MUXERS[kind](True)
+        stream = dialer.open_stream()
+        muxer.receive_data(b"".join(dialer.data_to_send()))
+        (event,) = muxer.events()
+        assert isinstance(event, StreamOpened)
+        assert event.stream not in names
+        for gone in names:
+            muxer.consumed(gone, 1)
+            muxer.close_write(gone)
+            muxer.send(gone, b"late")
+            muxer.reset(gone)
+        muxer.send(event.stream, bytes([number]))
+
+        dialer.receive_data(b"".join(muxer.data_to_send()))
+        assert dialer.events() == [DataReceived(stream, bytes([number]))]
+        muxer.reset(event.stream)
+        muxer.data_to_send()
+        names.append(event.stream)
+
+
 def test_events_are_told_in_the_order_of_what_happened(kind: str) -> None:
     joined, stream, theirs = opened(kind)
     here, there = joined.sides
