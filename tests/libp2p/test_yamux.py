@@ -385,6 +385,15 @@ def test_flood_of_pings_has_few_answers_until_they_are_taken() -> None:
     assert muxer.ignored_frames == 2000 - 2 * MAX_PINGS
 
 
+def test_fin_of_one_stream_closes_no_other() -> None:
+    muxer = listener(2)
+
+    muxer.receive_data(frame(1, b"last", Flag.FIN) + frame(3, b"data"))
+
+    first, second = StreamId(1), StreamId(3)
+    assert muxer.events() == [DataReceived(first, b"last"), WriteClosed(first), DataReceived(second, b"data")]
+
+
 def test_going_away_is_said_once_with_its_code() -> None:
     muxer = listener(1)
 
