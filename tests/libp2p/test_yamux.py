@@ -348,9 +348,11 @@ def test_streams_wait_for_no_more_acknowledgements_than_the_backlog_has_room_for
     after_an_acknowledgement = muxer.may_open
     muxer.reset(streams[0])  # it has been acknowledged: that is no place
     after_a_reset_of_it = muxer.may_open
+    muxer.receive_data(header(UPDATE, Flag.SYN, 2, 0) + header(UPDATE, Flag.RST, 2, 0))
+    after_streams_of_theirs = muxer.may_open
     muxer.receive_data(header(UPDATE, Flag.RST, streams[1], 0))
 
-    assert (after_an_acknowledgement, after_a_reset_of_it) == (False, False)
+    assert (after_an_acknowledgement, after_a_reset_of_it, after_streams_of_theirs) == (False, False, False)
     assert muxer.may_open
 
 
