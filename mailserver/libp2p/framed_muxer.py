@@ -4,11 +4,17 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from mailserver.errors import LocalProtocolError
+from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.streams import DataReceived, MuxEvent, StreamId, StreamOpened, StreamReset, WriteClosed
 
 MAX_SENT_BYTES = 64 * 1024
 """The longest data in a frame of ours: other streams wait no longer than for one. What the other side may send is its
 muxer's to say."""
+
+
+MAX_IDLE_FRAMES = 4096
+"""How many frames may come that do nothing, or open streams where no more may be, before what is to be sent is taken.
+As many cross a reset where the other side was amidst sending 256 KiB in frames of 64 bytes."""
 
 
 class StreamState:
@@ -56,6 +62,8 @@ class FramedMuxer(ABC, Generic[S]):
         self._head = b""  # of a frame whose header has not come as a whole
         self._left = 0  # how much of the data of the frame is still to come
         self._frame_stream = StreamId(0)  # whose data it is; that of a stream that is gone is skipped
+        self._idle_frames = 0  # since what is to be sent was taken
+        self.received_frames = 0
         self.ignored_frames = 0
         self.refused_streams = 0
 
@@ -79,6 +87,7 @@ class FramedMuxer(ABC, Generic[S]):
                     self._head = data[at:]
                     return
                 at = after
+                self.received_frames += 1
 
     def events(self) -> list[MuxEvent]:
         """See `Muxer.events`."""
@@ -88,6 +97,7 @@ class FramedMuxer(ABC, Generic[S]):
     def data_to_send(self) -> list[bytes]:
         """See `Muxer.data_to_send`."""
         out, self._out, self._out_bytes = self._out, [], 0
+        self._idle_frames = 0
         return out
 
     def consumed(self, stream: StreamId, count: int) -> None:
@@ -162,6 +172,17 @@ class FramedMuxer(ABC, Generic[S]):
         """The other side has opened a stream that it may not have."""
         self.refused_streams += 1
         self._send_reset(stream, is_ours=False)
+        self._count_idle()
+
+    def _ignore(self) -> None:
+        """A frame does nothing."""
+        self.ignored_frames += 1
+        self._count_idle()
+
+    def _count_idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > MAX_IDLE_FRAMES:
+            raise Libp2pFault(Cause.IDLE_FRAMES, limit=MAX_IDLE_FRAMES)
 
     def _has_room(self, part: bytes) -> bool:
         """Whether so much more may wait for the application, on all streams together."""

@@ -138,8 +138,8 @@ class Mplex(FramedMuxer[_Stream]):
         stream = self._frame_stream = self._named(wire_id)
         state = self._streams.get(stream)
         if flag in _MESSAGES:
-            if state is None or state.is_read_closed:
-                self.ignored_frames += 1
+            if state is None or state.is_read_closed or not self._left:
+                self._ignore()
             return
         if flag > Flag.RESET_INITIATOR:
             raise Libp2pFault(Cause.BAD_FRAME, got=flag, limit=Flag.RESET_INITIATOR)
@@ -153,7 +153,7 @@ class Mplex(FramedMuxer[_Stream]):
             else:
                 self._refuse(stream)
         elif state is None:
-            self.ignored_frames += 1
+            self._ignore()
         elif flag in _CLOSES:
             self._close_read(stream, state)
         else:

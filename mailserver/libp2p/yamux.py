@@ -190,7 +190,7 @@ class Yamux(FramedMuxer[_Stream]):
             self._pings += 1
             self._send_frame(FrameType.PING, Flag.ACK, _CONNECTION, value)
         else:
-            self.ignored_frames += 1
+            self._ignore()
 
     def _on_stream_frame(self, kind: int, flags: int, stream: StreamId, length: int) -> None:
         if stream == _CONNECTION:
@@ -204,7 +204,8 @@ class Yamux(FramedMuxer[_Stream]):
         self._frame_stream = stream
         state = self._streams.get(stream)
         if state is None:
-            self.ignored_frames += not flags & Flag.SYN  # else it was refused
+            if not flags & Flag.SYN:  # else it was refused
+                self._ignore()
             return
         if flags & Flag.ACK and not state.is_acknowledged:
             state.is_acknowledged = True
@@ -240,7 +241,7 @@ class Yamux(FramedMuxer[_Stream]):
 
     def _on_data_header(self, stream: StreamId, state: _Stream, length: int, *, is_last: bool) -> None:
         if state.is_read_closed:
-            self.ignored_frames += 1
+            self._ignore()
             return
         if length > state.receive_window:
             raise Libp2pFault(Cause.WINDOW_OVERRUN, got=length, limit=state.receive_window)

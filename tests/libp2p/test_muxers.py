@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
-from mailserver.libp2p.faults import Libp2pFault
-from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
+from mailserver.libp2p.faults import Cause, Libp2pFault
+from mailserver.libp2p.framed_muxer import MAX_IDLE_FRAMES, MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
@@ -357,6 +357,27 @@ def test_stream_goes_on_for_as_long_as_it_is_consumed(kind: str) -> None:
 
     assert len(there.heard[theirs].data) == 50 * len(piece)
     assert here.muxer.queued_bytes == 0
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_flood_of_frames_that_do_nothing_is_a_fault(kind: str, is_refused: bool) -> None:
+    """Streams where no more may be, or the ends of streams that are not there."""
+    here, there = Joined(kind).sides
+    stream = here.open()
+    opening = here.data_to_send()
+    here.muxer.close_write(stream)
+    flood = opening if is_refused else here.data_to_send()
+    there.muxer.go_away(0)
+
+    for _ in range(3):  # what has been taken counts no more
+        there.data_to_send()
+        there.receive(flood * MAX_IDLE_FRAMES)
+    with pytest.raises(Libp2pFault) as caught:
+        there.receive(flood)
+
+    assert caught.value.cause is Cause.IDLE_FRAMES
+    assert there.muxer.received_frames == 3 * MAX_IDLE_FRAMES
+    assert there.muxer.ignored_frames + there.muxer.refused_streams == 3 * MAX_IDLE_FRAMES + 1
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 7, 1000])
