@@ -36,6 +36,7 @@ class Cause(Enum):
     STREAM_REUSED = "stream_reused"  # a stream opened by an id that has been used
     WINDOW_OVERRUN = "window_overrun"  # more bytes on a stream than its window allowed
     WINDOW_OVERFLOW = "window_overflow"  # a window of more bytes than its number can hold
+    IDLE_FRAMES = "idle_frames"  # too many frames at once that do nothing, or open streams where no more may be
     TOO_MUCH_UNREAD = "too_much_unread"  # more bytes on all streams together than are kept
 
 

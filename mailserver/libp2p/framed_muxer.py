@@ -4,11 +4,17 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from mailserver.errors import LocalProtocolError
+from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.streams import DataReceived, MuxEvent, StreamId, StreamOpened, StreamReset, WriteClosed
 
 MAX_SENT_BYTES = 64 * 1024
 """The longest data in a frame of ours: other streams wait no longer than for one. What the other side may send is its
 muxer's to say."""
+
+
+MAX_IDLE_FRAMES = 4096
+"""How many frames may come that do nothing, or open streams where no more may be, before what is to be sent is taken.
+As many cross a reset where the other side was amidst sending 256 KiB in frames of 64 bytes."""
 
 
 class StreamState:
@@ -28,6 +34,14 @@ class StreamState:
 
 S = TypeVar("S", bound=StreamState)
 
+_WIRE_ID_BITS = 64  # mplex has 60, and one that says who has opened the stream
+_MAX_WIRE_ID = (1 << _WIRE_ID_BITS) - 1
+
+
+def wire_id_of(stream: StreamId) -> int:
+    """What stands for a stream in frames."""
+    return stream & _MAX_WIRE_ID
+
 
 class FramedMuxer(ABC, Generic[S]):
     """A muxer without its frames: see `streams.Muxer`."""
@@ -36,6 +50,9 @@ class FramedMuxer(ABC, Generic[S]):
         self._max_streams = max_streams
         self._max_connection_bytes = max_connection_bytes
         self._streams: dict[StreamId, S] = {}
+        self._highest_id = -1  # of those that the other side has opened
+        self._reopened = 0  # how many of its streams had no higher one
+        self._named_anew: dict[int, StreamId] = {}  # those of them that are not gone
         self._ours = 0  # how many of them we have opened
         self._unread = 0  # of all of them
         self._is_going_away = False
@@ -45,6 +62,8 @@ class FramedMuxer(ABC, Generic[S]):
         self._head = b""  # of a frame whose header has not come as a whole
         self._left = 0  # how much of the data of the frame is still to come
         self._frame_stream = StreamId(0)  # whose data it is; that of a stream that is gone is skipped
+        self._idle_frames = 0  # since what is to be sent was taken
+        self.received_frames = 0
         self.ignored_frames = 0
         self.refused_streams = 0
 
@@ -68,6 +87,7 @@ class FramedMuxer(ABC, Generic[S]):
                     self._head = data[at:]
                     return
                 at = after
+                self.received_frames += 1
 
     def events(self) -> list[MuxEvent]:
         """See `Muxer.events`."""
@@ -77,6 +97,7 @@ class FramedMuxer(ABC, Generic[S]):
     def data_to_send(self) -> list[bytes]:
         """See `Muxer.data_to_send`."""
         out, self._out, self._out_bytes = self._out, [], 0
+        self._idle_frames = 0
         return out
 
     def consumed(self, stream: StreamId, count: int) -> None:
@@ -119,6 +140,22 @@ class FramedMuxer(ABC, Generic[S]):
     def _send_reset(self, stream: StreamId, *, is_ours: bool) -> None:
         """Tell the other side that the stream is gone."""
 
+    def _named(self, wire_id: int) -> StreamId:
+        """The stream that the id in a frame means, if there is one."""
+        return self._named_anew.get(wire_id, StreamId(wire_id)) if self._named_anew else StreamId(wire_id)
+
+    def _name(self, wire_id: int) -> StreamId:
+        """Name a stream that the other side opens: like none before, though it may use an id again.
+
+        Else what we do late to a stream that is gone would be done to another. Ids mostly rise, and are names then.
+        """
+        if wire_id > self._highest_id:
+            self._highest_id = wire_id
+            return StreamId(wire_id)
+        self._reopened += 1
+        name = self._named_anew[wire_id] = StreamId(self._reopened << _WIRE_ID_BITS | wire_id)
+        return name
+
     def _add(self, stream: StreamId, state: S) -> None:
         self._streams[stream] = state
         if state.is_ours:
@@ -135,6 +172,17 @@ class FramedMuxer(ABC, Generic[S]):
         """The other side has opened a stream that it may not have."""
         self.refused_streams += 1
         self._send_reset(stream, is_ours=False)
+        self._count_idle()
+
+    def _ignore(self) -> None:
+        """A frame does nothing."""
+        self.ignored_frames += 1
+        self._count_idle()
+
+    def _count_idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > MAX_IDLE_FRAMES:
+            raise Libp2pFault(Cause.IDLE_FRAMES, limit=MAX_IDLE_FRAMES)
 
     def _has_room(self, part: bytes) -> bool:
         """Whether so much more may wait for the application, on all streams together."""
@@ -165,6 +213,8 @@ class FramedMuxer(ABC, Generic[S]):
 
     def _forget(self, stream: StreamId, state: S) -> None:
         del self._streams[stream]
+        if stream > _MAX_WIRE_ID:
+            del self._named_anew[wire_id_of(stream)]
         self._unread -= state.unread
         if state.is_ours:
             self._ours -= 1

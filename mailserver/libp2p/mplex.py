@@ -12,7 +12,7 @@ from enum import IntEnum
 from mailserver.errors import DecodeError, LocalProtocolError
 from mailserver.libp2p import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
-from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES, FramedMuxer, StreamState
+from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES, FramedMuxer, StreamState, wire_id_of
 from mailserver.libp2p.streams import MAX_CONNECTION_BYTES, MAX_STREAM_BYTES, MAX_STREAMS, StreamId
 
 PROTOCOL = "/mplex/6.7.0"
@@ -83,7 +83,7 @@ class Mplex(FramedMuxer[_Stream]):
         """See `Muxer.open_stream`. The stream has no name: names are for people who debug."""
         if not self.may_open:
             raise LocalProtocolError("no more streams may be opened")
-        stream = _stream_id(self._next_id, is_ours=True)
+        stream = StreamId(_wire_id(self._next_id, is_ours=True))
         self._next_id += 1
         self._add(stream, _Stream(stream, is_ours=True))
         self._send_empty(stream, Flag.NEW_STREAM)
@@ -134,11 +134,12 @@ class Mplex(FramedMuxer[_Stream]):
 
     def _on_header(self, number: int, flag: int) -> None:
         # Those that the receiver of a stream sends have odd flags: the stream is one of ours.
-        stream = self._frame_stream = _stream_id(number, is_ours=flag & 1 == 1)
+        wire_id = _wire_id(number, is_ours=flag & 1 == 1)
+        stream = self._frame_stream = self._named(wire_id)
         state = self._streams.get(stream)
         if flag in _MESSAGES:
-            if state is None or state.is_read_closed:
-                self.ignored_frames += 1
+            if state is None or state.is_read_closed or not self._left:
+                self._ignore()
             return
         if flag > Flag.RESET_INITIATOR:
             raise Libp2pFault(Cause.BAD_FRAME, got=flag, limit=Flag.RESET_INITIATOR)
@@ -147,11 +148,12 @@ class Mplex(FramedMuxer[_Stream]):
             if state is not None:
                 raise Libp2pFault(Cause.STREAM_REUSED, got=number)
             if self._may_open_one(is_ours=False):
+                stream = self._name(wire_id)
                 self._add(stream, _Stream(stream, is_ours=False))
             else:
                 self._refuse(stream)
         elif state is None:
-            self.ignored_frames += 1
+            self._ignore()
         elif flag in _CLOSES:
             self._close_read(stream, state)
         else:
@@ -183,9 +185,9 @@ _CLOSES = (Flag.CLOSE_RECEIVER, Flag.CLOSE_INITIATOR)
 _NO_STREAM = StreamId(-1)
 
 
-def _stream_id(number: int, *, is_ours: bool) -> StreamId:
-    return StreamId(number << 1 | is_ours)
+def _wire_id(number: int, *, is_ours: bool) -> int:
+    return number << 1 | is_ours
 
 
 def _header(stream: StreamId, flag: Flag) -> bytes:
-    return varint.encode((stream >> 1) << 3 | flag)
+    return varint.encode(wire_id_of(stream) >> 1 << 3 | flag)

@@ -63,10 +63,13 @@ class Muxer(Protocol):
     A stream is gone once it is reset, or both halves are closed and all its bytes are consumed. To send on, consume of,
     close or reset a stream that is gone does nothing: the event that says so may not have been read yet.
 
-    `ignored_frames`: how many frames of unknown streams have come, as happens when they cross a reset.
+    `received_frames`: how many frames have come. Each takes 2 us or more, and of mplex one may have 2 bytes: whoever
+    has many peers bounds how many it takes of each in a second.
+    `ignored_frames`: how many of them did nothing. Those of unknown streams are such, as they may have crossed a reset.
     `refused_streams`: how many streams of the other side were reset at once, for there were too many.
     """
 
+    received_frames: int
     ignored_frames: int
     refused_streams: int
 

@@ -2,9 +2,10 @@
 
     multistream: /noise  ->  Noise  ->  the muxer, by the lists in Noise's payloads, or else by multistream again
 
-Spec: libp2p/specs, connections, "Upgrading Connections"; inlined-muxer-negotiation. The muxer is the first of the
-dialer's list that the listener speaks. (js-libp2p takes the first of the other side's list: the same muxer, unless it
-prefers mplex and has yamux, too.)
+Spec: libp2p/specs, connections, "Upgrading Connections"; inlined-muxer-negotiation, by which the muxer is the first of
+the dialer's list that the listener speaks. But js-libp2p, when it dials, takes the first of the listener's list. So we
+take the first of our list in both roles: all that dial with lists are js-libp2p, and go-libp2p, which prefers yamux as
+we do.
 """
 
 from collections.abc import Callable
@@ -117,9 +118,7 @@ class Upgrade:
         return handshake.channel()
 
     def _muxer_of_lists(self, theirs: tuple[str, ...]) -> str:
-        ours = self._keys.muxers
-        proposed, spoken = (ours, theirs) if self._is_dialer else (theirs, ours)
-        muxer = next((muxer for muxer in proposed if muxer in spoken), None)
+        muxer = next((muxer for muxer in self._keys.muxers if muxer in theirs), None)
         if muxer is None:
             raise Libp2pFault(Cause.NO_COMMON_MUXER)
         return muxer

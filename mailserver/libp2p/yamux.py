@@ -13,7 +13,7 @@ from struct import Struct
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.faults import Cause, Libp2pFault
-from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES, FramedMuxer, StreamState
+from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES, FramedMuxer, StreamState, wire_id_of
 from mailserver.libp2p.streams import MAX_CONNECTION_BYTES, MAX_STREAMS, PeerGoingAway, StreamId
 
 PROTOCOL = "/yamux/1.0.0"
@@ -34,6 +34,8 @@ MAX_PINGS = 32
 """How many pings are answered before what is to be sent is taken, as in go-yamux. Those beyond get no answer."""
 
 HEADER = Struct(">BBHII")
+
+_CONNECTION = StreamId(0)  # what frames that concern no stream have for its id
 
 
 class FrameType(IntEnum):
@@ -164,7 +166,7 @@ class Yamux(FramedMuxer[_Stream]):
         """See `Muxer.go_away`. A second time does nothing."""
         if not self._is_going_away:
             self._is_going_away = True
-            self._send_frame(FrameType.GO_AWAY, 0, 0, code)
+            self._send_frame(FrameType.GO_AWAY, 0, _CONNECTION, code)
 
     def _read_header(self, data: bytes, at: int) -> int | None:
         after = at + HEADER.size
@@ -179,29 +181,31 @@ class Yamux(FramedMuxer[_Stream]):
             self._peer_is_going_away = True
             self._events.append(PeerGoingAway(length))
         else:
-            self._on_stream_frame(kind, flags, StreamId(number), length)
+            self._on_stream_frame(kind, flags, self._named(number), length)
         return after
 
     def _on_ping(self, flags: int, value: int) -> None:
         """Answer a ping. We send none of our own, so an answer is for nobody."""
         if flags & Flag.SYN and self._pings < MAX_PINGS:
             self._pings += 1
-            self._send_frame(FrameType.PING, Flag.ACK, 0, value)
+            self._send_frame(FrameType.PING, Flag.ACK, _CONNECTION, value)
         else:
-            self.ignored_frames += 1
+            self._ignore()
 
     def _on_stream_frame(self, kind: int, flags: int, stream: StreamId, length: int) -> None:
-        if stream == 0:
+        if stream == _CONNECTION:
             raise Libp2pFault(Cause.BAD_STREAM_ID, got=stream)
         if kind == FrameType.DATA:
             if length > WINDOW_BYTES:  # more than any stream has ever been allowed
                 raise Libp2pFault(Cause.FRAME_TOO_LONG, got=length, limit=WINDOW_BYTES)
-            self._left, self._frame_stream, self._is_last_data = length, stream, False
+            self._left, self._is_last_data = length, False
         if flags & Flag.SYN:
-            self._on_opened(stream)
+            stream = self._on_opened(stream)
+        self._frame_stream = stream
         state = self._streams.get(stream)
         if state is None:
-            self.ignored_frames += not flags & Flag.SYN  # else it was refused
+            if not flags & Flag.SYN:  # else it was refused
+                self._ignore()
             return
         if flags & Flag.ACK and not state.is_acknowledged:
             state.is_acknowledged = True
@@ -215,16 +219,18 @@ class Yamux(FramedMuxer[_Stream]):
         else:
             self._on_data_header(stream, state, length, is_last=flags & Flag.FIN != 0)
 
-    def _on_opened(self, stream: StreamId) -> None:
+    def _on_opened(self, stream: StreamId) -> StreamId:
         if stream & 1 != self._their_parity:
             raise Libp2pFault(Cause.BAD_STREAM_ID, got=stream)
         if stream in self._streams:
             raise Libp2pFault(Cause.STREAM_REUSED, got=stream)
         if self._may_open_one(is_ours=False):
+            stream = self._name(stream)
             self._add(stream, _Stream(is_ours=False))
             self._send_frame(FrameType.WINDOW_UPDATE, Flag.ACK, stream, 0)
         else:
             self._refuse(stream)
+        return stream
 
     def _on_window_update(self, stream: StreamId, state: _Stream, length: int) -> None:
         state.send_window += length
@@ -235,7 +241,7 @@ class Yamux(FramedMuxer[_Stream]):
 
     def _on_data_header(self, stream: StreamId, state: _Stream, length: int, *, is_last: bool) -> None:
         if state.is_read_closed:
-            self.ignored_frames += 1
+            self._ignore()
             return
         if length > state.receive_window:
             raise Libp2pFault(Cause.WINDOW_OVERRUN, got=length, limit=state.receive_window)
@@ -276,14 +282,14 @@ class Yamux(FramedMuxer[_Stream]):
             self._forget_if_done(stream, state)
 
     def _send_data(self, stream: StreamId, data: bytes) -> None:
-        self._out.append(HEADER.pack(0, FrameType.DATA, 0, stream, len(data)) + data)
+        self._out.append(HEADER.pack(0, FrameType.DATA, 0, wire_id_of(stream), len(data)) + data)
         self._out_bytes += HEADER.size + len(data)
 
     def _send_reset(self, stream: StreamId, *, is_ours: bool) -> None:
         self._send_frame(FrameType.WINDOW_UPDATE, Flag.RST, stream, 0)
 
-    def _send_frame(self, kind: FrameType, flags: int, stream: int, length: int) -> None:
-        self._out.append(HEADER.pack(0, kind, flags, stream, length))
+    def _send_frame(self, kind: FrameType, flags: int, stream: StreamId, length: int) -> None:
+        self._out.append(HEADER.pack(0, kind, flags, wire_id_of(stream), length))
         self._out_bytes += HEADER.size
 
     def _forget(self, stream: StreamId, state: _Stream) -> None:

@@ -11,6 +11,7 @@ MODULES = (
     "codec",
     "rlpx",
     "muxers",
+    "libp2p",
     "waku",
     "mail",
     "ids",

@@ -69,6 +69,22 @@ def test_run_of_one_seed_is_always_the_same(tmp_path: Path) -> None:
             id="a bound that is not kept",
         ),
         pytest.param(
+            "libp2p-handshake",
+            "libp2p/noise.py",
+            "if not key.has_signed(_SIGNED_PREFIX + static_key, self.identity_sig):",
+            "if False:",
+            "AssertionError",
+            id="a peer that proves nothing",
+        ),
+        pytest.param(
+            "libp2p-connection",
+            "libp2p/connection.py",
+            "elif event.stream not in gone:",
+            "else:",
+            "KeyError",
+            id="what comes for a stream that is gone",
+        ),
+        pytest.param(
             "machine-recipient",
             "rlpx/liveness.py",
             "self._next_ping = now + PING_INTERVAL_S\n            return",

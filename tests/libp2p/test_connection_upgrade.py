@@ -34,13 +34,11 @@ def cause(connection: Connection) -> Cause:
     ("dialers", "listeners", "muxer"),
     [
         (MUXERS, MUXERS, yamux.PROTOCOL),
-        (MUXERS, MUXERS[::-1], yamux.PROTOCOL),
-        (MUXERS[::-1], MUXERS, mplex.PROTOCOL),
         ((mplex.PROTOCOL,), MUXERS, mplex.PROTOCOL),
         (MUXERS, (mplex.PROTOCOL,), mplex.PROTOCOL),
     ],
 )
-def test_both_sides_know_each_other_and_the_first_muxer_of_the_dialer(
+def test_both_sides_know_each_other_and_their_muxer(
     dialers: Sequence[str], listeners: Sequence[str], muxer: str, chunk_bytes: int | None
 ) -> None:
     pair = Pair(dialing(dialers, expected=identity(LISTENER).peer_id), listening(listeners))
@@ -53,9 +51,19 @@ def test_both_sides_know_each_other_and_the_first_muxer_of_the_dialer(
     assert pair.listener.may_open
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 1])
+@both_roles
+def test_muxer_is_the_first_of_ours_as_it_is_for_js_libp2p(role: str) -> None:
+    peer = PEERS[role]()
+    peer.payload = noise_keys(peer.name, MUXERS[::-1]).payload
+    peer.agree_on_noise()
+
+    peer.shake_hands()
+
+    assert peer.connection.events() == [Secured(identity(peer.name).peer_id, yamux.PROTOCOL)]
+
+
 @pytest.mark.parametrize("muxer", MUXERS)
-def test_peer_that_names_no_muxers_is_asked_by_multistream(muxer: str, chunk_bytes: int | None) -> None:
+def test_peer_that_names_no_muxers_is_asked_by_multistream(muxer: str) -> None:
     peer = ScriptedPeer.of_listener()
     peer.payload = noise_keys(DIALER, ()).payload
     peer.agree_on_noise()

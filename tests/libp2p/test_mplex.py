@@ -147,6 +147,7 @@ def test_empty_data_is_no_event() -> None:
     muxer.receive_data(frame(0, Flag.MESSAGE_INITIATOR))
 
     assert muxer.events() == []
+    assert muxer.ignored_frames == 1
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
-from mailserver.libp2p.faults import Libp2pFault
-from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
+from mailserver.libp2p.faults import Cause, Libp2pFault
+from mailserver.libp2p.framed_muxer import MAX_IDLE_FRAMES, MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
@@ -359,6 +359,27 @@ def test_stream_goes_on_for_as_long_as_it_is_consumed(kind: str) -> None:
     assert here.muxer.queued_bytes == 0
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_flood_of_frames_that_do_nothing_is_a_fault(kind: str, is_refused: bool) -> None:
+    """Streams where no more may be, or the ends of streams that are not there."""
+    here, there = Joined(kind).sides
+    stream = here.open()
+    opening = here.data_to_send()
+    here.muxer.close_write(stream)
+    flood = opening if is_refused else here.data_to_send()
+    there.muxer.go_away(0)
+
+    for _ in range(3):  # what has been taken counts no more
+        there.data_to_send()
+        there.receive(flood * MAX_IDLE_FRAMES)
+    with pytest.raises(Libp2pFault) as caught:
+        there.receive(flood)
+
+    assert caught.value.cause is Cause.IDLE_FRAMES
+    assert there.muxer.received_frames == 3 * MAX_IDLE_FRAMES
+    assert there.muxer.ignored_frames + there.muxer.refused_streams == 3 * MAX_IDLE_FRAMES + 1
+
+
 @pytest.mark.parametrize("cut", [1, 2, 3, 7, 1000])
 def test_bytes_are_the_same_in_any_pieces(kind: str, cut: int) -> None:
     data = spoken(kind)
@@ -437,6 +458,31 @@ def test_bounds_of_all_streams_hold_while_nothing_is_consumed(kind: str) -> None
             exchange(joined, 1)
 
     assert MAX_CONNECTION_BYTES - MAX_STREAM_BYTES < there.unread <= MAX_CONNECTION_BYTES
+
+
+def test_stream_with_an_id_that_was_used_before_is_another_one(kind: str) -> None:
+    """Else what the application does late to the first would be done to the second."""
+    muxer = MUXERS[kind](False)
+    names: list[StreamId] = []
+    for number in range(3):
+        dialer = MUXERS[kind](True)
+        stream = dialer.open_stream()
+        muxer.receive_data(b"".join(dialer.data_to_send()))
+        (event,) = muxer.events()
+        assert isinstance(event, StreamOpened)
+        assert event.stream not in names
+        for gone in names:
+            muxer.consumed(gone, 1)
+            muxer.close_write(gone)
+            muxer.send(gone, b"late")
+            muxer.reset(gone)
+        muxer.send(event.stream, bytes([number]))
+
+        dialer.receive_data(b"".join(muxer.data_to_send()))
+        assert dialer.events() == [DataReceived(stream, bytes([number]))]
+        muxer.reset(event.stream)
+        muxer.data_to_send()
+        names.append(event.stream)
 
 
 def test_events_are_told_in_the_order_of_what_happened(kind: str) -> None:

@@ -325,7 +325,11 @@ def test_streams_may_be_opened_in_any_order_of_their_ids() -> None:
     for stream in (5, 1, 0xFFFFFFFF, 3):
         muxer.receive_data(header(UPDATE, Flag.SYN, stream, 0))
 
-    assert [event.stream for event in muxer.events() if isinstance(event, StreamOpened)] == [5, 1, 0xFFFFFFFF, 3]
+    streams = [event.stream for event in muxer.events() if isinstance(event, StreamOpened)]
+    assert len(set(streams)) == 4
+    for stream in streams:
+        muxer.send(stream, b"x")
+    assert muxer.data_to_send()[4:] == [frame(number, b"x") for number in (5, 1, 0xFFFFFFFF, 3)]
 
 
 def test_data_of_a_stream_that_was_refused_is_skipped() -> None:
@@ -348,9 +352,11 @@ def test_streams_wait_for_no_more_acknowledgements_than_the_backlog_has_room_for
     after_an_acknowledgement = muxer.may_open
     muxer.reset(streams[0])  # it has been acknowledged: that is no place
     after_a_reset_of_it = muxer.may_open
+    muxer.receive_data(header(UPDATE, Flag.SYN, 2, 0) + header(UPDATE, Flag.RST, 2, 0))
+    after_streams_of_theirs = muxer.may_open
     muxer.receive_data(header(UPDATE, Flag.RST, streams[1], 0))
 
-    assert (after_an_acknowledgement, after_a_reset_of_it) == (False, False)
+    assert (after_an_acknowledgement, after_a_reset_of_it, after_streams_of_theirs) == (False, False, False)
     assert muxer.may_open
 
 
@@ -383,6 +389,15 @@ def test_flood_of_pings_has_few_answers_until_they_are_taken() -> None:
 
     assert len(frames(sent(muxer))) == MAX_PINGS
     assert muxer.ignored_frames == 2000 - 2 * MAX_PINGS
+
+
+def test_fin_of_one_stream_closes_no_other() -> None:
+    muxer = listener(2)
+
+    muxer.receive_data(frame(1, b"last", Flag.FIN) + frame(3, b"data"))
+
+    first, second = StreamId(1), StreamId(3)
+    assert muxer.events() == [DataReceived(first, b"last"), WriteClosed(first), DataReceived(second, b"data")]
 
 
 def test_going_away_is_said_once_with_its_code() -> None:
