@@ -182,6 +182,9 @@ class Config:
     rpc_dialect: str = _setting(
         "specification", "what waku_post returns: specification: true; deployed: the hash of the envelope"
     )
+    feed_socket: bool = _setting(
+        False, "let gateways connect to the socket `feed` in the data directory: they get what is live, and post"
+    )
     metrics: str = _setting("", "HOST:PORT to serve metrics, health and the status page on (default: off)")
     log_level: str = _setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
     log_format: str = _setting(
