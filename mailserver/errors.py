@@ -14,6 +14,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       NoId                     [ids.muid] a message has no id of this kind: say why, and leave it out
       RequestRejected          a history request is refused: tell its sender `.message`
       EnvelopeRefused          [live.intake] an envelope of our own is not acceptable: tell who made it `.verdict`
+      PostUnanswered           [feed_socket.client] the daemon did not say whether an envelope is stored: post it again
 
       What other nodes do when we are the client:
       RequestFailed            [client.mail_client] the mailserver refused our request: see `.failure`

@@ -181,6 +181,9 @@ class Config:
     rpc_dialect: str = setting(
         "specification", "what waku_post returns: specification: true; deployed: the hash of the envelope"
     )
+    feed_socket: bool = setting(
+        False, "let gateways connect to the socket `feed` in the data directory: they get what is live, and post"
+    )
     metrics: str = setting("", "HOST:PORT to serve metrics, health and the status page on (default: off)")
     log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS), reloadable=True)
     log_format: str = setting(

@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, MailserverError, StartupError
 from mailserver.monitoring.state import Monitoring
+from mailserver.net.unix_socket import bind_private, short_path
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
@@ -132,16 +132,8 @@ class ControlSocket:
         Raises:
             StartupError: the socket cannot be created.
         """
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            (data_dir / CONTROL_FILE).unlink(missing_ok=True)
-            os.fchmod(listening.fileno(), 0o600)  # before it has a name, so that nobody else can ever connect
-            with _short(data_dir) as path:
-                listening.bind(path)
-            self._server = await asyncio.start_unix_server(self._on_connected, sock=listening, limit=MAX_LINE_BYTES)
-        except OSError as error:
-            listening.close()
-            raise StartupError(f"cannot create {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
+        listening = bind_private(data_dir / CONTROL_FILE)
+        self._server = await asyncio.start_unix_server(self._on_connected, sock=listening, limit=MAX_LINE_BYTES)
 
     async def stop(self) -> None:
         """Stop listening, cancel the calls under way, and hang up on every command."""
@@ -199,7 +191,7 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
         ConnectionLost: the daemon stopped before it answered.
     """
     try:
-        with _short(data_dir) as path:
+        with short_path(data_dir / CONTROL_FILE) as path:
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
     except OSError as error:
         raise StartupError(f"no mailserver answers at {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
@@ -225,7 +217,7 @@ def is_running(data_dir: Path) -> bool:
     """Whether a daemon listens in a data directory, be it ours or another user's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         try:
-            with _short(data_dir) as path:
+            with short_path(data_dir / CONTROL_FILE) as path:
                 asking.connect(path)
         except PermissionError:
             return True
@@ -240,13 +232,3 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readuntil(b"\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
         return b""
-
-
-@contextlib.contextmanager
-def _short(data_dir: Path) -> Iterator[str]:
-    """A short path of the socket: the kernel allows 107 bytes, and data directories may lie deep."""
-    descriptor = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{CONTROL_FILE}"
-    finally:
-        os.close(descriptor)

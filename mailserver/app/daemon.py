@@ -35,6 +35,8 @@ from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
+from mailserver.feed_socket.frames import FEED_FILE
+from mailserver.feed_socket.server import FeedServer
 from mailserver.history.id_lists import IdLists
 from mailserver.metrics.figures import CatchupFigures
 from mailserver.metrics.registry import Metrics
@@ -87,6 +89,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
                 config, store, history, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
             ) as monitoring,
             _take_commands(config, catchup, monitoring),
+            _serve_gateways(config, server),
             _serve_rpc(config, server.node, IdLists(history.source, store.message_ids), failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
@@ -180,6 +183,21 @@ async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitorin
         yield
     finally:
         await control.stop()
+
+
+@contextlib.asynccontextmanager
+async def _serve_gateways(config: Config, server: Server) -> AsyncIterator[None]:
+    """Serve gateways, if the settings say so."""
+    if not config.feed_socket:
+        yield
+        return
+    feed = FeedServer(server.gateways)
+    await feed.start(config.data_dir)
+    log.info("serving gateways socket=%s", config.data_dir / FEED_FILE)
+    try:
+        yield
+    finally:
+        await feed.stop()
 
 
 @contextlib.asynccontextmanager

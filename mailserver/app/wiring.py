@@ -18,6 +18,8 @@ from mailserver.catchup.outages import Contact, Contacts
 from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
+from mailserver.feed_socket.frames import Terms
+from mailserver.feed_socket.server import FeedServices
 from mailserver.history.delivery import Delivery, DeliverySettings
 from mailserver.history.id_answers import IdServices, IdSettings
 from mailserver.history.id_lists import IdLists
@@ -89,6 +91,7 @@ class Server:
         )
         feed, completions = Feed(), Completions()
         intake = Intake(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
+        self.gateways = FeedServices(feed, intake, self._terms, metrics)
         self.relay = Relay(feed, time.time, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,
@@ -203,6 +206,17 @@ class Server:
             if (node_id := peer.connection.node_id) is not None and node_id in sources
         }
         return Contacts(found, None if heard_at is None else now - heard_at)
+
+    def _terms(self) -> Terms:
+        """What gateways must know to post."""
+        requirements = self.node.requirements
+        topics = requirements.interest.topics
+        return Terms(
+            self._config.network_topic,
+            requirements.min_pow,
+            requirements.max_envelope_bytes,
+            None if topics is None else frozenset(topics),
+        )
 
     def figures(self) -> NodeFigures:
         """The node's figures at this moment."""

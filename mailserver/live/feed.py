@@ -95,11 +95,16 @@ class Feed:
                 self._published = asyncio.Event()
             await self._published.wait()
 
-    def since(self, position: int) -> tuple[list[LiveEnvelope], int]:
-        """The envelopes from `position` on, and how many of them are no longer there."""
+    def since(self, position: int, limit: int | None = None) -> tuple[list[LiveEnvelope], int]:
+        """The first `limit` envelopes from `position` on, or all; and how many before them are no longer there."""
+        ring = self._ring
         missed = max(self._first - position, 0)
-        # From the end, so as not to walk through all that was read before.
-        envelopes = list(islice(reversed(self._ring), self.end - position - missed))
+        left = self.end - position - missed
+        count = left if limit is None else min(left, limit)
+        if left > len(ring) // 2:  # walk through as few of the others as need be
+            start = len(ring) - left
+            return list(islice(ring, start, start + count)), missed
+        envelopes = list(islice(reversed(ring), left - count, left))
         envelopes.reverse()
         return envelopes, missed
 
@@ -112,14 +117,14 @@ class FeedReader:
         self._position = feed.end
         self.missed = 0
 
-    async def read(self) -> list[LiveEnvelope]:
-        """Wait for envelopes; return all since the last call, oldest first."""
+    async def read(self, limit: int | None = None) -> list[LiveEnvelope]:
+        """Wait for envelopes; return those since the last call, oldest first: all, or at most `limit`."""
         await self._feed.wait(self._position)
-        return self.read_nowait()
+        return self.read_nowait(limit)
 
-    def read_nowait(self) -> list[LiveEnvelope]:
-        """All since the last call, oldest first; nothing if there was none."""
-        envelopes, missed = self._feed.since(self._position)
-        self._position = self._feed.end
+    def read_nowait(self, limit: int | None = None) -> list[LiveEnvelope]:
+        """The same without waiting; nothing if there was none."""
+        envelopes, missed = self._feed.since(self._position, limit)
+        self._position += missed + len(envelopes)
         self.missed += missed
         return envelopes

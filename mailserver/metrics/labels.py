@@ -33,6 +33,15 @@ class Outcome(Enum):
     LOST = "lost"
 
 
+class PostResult(Enum):
+    """What became of an envelope that a gateway has posted. MALFORMED: it was none. FAILED: the store's fault."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    MALFORMED = "malformed"
+    FAILED = "failed"
+
+
 class ArchiveRead(Enum):
     """What a row group of the archive is read for: to find envelopes, or to send them."""
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mailserver import __version__
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.metrics.counters import Count, PlainCounter, PlainHistogram
-from mailserver.metrics.labels import ArchiveRead, Direction, IdRequestKind, Outcome, RequestKind
+from mailserver.metrics.labels import ArchiveRead, Direction, IdRequestKind, Outcome, PostResult, RequestKind
 from mailserver.waku.acceptance import Verdict
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with its beginning: nobody needs it
@@ -166,6 +166,20 @@ class Metrics:
         self.connections = {direction: connections.counts[direction.value] for direction in Direction}
         self.disconnects = _by(
             counter("mailserver_disconnects_total", "Connections that ended, by reason.", "reason"), DisconnectReason
+        )
+
+        # Gateways.
+        self.gateways = Gauge("mailserver_gateways", "Connected gateways.", registry=registry)
+        self.gateway_envelopes = counter(
+            "mailserver_gateway_envelopes_total", "Live envelopes sent to gateways, each counted anew."
+        )
+        self.gateway_missed = counter(
+            "mailserver_gateway_missed_envelopes_total",
+            "Live envelopes not sent to a gateway, which was too slow: it finds them in the store.",
+        )
+        self.gateway_posts = _by(
+            counter("mailserver_gateway_posts_total", "Envelopes that gateways have posted, by result.", "result"),
+            PostResult,
         )
 
         # The process.

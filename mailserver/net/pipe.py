@@ -34,8 +34,9 @@ _READ_BUFFER = memoryview(bytearray(CHUNK_BYTES))
 class Pipe(asyncio.BufferedProtocol):
     """The asyncio protocol of one socket.
 
-    `host`: the peer's address; `address` and `local_address`: HOST:PORT of both ends. `received_bytes`, `sent_bytes`:
-    how many came from the socket, and how many were written to it or to the write buffer.
+    `host`: the peer's address; `address` and `local_address`: HOST:PORT of both ends; a Unix socket has none of these.
+    `received_bytes`, `sent_bytes`: how many came from the socket, and how many were written to it or to the write
+    buffer.
     """
 
     transport: asyncio.Transport
@@ -63,7 +64,7 @@ class Pipe(asyncio.BufferedProtocol):
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if peername:
+        if isinstance(peername, tuple):  # those of Unix sockets are paths, or empty
             self.host = peername[0]
             self.address, self.local_address = _as_text(peername), _as_text(sockname)
             _bound_unsent(transport.get_extra_info("socket"))

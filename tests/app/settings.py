@@ -66,6 +66,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "rpc": ("127.0.0.1:8545", '"127.0.0.1:8545"', "127.0.0.1:8545"),
     "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),
     "rpc_dialect": ("deployed", '"deployed"', "deployed"),
+    "feed_socket": ("true", "true", True),
     "metrics": ("[::1]:9090", '"[::1]:9090"', "[::1]:9090"),
     "log_level": ("debug", '"debug"', "debug"),
     "log_format": ("json", '"json"', "json"),

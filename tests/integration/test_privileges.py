@@ -17,6 +17,7 @@ from mailserver.app.control import CONTROL_FILE
 from mailserver.client.sealing import seal_request
 from mailserver.codec import rlp
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE
+from mailserver.feed_socket.frames import FEED_FILE
 from mailserver.files import OTHERS_MAY
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -92,8 +93,10 @@ def test_nothing_listens_but_what_is_configured(tmp_path: Path) -> None:
         assert [Path(name).name for name in unix_sockets(daemon)] == [CONTROL_FILE]
         assert daemon.stop() == 0
 
-    with running_daemon(tmp_path, "--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as daemon:
+    flags = ("--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--feed-socket")
+    with running_daemon(tmp_path, *flags) as daemon:
         peers = {("tcp", str(daemon.enode.port))}
+        assert sorted({Path(name).name for name in unix_sockets(daemon)}) == [CONTROL_FILE, FEED_FILE]
         assert len(ports_in(daemon.log)) == 2
         assert listening_ports(daemon) == peers | ports_in(daemon.log)
         assert daemon.stop() == 0
@@ -103,7 +106,7 @@ def test_nothing_listens_but_what_is_configured(tmp_path: Path) -> None:
 def test_all_of_a_data_directory_is_its_owners_alone(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        with running_daemon(tmp_path / "data") as daemon:
+        with running_daemon(tmp_path / "data", "--feed-socket") as daemon:
             post(daemon)
             made = run_command("backup", "--data-dir", tmp_path / "data", tmp_path / "backup")
             files = modes_in(tmp_path / "data") | modes_in(tmp_path / "backup")
@@ -114,7 +117,8 @@ def test_all_of_a_data_directory_is_its_owners_alone(tmp_path: Path, mask: int) 
         os.umask(before)
 
     assert (made.returncode, saved.returncode) == (0, 0)
-    names = {KEY_FILE, CONTROL_FILE, ENODE_FILE, "lock", STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"}
+    names = {KEY_FILE, CONTROL_FILE, FEED_FILE, ENODE_FILE, "lock"}
+    names |= {STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"}
     assert names <= {path.name for path in files}
     assert {str(path): oct(mode) for path, mode in files.items() if mode & OTHERS_MAY} == {}
 

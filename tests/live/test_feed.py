@@ -91,6 +91,32 @@ async def test_reader_behind_the_ring_loses_what_has_left_it_and_learns_how_much
     assert slow.missed == 7
 
 
+@pytest.mark.parametrize("behind", [0, 1, 3, 4, 5, 7, 8, 10])
+async def test_reader_may_take_some_at_a_time_wherever_in_the_ring_it_is(behind: int) -> None:
+    feed = Feed(max_envelopes=8)
+    publish(feed, 20)
+    reader = feed.reader()
+    published = publish(feed, behind)
+
+    parts = [reader.read_nowait(3) for _ in range(4)]
+
+    held = published[-8:]
+    assert parts == [held[:3], held[3:6], held[6:], []]
+    assert reader.missed == behind - len(held)
+
+
+async def test_reader_that_takes_some_misses_what_leaves_the_ring_before_the_rest() -> None:
+    feed = Feed(max_envelopes=8)
+    reader = feed.reader()
+    published = publish(feed, 8)
+    assert await reader.read(2) == published[:2]
+
+    published += publish(feed, 5)
+
+    assert (await reader.read(2), reader.missed) == (published[5:7], 3)
+    assert (await reader.read(), reader.missed) == (published[7:], 3)
+
+
 async def test_ring_is_bounded_in_bytes_too() -> None:
     size = len(live(0, data_bytes=1000).envelope.raw)
     feed = Feed(max_bytes=3 * size)

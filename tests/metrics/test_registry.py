@@ -24,6 +24,7 @@ UNITLESS = {
     "mailserver_compaction_rows",
     "mailserver_compaction_running",
     "mailserver_handshakes",
+    "mailserver_gateways",
     "mailserver_peers",
     "mailserver_problem",
     "mailserver_ready",

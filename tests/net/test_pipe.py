@@ -453,9 +453,10 @@ async def test_sender_is_held_back_by_the_kernel_while_we_rest(sleeping: Sleepin
             "[2001:db8::1]:2",
         ),
         ("", "", "", "?", "?"),
+        ("/run/feed", "", "", "?", "?"),
         (None, ("192.0.2.1", 1), "", "?", "?"),
     ],
-    ids=["IPv4", "IPv6", "a socket pair", "gone before we looked"],
+    ids=["IPv4", "IPv6", "a socket pair", "a Unix socket", "gone before we looked"],
 )
 async def test_addresses_are_written_as_in_a_url(
     peername: object, sockname: object, host: str, address: str, local_address: str

@@ -1,0 +1,1 @@
+"""The local socket between the daemon and its gateways: live envelopes out, envelopes of the gateway's clients in."""
