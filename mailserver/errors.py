@@ -121,7 +121,7 @@ class Rejection(Enum):
     OTHER_NETWORK = "message ids here belong to another network topic"
     NOT_INDEXED = "message ids are still being indexed"
     TOO_MANY_ITEMS = "too many envelopes are on these topics to be compared at once"
-    TOO_WIDE = "too many other ids lie in the ranges of those asked for"
+    TOO_WIDE = "too many others would have to be looked at to find these ids"
 
 
 class MailserverError(Exception):

@@ -272,7 +272,6 @@ def wired(
         delivery=delivery,
         ids=IdServices(
             lists=IdLists(store, store.message_ids),
-            ids=store.message_ids,
             since=lambda: store.pruned_until + 1,
             opener=delivery.opener,
             settings=IdSettings(settings.max_limit, settings.allow_clear),

@@ -22,7 +22,7 @@ class ErrorCode(IntEnum):
     NOT_FOUND = -32001
     """No key, filter or subscription has this id."""
     TOO_MANY = -32002
-    """There are as many keys, filters, subscriptions, proofs of work or requests as allowed, or too much to compare."""
+    """There are as many keys, filters, subscriptions, proofs of work or requests as allowed, or too much to look at."""
     TOO_MUCH_WORK = -32003
     """The proof of work was not found in the given time."""
     PEER_UNAVAILABLE = -32004

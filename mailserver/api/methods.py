@@ -17,7 +17,7 @@ from mailserver.live.intake import Clock, EnvelopeRefused
 from mailserver.peers.completions import TooManyRequests
 from mailserver.peers.connected import PeerNotConnected, PeerNotTrusted
 from mailserver.peers.node import Node
-from mailserver.store.message_ids import TooManyIds
+from mailserver.store.message_ids import RangeTooWide, TooManyIds
 
 KNOWN_ERRORS: Known = {
     EnvelopeRefused: ErrorCode.REFUSED,
@@ -31,6 +31,7 @@ KNOWN_ERRORS: Known = {
     PeerNotTrusted: ErrorCode.PEER_UNAVAILABLE,
     ConnectionLost: ErrorCode.PEER_UNAVAILABLE,
     StoreError: ErrorCode.STORE_UNAVAILABLE,
+    RangeTooWide: ErrorCode.TOO_MANY,
     TooManyIds: ErrorCode.TOO_MANY,
 }
 

@@ -12,6 +12,7 @@ from mailserver.api.dispatch import Method
 from mailserver.api.params import Check, Fields, Invalid, Json, encode_hex, hex_bytes, list_of, text, topic, whole
 from mailserver.errors import DecodeError
 from mailserver.history.delivery import PAGE_WORK
+from mailserver.history.id_answers import FETCH_WORK
 from mailserver.history.id_lists import IdLists, Selection
 from mailserver.ids.envelopes import content_topic_of, envelope_differences, envelope_muid, message_of
 from mailserver.ids.muid import (
@@ -92,7 +93,7 @@ class IdMethods:
         fields = params.object("query", ("networkTopic", "ids"))
         self._check_network(fields)
         asked = dict.fromkeys(fields.required("ids", list_of(_muid, MAX_FETCHED_IDS)))
-        found = await self._ids.find([*asked], payer=_payer(call))
+        found = await self._ids.find([*asked], payer=_payer(call), goes_on=lambda work: work < FETCH_WORK)
         messages: dict[Muid, Envelope] = {}
         left = MAX_FETCHED_BYTES
         while found.left and (left > 0 or not messages):  # one at least: the rest is what was asked for behind it

@@ -90,7 +90,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             ) as monitoring,
             _take_commands(config, catchup, monitoring),
             _serve_gateways(config, server),
-            _serve_rpc(config, server.node, IdLists(history.source, store.message_ids), failed=stop.set),
+            _serve_rpc(config, server.node, history.lists, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
             if config != named:
@@ -115,7 +115,7 @@ async def _serve(
 ) -> AsyncIterator[Server]:
     """Accept and serve peers; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    server = Server(config, key, store, history.source, acceptance, catchup, metrics)
+    server = Server(config, key, store, history.lists, acceptance, catchup, metrics)
     catchup.watch(server.contacts)
     port = await _listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from mailserver.app.config import Config
 from mailserver.archive.access.places import files_of, is_on_s3
 from mailserver.archive.files import local_folder
+from mailserver.history.id_lists import IdLists
 from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import HistorySource, Store
+from mailserver.store.interface import HistorySource
+from mailserver.store.message_ids import StoreWithIds
 
 log = logging.getLogger(__name__)
 
@@ -22,27 +24,34 @@ LIBRARIES = ("pyarrow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What answers requests. `archive_problem`: why the archive could not be read of late; "" if it could."""
+    """What answers requests, and questions about ids (`lists`). `archive_problem`: why the archive could not be read of
+    late; "" if it could."""
 
-    source: HistorySource
+    lists: IdLists
     archive_problem: Callable[[], str] = lambda: ""
+
+    @property
+    def source(self) -> HistorySource:
+        """What answers history requests."""
+        return self.lists.source
 
 
 @contextlib.contextmanager
-def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[History]:
+def open_history(config: Config, store: StoreWithIds, metrics: Metrics) -> Iterator[History]:
     """Answer from the archive, too, where the settings say so and it can be read from here."""
     if not config.archive or not config.answer_from_archive:
-        yield History(store)
+        yield History(IdLists(store, store.message_ids))
         return
     files = files_of(config.archive)
     cause = cause_for_store_only(config)
     if files is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
-        yield History(store)
+        yield History(IdLists(store, store.message_ids))
         return
 
     from mailserver.archive.reading.source import ArchiveSource  # noqa: PLC0415 - as above
     from mailserver.history.merged import MergedHistory  # noqa: PLC0415
+    from mailserver.history.merged_ids import MergedIds  # noqa: PLC0415
 
     archive = ArchiveSource(
         files,
@@ -58,7 +67,8 @@ def open_history(config: Config, store: Store, metrics: Metrics) -> Iterator[His
         config.archive_cache_bytes,
     )
     try:
-        yield History(MergedHistory(store, archive), lambda: archive.problem)
+        lists = IdLists(MergedHistory(store, archive), MergedIds(store, store.message_ids, archive))
+        yield History(lists, lambda: archive.problem)
     finally:
         archive.close()
 

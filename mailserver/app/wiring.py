@@ -44,7 +44,6 @@ from mailserver.peers.completions import Completions
 from mailserver.peers.connected import Peers
 from mailserver.peers.node import Node
 from mailserver.peers.served_peer import ServedPeer, Services
-from mailserver.store.interface import HistorySource
 from mailserver.store.message_ids import StoreWithIds
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
@@ -70,12 +69,12 @@ class Server:
         config: Config,
         key: PrivateKey,
         store: StoreWithIds,
-        source: HistorySource,
+        lists: IdLists,
         acceptance: Acceptance,
         catchup: Catchup,
         metrics: Metrics,
     ) -> None:
-        """Connect the services. `source` answers requests. `catchup` judges envelopes by the same `acceptance`."""
+        """Connect the services. `lists`: what answers requests. `catchup` judges envelopes by the same `acceptance`."""
         self._config = config
         self._store = store
         self._too_long_said: dict[NodeId, float] = {}  # bounded by the number of named peers
@@ -107,14 +106,13 @@ class Server:
             packet_rate_limits=self._rates.settings.packets,
             byte_rate_limits=self._rates.settings.bytes,
         )
-        delivery = Delivery(source, _delivery_settings(config, key), time.time, metrics=metrics)
+        delivery = Delivery(lists.source, _delivery_settings(config, key), time.time, metrics=metrics)
         self._services = Services(
             intake=intake,
             completions=completions,
             delivery=delivery,
             ids=IdServices(
-                lists=IdLists(source, store.message_ids),
-                ids=store.message_ids,
+                lists=lists,
                 since=lambda: store.pruned_until + 1,
                 opener=delivery.opener,
                 settings=_id_settings(config),

@@ -62,17 +62,21 @@ class IdSettings:
 class IdServices:
     """What all questions are answered with.
 
-    `lists` lists ids; `ids` finds envelopes by them, and compares them. `since`: from which second of creation on the
-    store has pruned nothing.
+    `lists` lists ids; its `ids` finds envelopes by them, and compares them. `since`: from which second of creation on
+    the store has pruned nothing.
     """
 
     lists: IdLists
-    ids: MessageIds
     since: Callable[[], int]
     opener: Opener
     settings: IdSettings
     clock: Clock
     metrics: Metrics
+
+    @property
+    def ids(self) -> MessageIds:
+        """What finds envelopes by their ids, and compares ids."""
+        return self.lists.ids
 
 
 class IdAnswer:
@@ -121,6 +125,10 @@ class IdAnswer:
 
     def _goes_on(self, _: int = 0) -> bool:
         return self._record.work < PAGE_WORK and _now() - self._began < PAGE_TIME_S
+
+    def _may_look_on(self, _: int) -> bool:
+        """Whether to go on looking for envelopes by their ids."""
+        return self._record.work < FETCH_WORK
 
     def _limit(self, question: Query) -> int:
         longest = MAX_LISTED_IDS if question.what is What.IDS else self._services.settings.max_envelopes
@@ -190,16 +198,15 @@ class IdAnswer:
 
     async def _send_named(self, request_id: int, muids: Sequence[Muid]) -> None:
         """Send the envelopes that have these MUIDs."""
-        await self._send_envelopes(request_id, await self._in_time(self._services.ids.find(muids, payer=self._payer)))
+        found = self._services.ids.find(muids, payer=self._payer, goes_on=self._may_look_on)
+        await self._send_envelopes(request_id, await self._in_time(found))
 
     async def _send_items(self, request_id: int, groups: Sequence[Items]) -> None:
         """Send the envelopes that a comparison has found missing, group after group."""
         self._record.asked = sum(len(group.ids) for group in groups)
         for at in range(0, len(groups), GROUPS_AT_ONCE):
             wanted = [Needed(group.lower, group.upper, [*group.ids]) for group in groups[at : at + GROUPS_AT_ONCE]]
-            found = self._services.ids.find_items(
-                wanted, payer=self._payer, goes_on=lambda _: self._record.work < FETCH_WORK
-            )
+            found = self._services.ids.find_items(wanted, payer=self._payer, goes_on=self._may_look_on)
             await self._send_envelopes(request_id, await self._in_time(found))
         await send_in_turn(self._client, IdPacketCode.DONE, Done(request_id).encode())
 
@@ -216,6 +223,7 @@ class IdAnswer:
 
     def _on_sent(self, sent: Sent) -> None:
         self._record.envelopes += sent.envelopes
+        self._record.archived += sent.archived
         self._record.bytes += sent.bytes
 
     async def _send_reconciled(self, question: Reconcile) -> None:

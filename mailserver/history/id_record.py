@@ -19,8 +19,8 @@ class IdRecord:
     """One question. Times are monotonic seconds.
 
     `lower`, `upper`: the bounds that it names, Unix seconds. `topics`: how many, 0 for all or a bloom filter. `asked`:
-    how many ids it has. `is_counted`: as in `RequestRecord`. `work`: how much the store worked for it. `ids`,
-    `envelopes`, `bytes`: what it was given.
+    how many ids it has. `is_counted`: as in `RequestRecord`. `work`: how much store and archive worked for
+    it. `ids`, `envelopes`, `bytes`: what it was given. `archived`: how many of the envelopes came from the archive.
     """
 
     peer: NodeId
@@ -35,6 +35,7 @@ class IdRecord:
     work: int = 0
     ids: int = 0
     envelopes: int = 0
+    archived: int = 0
     bytes: int = 0
     outcome: Outcome = Outcome.LOST
     rejection: Rejection | None = None
@@ -56,7 +57,7 @@ class IdRecord:
         log.log(
             self._level,
             "ids outcome=%s id=%d peer=%s kind=%s lower=%d upper=%d topics=%d asked=%d work=%d ids=%d envelopes=%d"
-            " bytes=%d ms=%s cause=%r",
+            " archived=%d bytes=%d ms=%s cause=%r",
             self.outcome.value,
             self.request_id,
             self.peer.hex()[:8],
@@ -68,6 +69,7 @@ class IdRecord:
             self.work,
             self.ids,
             self.envelopes,
+            self.archived,
             self.bytes,
             round((now - self.began) * 1000, 1),
             self.cause,

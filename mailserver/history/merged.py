@@ -121,39 +121,29 @@ def _order(ranks: Sequence[int], stored: int) -> list[bool]:
     return order + [False] * (stored - before)
 
 
-class MergedPage:
-    """A `store.interface.Page` with envelopes of both sources. Each is read when its place in the order is reached."""
+class Source(Protocol):
+    """Envelopes of one source, which read themselves, some at a time: see `store.interface.Page`."""
 
-    def __init__(
-        self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
-    ) -> None:
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next ones."""
+
+
+class Interleaved:
+    """Envelopes of both sources in one order. Each is read when its place in the order is reached."""
+
+    def __init__(self, stored: Source, archived: Source, order: Sequence[bool]) -> None:
         """Take what was found.
 
         Args:
             order: for each envelope, whether it is the archive's.
-            end: where the next page begins; None: where the store's next page does.
         """
         self._stored = stored
         self._archived = archived
         self._runs = [[is_archived, len([*run])] for is_archived, run in groupby(order)]
         self._runs.reverse()
-        self._end = end
         self._pending: Raws | None = None
-        self._last: bytes | None = None
         self.left = len(order)
         """How many envelopes are still to be read."""
-        self.ended_early = ended_early
-        """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
-
-    @property
-    def last_hash(self) -> EnvelopeHash | None:
-        """Keccak-256 of the last envelope that was read; None before the first."""
-        return None if self._last is None else EnvelopeHash(keccak256(self._last))
-
-    @property
-    def end(self) -> Place | None:
-        """Where the next page begins, once all of this one was read; None if there is none."""
-        return self._stored.end if self._end is None else self._end
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
@@ -174,10 +164,7 @@ class MergedPage:
             sizes += raws.sizes
             archived += raws.archived
             self.left -= len(raws.sizes)
-        joined = Raws(bytes(body), sizes, archived)
-        if body:
-            self._last = joined.last
-        return joined
+        return Raws(bytes(body), sizes, archived)
 
     async def _read_on(self, count: int, max_bytes: int) -> Raws:
         """Read some of the next run: consecutive envelopes that are all the store's, or all the archive's."""
@@ -188,4 +175,41 @@ class MergedPage:
         run[1] -= len(raws.sizes)
         if not run[1]:
             self._runs.pop()
+        return raws
+
+
+class MergedPage(Interleaved):
+    """A `store.interface.Page` with envelopes of both sources."""
+
+    def __init__(
+        self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
+    ) -> None:
+        """Take what was found.
+
+        Args:
+            order: as for `Interleaved`.
+            end: where the next page begins; None: where the store's next page does.
+        """
+        super().__init__(stored, archived, order)
+        self._page = stored
+        self._end = end
+        self._last: bytes | None = None
+        self.ended_early = ended_early
+        """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
+
+    @property
+    def last_hash(self) -> EnvelopeHash | None:
+        """Keccak-256 of the last envelope that was read; None before the first."""
+        return None if self._last is None else EnvelopeHash(keccak256(self._last))
+
+    @property
+    def end(self) -> Place | None:
+        """Where the next page begins, once all of this one was read; None if there is none."""
+        return self._page.end if self._end is None else self._end
+
+    async def read(self, count: int, max_bytes: int) -> Raws:
+        """Read the next envelopes, `count` at most; see `store.interface.Page`."""
+        raws = await super().read(count, max_bytes)
+        if raws.body:
+            self._last = raws.last
         return raws

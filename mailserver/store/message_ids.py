@@ -86,10 +86,10 @@ class TooManyIds(MailserverError):
 
 
 class RangeTooWide(MailserverError):
-    """So many ids lie in the time of those that are looked for that not each of them was looked at."""
+    """So many envelopes were created in the time of those that are looked for that not each of them was looked at."""
 
     def __str__(self) -> str:
-        return "too many other ids lie in the ranges of those that are looked for"
+        return "too many others would have to be looked at to find these ids: ask for fewer, or for shorter times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,10 @@ class FoundEnvelopes(Protocol):
         Raises:
             StoreError: the store cannot be read.
         """
+
+    @property
+    def items(self) -> Sequence[bytes]:
+        """The ids of reconciliation of all of them, in their order: also of what is read already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +236,19 @@ class MessageIds(Protocol):
             StoreError: the store cannot be read.
         """
 
-    async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundEnvelopes:
+    async def find(
+        self, muids: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
+    ) -> FoundEnvelopes:
         """Find the envelopes that have these MUIDs, in this order, each once. What is not there is left out.
 
         This waits, for seconds at most, until what was stored before the call is indexed.
 
         Args:
             muids: MAX_IDS_TO_FIND at most.
+            goes_on: whether to go on after this much work, where each of them takes more than a look at an index.
         Raises:
             NotIndexedYet: too much is not indexed yet.
+            RangeTooWide: it did not go on.
             StoreError: the store cannot be read.
         """
 

@@ -20,7 +20,7 @@ from mailserver.limits.request_quotas import MIN_PAGE_COST, Requester, RequestLi
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.net.sessions import Code
-from mailserver.store.interface import OURSELVES, Payer
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import NotIndexedYet, StoreBusy
 from mailserver.store.sqlite import message_ids
 from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
@@ -93,7 +93,6 @@ async def booth(tmp_path: Path) -> AsyncIterator[Booth]:
     async with open_store(tmp_path / "mailserver.db") as store:
         services = IdServices(
             lists=IdLists(store, store.message_ids),
-            ids=store.message_ids,
             since=lambda: store.pruned_until + 1,
             opener=Opener(PASSWORD_KEY, KEY, 0.0),
             settings=IdSettings(max_envelopes=50),
@@ -222,9 +221,11 @@ async def test_work_is_charged_to_the_peer(booth: Booth, monkeypatch: pytest.Mon
     payers: list[Payer] = []
     find = SqliteMessageIds.find
 
-    async def find_then(ids: SqliteMessageIds, names: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundRows:
+    async def find_then(
+        ids: SqliteMessageIds, names: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
+    ) -> FoundRows:
         payers.append(payer)
-        return await find(ids, names, payer=payer)
+        return await find(ids, names, payer=payer, goes_on=goes_on)
 
     monkeypatch.setattr(SqliteMessageIds, "find", find_then)
     await booth.open()

@@ -14,11 +14,14 @@ from mailserver.archive.layout import PartitionBy
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.data_dir.folder import load_or_make_key
 from mailserver.history.merged import MergedHistory
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
+from mailserver.waku.envelope import decode_envelope
 from spark_export.merge import merge
 from tests.integration.daemons import run_command, running_daemon
 from tests.spark_export.samples import (
@@ -132,6 +135,7 @@ def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark
     load_or_make_key(store.parent)
     compact_into(spark, archive, store)
     flags = ("--archive", str(archive), "--retention-days", "2")
+    muids = [envelope_muid(DEFAULT_NETWORK_TOPIC, decode_envelope(one.raw)).hex() for one in everything]
 
     with running_daemon(store.parent, *flags) as daemon:
         daemon.wait_for_line("history is answered from the archive, too")
@@ -139,6 +143,9 @@ def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark
         ask = ("request", daemon.enode, "--from", 1, "--all", "--limit", 7, "--format", "raw")
         found = run_command(*ask)
         of_topic = run_command(*ask, "--topic", "0x" + NEWS.hex())
+        named = run_command(
+            "fetch", daemon.enode, "--format", "raw", *(word for name in muids[::-1] for word in ("--id", name))
+        )
         for file in archive.rglob("part-*"):
             file.unlink()
         broken = run_command(*ask)
@@ -148,6 +155,7 @@ def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark
     newest_first = answer(everything, Query(*EVER, FULL_INTEREST))
     assert found.stdout.split() == [raw.hex() for raw in raws(newest_first)], found.stderr + log
     assert of_topic.stdout.split() == [one.raw.hex() for one in newest_first if one.topic == NEWS]
+    assert named.stdout.split() == [raw.hex() for raw in raws(everything[::-1])], named.stderr + log
     archived = sum(int(word.partition("=")[2]) for word in log.split() if word.startswith("archived="))
     assert archived > len(everything) // 2
     assert "the store could not answer" in broken.stderr

@@ -226,7 +226,7 @@ async def test_ids_are_looked_for_no_longer_than_may_be(store: StoreWithIds) -> 
         done.append(work)
         return len(done) < 3
 
-    with pytest.raises(RangeTooWide, match="too many other ids"):
+    with pytest.raises(RangeTooWide, match="too many others"):
         await store.message_ids.find_items(groups, goes_on=goes_on)
 
     assert 0 < done[0] < done[1] < done[2]

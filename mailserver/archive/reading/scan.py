@@ -50,13 +50,15 @@ class Candidate(NamedTuple):
 class Wanted:
     """What a search wants: envelopes of some topics, strictly between two places.
 
-    `above`, `below`: the places. `most`: the newest ones are enough, at most so many.
+    `above`, `below`: the places. `most`: the newest ones are enough, at most so many. `seconds`: only those that were
+    created in one of these; None for all.
     """
 
     interest: Interest
     above: Place
     below: Place
     most: int
+    seconds: Numbers | None = None
 
     def beside(self, best: Sequence[Match]) -> "Wanted":
         """Return what is still wanted after these were found. If they fill the page, nothing older than the last is."""
@@ -73,6 +75,9 @@ def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match
         parts = [_between(keys, start, end, low, high) for start, end in runs]
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
     created = keys.created[rows]
+    if wanted.seconds is not None:
+        is_wanted = np.isin(created, wanted.seconds)
+        rows, created = rows[is_wanted], created[is_wanted]
     # At the two ends hashes decide. There may be any number of envelopes of one second: strangers say when.
     is_end = (created == low) | (created == high)
     if is_end.any():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mailserver.archive.index.columns import Numbers
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.reads import STEP_WORK
 from mailserver.archive.reading.row_groups import RowGroup
@@ -47,7 +48,14 @@ class ArchiveFound:
 
 
 async def search(
-    reader: Reader, periods: Sequence[Period], query: Query, most: int, *, above: Place | None, goes_on: GoesOn
+    reader: Reader,
+    periods: Sequence[Period],
+    query: Query,
+    most: int,
+    *,
+    above: Place | None,
+    goes_on: GoesOn,
+    seconds: Numbers | None = None,
 ) -> ArchiveFound:
     """Find the first `most` envelopes that a query wants.
 
@@ -55,8 +63,10 @@ async def search(
         periods: the archive's periods; the one with the newest envelope comes first.
         above: only envelopes before this place.
         goes_on: asked with the work done so far; if it says no, the search ends early.
+        seconds: only envelopes that were created in one of these; None for all.
     """
-    wanted = Wanted(query.interest, max(above or _BEFORE_TIME, (query.lower - 1, _LAST_HASH)), _top(query), most)
+    lowest = max(above or _BEFORE_TIME, (query.lower - 1, _LAST_HASH))
+    wanted = Wanted(query.interest, lowest, _top(query), most, seconds)
     low, high = wanted.above[0], wanted.below[0] - (wanted.below[1] == LOWEST_HASH)
     waiting = [period for period in reversed(periods) if period.created[0] <= high and period.created[1] >= low]
     groups: list[tuple[int, int, Candidate]] = []  # a heap

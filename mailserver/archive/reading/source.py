@@ -2,12 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
 from mailserver.archive.files import ReadableFiles
+from mailserver.archive.reading.by_id import find_items
 from mailserver.archive.reading.cache import ByteCache
-from mailserver.archive.reading.catalog import Catalog
+from mailserver.archive.reading.catalog import Catalog, Period
 from mailserver.archive.reading.page import ArchivePage
 from mailserver.archive.reading.reader import PaidReader, SharedArchive
 from mailserver.archive.reading.reads import ArchiveReads
@@ -16,7 +18,9 @@ from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ArchiveFound, search
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics
+from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import GoesOn, Payer, Place, Query, always
+from mailserver.waku.bloom import FULL_INTEREST
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +31,8 @@ ATTEMPTS = 3
 """How often a search begins again because a period was replaced. A run replaces one period after the other."""
 
 _ANY_NUMBER = 200_000
+
+T = TypeVar("T")
 
 
 class ArchiveSource:
@@ -85,17 +91,48 @@ class ArchiveSource:
         except ArchiveError as error:
             raise self._failed(error) from error
 
+    async def find_items(
+        self, network_topic: str, groups: Sequence[Needed], *, payer: Payer, goes_on: GoesOn = always
+    ) -> dict[bytes, Match]:
+        """Find the envelopes that have some ids of reconciliation, by these; what is not there is left out.
+
+        Args:
+            network_topic: to which the ids belong.
+            groups: as for `store.message_ids.MessageIds.find_items`. A group whose envelopes were created in one second
+                costs least.
+            goes_on: whether to go on after this much work.
+        Raises:
+            RangeTooWide: it did not go on.
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, payer)
+        try:
+            return await self._on_periods(
+                reader, lambda periods: find_items(reader, periods, network_topic, groups, goes_on)
+            )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
     def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
         """Make a page that reads some of the envelopes that were found for a query."""
         reader = PaidReader(self._archive, payer)
 
         async def again(some: Sequence[Match]) -> list[Match]:
             above = some[-1].created - 1, some[-1].hash
-            everything = await self._search(reader, query, _ANY_NUMBER, above, always)
-            now = {match.place: match for match in everything.matches}
-            if missing := [match for match in some if match.place not in now]:
-                raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
-            return [now[match.place] for match in some]
+            return _same(some, (await self._search(reader, query, _ANY_NUMBER, above, always)).matches)
+
+        return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
+
+    def page_by_id(self, found: Sequence[Match], payer: Payer) -> ArchivePage:
+        """Make a page that reads some of the envelopes that were found by their ids, in any order."""
+        reader = PaidReader(self._archive, payer)
+
+        async def again(some: Sequence[Match]) -> list[Match]:
+            now: list[Match] = []
+            for second in {match.created for match in some}:
+                query = Query(second, second, FULL_INTEREST)
+                now += (await self._search(reader, query, _ANY_NUMBER, None, always)).matches
+            return _same(some, now)
 
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
 
@@ -106,10 +143,16 @@ class ArchiveSource:
     async def _search(
         self, reader: PaidReader, query: Query, most: int, above: Place | None, goes_on: GoesOn
     ) -> ArchiveFound:
+        return await self._on_periods(
+            reader, lambda periods: search(reader, periods, query, most, above=above, goes_on=goes_on)
+        )
+
+    async def _on_periods(self, reader: PaidReader, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
+        """Look for something in the archive's periods, and again if one of them is replaced meanwhile."""
         attempts = ATTEMPTS
         while True:
             try:
-                return await search(reader, await reader.periods(), query, most, above=above, goes_on=goes_on)
+                return await look(await reader.periods())
             except FileGone:
                 attempts -= 1
                 if not attempts:
@@ -125,6 +168,18 @@ class ArchiveSource:
     def _is_slow(self, cause: str) -> None:
         if not self._slowness.note(cause, self._clock()):  # each period may have its own cause: one line is enough
             log.warning("archive is read without its index error=%r", cause)
+
+
+def _same(some: Sequence[Match], now: Sequence[Match]) -> list[Match]:
+    """Where these envelopes are now.
+
+    Raises:
+        ArchiveFault: one is not there any more.
+    """
+    by_place = {match.place: match for match in now}
+    if missing := [match for match in some if match.place not in by_place]:
+        raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
+    return [by_place[match.place] for match in some]
 
 
 class _Remembered:

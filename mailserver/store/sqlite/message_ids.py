@@ -5,7 +5,7 @@ by id reads the state of the index in each statement: rows are put into it and t
 what is missing there is not in the store, unless the index is being built.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -76,8 +76,11 @@ _OF_IDS = {slots: _of_ids(slots) for slots in SLOTS}
 class FoundRows:
     """A `store.message_ids.FoundEnvelopes`: rows that are known, and what reads them for their payer."""
 
-    def __init__(self, seqs: Sequence[int], reader: RowReader) -> None:
-        self._seqs = seqs
+    def __init__(self, found: Mapping[int, bytes], reader: RowReader) -> None:
+        """Take the rows that were found, in their order, each with its id."""
+        self._seqs = [*found]
+        self.items: Sequence[bytes] = [*found.values()]
+        """The ids of all of them."""
         self._reader = reader
         self._at = 0
 
@@ -157,12 +160,12 @@ class SqliteMessageIds:
             if walked < WALKED_ROWS or not goes_on(meter.work):
                 return ArrivedIds(muids, Arrival(at), is_all=walked < WALKED_ROWS)
 
-    async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES) -> FoundRows:
+    async def find(self, muids: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> FoundRows:
         """Find the envelopes that have these MUIDs, in this order, each once."""
         _check_count(len(muids))
         readers = PaidReader(self.readers, payer)
         goal = await self.index.until_indexed(readers)
-        names, rows = [*dict.fromkeys(muids)], list[int]()
+        names, rows = [*dict.fromkeys(muids)], dict[int, bytes]()
         for at in range(0, len(names), SLOTS[-1]):
             places = _places(names[at : at + SLOTS[-1]])
             slots = slots_for(len(places))
@@ -172,7 +175,7 @@ class SqliteMessageIds:
             ((*state, ids, seqs),) = await readers.run(_OF_IDS[slots], parameters, most)
             self.index.check(goal, *state)
             found = dict(zip(pieces(ids, ID_BYTES), numbers(seqs), strict=True))
-            rows += (found[item] for _, item in places if item in found)
+            rows |= {found[item]: item for _, item in places if item in found}
         return FoundRows(rows, RowReader(readers))
 
     async def find_items(
@@ -183,19 +186,19 @@ class SqliteMessageIds:
         meter = _Meter(payer)
         readers = PaidReader(self.readers, meter.payer)
         goal = await self.index.until_indexed(readers)
-        found: dict[int, None] = {}  # a set in order: groups may overlap
+        found: dict[int, bytes] = {}  # in order: groups may overlap
         for group in groups:
             wanted, after = set(group.ids), (group.lower, b"")
             while wanted:
                 if not goes_on(meter.work):
                     raise RangeTooWide
                 ids, rows, last = await self._walked(readers, goal, after, group.upper)
-                found |= {seq: None for item, seq in zip(ids, rows, strict=True) if item in wanted}
+                found |= {seq: item for item, seq in zip(ids, rows, strict=True) if item in wanted}
                 wanted.difference_update(ids)
                 if len(rows) < WALKED_ROWS:
                     break
                 after = last, ids[-1]
-        return FoundRows([*found], RowReader(readers))
+        return FoundRows(found, RowReader(readers))
 
     async def _walked(
         self, readers: PaidReader, goal: int, after: tuple[int, bytes], upper: int

@@ -205,7 +205,6 @@ def _queue(store: SqliteStore, bounds: IntakeBounds) -> RequestQueue:
     delivery = Delivery(store, DeliverySettings(PASSWORD_KEY, KEY), Clock(), metrics=Metrics())
     services = IdServices(
         lists=IdLists(store, store.message_ids),
-        ids=store.message_ids,
         since=lambda: store.pruned_until + 1,
         opener=delivery.opener,
         settings=IdSettings(max_envelopes=30),
