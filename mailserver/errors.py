@@ -44,6 +44,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         IndexDamaged             [store.sqlite.index_state] the index of ids does not fit, and is made anew: try later
         StoreBusy                [store.message_ids] it is doing too much for others: try later
+        OtherStore               [store.arrivals] the store was replaced by another: begin anew with that
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
