@@ -39,6 +39,9 @@ defined here. A class whose name begins with an underscore never leaves its modu
       PeerNotTrusted           [peers.connected]
       CallFailed               [app.control] the daemon refused what a command asked of it: exit code 1
 
+      What a client of Waku v2 got wrong:
+      UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
+
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
