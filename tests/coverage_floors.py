@@ -61,6 +61,7 @@ FLOORS = {
     ),
     "mailserver/upkeep": Floor(96, "a store that is lost amidst a round of pruning"),
     "mailserver/waku": Floor(99, SMALL),
+    "mailserver/waku2": Floor(98, SMALL),
     "mailserver/wakuid": Floor(99, SMALL),
     "spark_export": Floor(93, "the schedule, and what runs in Spark's workers, which are processes of their own"),
 }

@@ -3,10 +3,11 @@
 Spec: protobuf.dev "Encoding". Groups, which no message of Waku has, are refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from mailserver.codec import varint
 from mailserver.errors import DecodeError
 
 MAX_VARINT_BYTES = 10
@@ -26,7 +27,7 @@ class WireType(IntEnum):
     FIXED_32 = 5
 
 
-_WIRE_TYPES = frozenset(WireType)
+_WIRE_TYPES = {int(kind): kind for kind in WireType}
 
 
 class Field(NamedTuple):
@@ -44,28 +45,30 @@ def read_fields(data: bytes) -> Iterator[Field]:
         DecodeError: truncated, a number of more than 64 bits, a field number of 0 or above MAX_FIELD_NUMBER, or a group
             or another unknown wire type.
     """
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)  # most take one byte: the fast way
+        number, kind = tag >> 3, _WIRE_TYPES.get(tag & 7)
         if not 0 < number <= MAX_FIELD_NUMBER:
             raise DecodeError("protobuf field number is out of range", got=number, limit=MAX_FIELD_NUMBER)
-        if kind not in _WIRE_TYPES:
-            raise DecodeError("protobuf wire type is unknown", got=kind)
+        if kind is None:
+            raise DecodeError("protobuf wire type is unknown", got=tag & 7)
         value: int | bytes
-        if kind == WireType.VARINT:
+        if kind is WireType.VARINT:
             value, at = _varint(data, at)
         else:
-            length, at = _varint(data, at) if kind == WireType.LENGTH_DELIMITED else (_FIXED_BYTES[kind], at)
+            length, at = _varint(data, at) if kind is WireType.LENGTH_DELIMITED else (_FIXED_BYTES[kind], at)
             stop = at + length
-            if stop > len(data):
-                raise DecodeError("protobuf field is truncated", got=len(data) - at, limit=length)
+            if stop > end:
+                raise DecodeError("protobuf field is truncated", got=end - at, limit=length)
             value, at = data[at:stop], stop
-        yield Field(number, WireType(kind), value)
+        yield Field(number, kind, value)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Read a number of at most 64 bits; padded ones are lawful in protobuf."""
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = 0
     for place, byte in enumerate(data[at : at + MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * place
@@ -80,21 +83,30 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def write_number(number: int, value: int) -> bytes:
     """A VARINT field, for a value of 64 bits without sign."""
-    return _written(number << 3 | WireType.VARINT) + _written(value)
+    return varint.encode(number << 3 | WireType.VARINT) + varint.encode(value)
 
 
 def write_bytes(number: int, value: bytes) -> bytes:
     """A LENGTH_DELIMITED field."""
-    return _written(number << 3 | WireType.LENGTH_DELIMITED) + _written(len(value)) + value
+    return varint.encode(number << 3 | WireType.LENGTH_DELIMITED) + varint.encode(len(value)) + value
 
 
-def _written(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+def write_packed(number: int, values: Iterable[int]) -> bytes:
+    """A repeated number as one LENGTH_DELIMITED field; nothing at all, if there are none."""
+    body = b"".join(map(varint.encode, values))
+    return write_bytes(number, body) if body else b""
+
+
+def read_packed(data: bytes) -> Iterator[int]:
+    """Read what is in such a field.
+
+    Raises:
+        DecodeError: a number is truncated, or has more than 64 bits.
+    """
+    at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
 
 
 def zigzag(value: int) -> int:

@@ -8,9 +8,11 @@ from mailserver.codec.protobuf import (
     Field,
     WireType,
     read_fields,
+    read_packed,
     unzigzag,
     write_bytes,
     write_number,
+    write_packed,
     zigzag,
 )
 from mailserver.errors import DecodeError
@@ -63,3 +65,17 @@ def test_random_bytes_are_fields_or_refused(data: bytes) -> None:
     except DecodeError:
         return
     assert sum(len(field.value) for field in fields if isinstance(field.value, bytes)) <= len(data)
+
+
+@given(numbers, st.lists(values, max_size=5))
+def test_packed_numbers_are_read_as_they_were_written(number: int, packed: list[int]) -> None:
+    written = write_packed(number, packed)
+
+    bodies = [field.value for field in read_fields(written) if isinstance(field.value, bytes)]
+    assert [value for body in bodies for value in read_packed(body)] == packed
+
+
+def test_packed_numbers_are_those_of_the_guide() -> None:
+    """protobuf.dev "Encoding": 3, 270 and 86942 in field 6."""
+    assert write_packed(6, [3, 270, 86942]).hex() == "3206038e029ea705"
+    assert write_packed(6, []) == b""

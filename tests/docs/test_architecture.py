@@ -37,5 +37,5 @@ def test_every_room_has_its_line() -> None:
     """Rooms inside of rooms are those of the store."""
     rooms = {path.parent.name for path in (ROOT / "mailserver").glob("*/__init__.py")}
 
-    drawn = re.findall(r"\b([a-z_]+)/", section("The rooms").partition("```")[2].partition("```")[0])
+    drawn = re.findall(r"\b([a-z_0-9]+)/", section("The rooms").partition("```")[2].partition("```")[0])
     assert rooms - set(drawn) == set()

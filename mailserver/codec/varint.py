@@ -1,0 +1,42 @@
+"""Numbers without sign, seven bits a byte, the lowest first: protobuf's, and those of multiformats/unsigned-varint."""
+
+from mailserver.errors import DecodeError
+
+_MORE = 0x80
+"""The bit of a byte that says that another one follows."""
+
+
+def encode(value: int) -> bytes:
+    """The bytes of a number, as few as it takes."""
+    if value < _MORE:
+        return bytes((value,))
+    digits = bytearray()
+    while value >= _MORE:
+        digits.append(value & 0x7F | _MORE)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def decode(data: bytes | bytearray, at: int, most: int) -> tuple[int, int] | None:
+    """Read a number at `at` that is in its shortest form, as unsigned-varint demands; protobuf does not.
+
+    Args:
+        most: in how many bytes it may be written.
+
+    Returns:
+        The number, and where it ends; None if more of it is still to come.
+
+    Raises:
+        DecodeError: it is longer, or not in its shortest form.
+    """
+    value = 0
+    for place, byte in enumerate(data[at : at + most]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < _MORE:
+            if byte == 0 and place:
+                raise DecodeError("varint is not in its shortest form")
+            return value, at + place + 1
+    if len(data) - at >= most:
+        raise DecodeError("varint is too long", limit=most)
+    return None

@@ -1,0 +1,1 @@
+"""The protocols of Waku v2 that light clients speak, without I/O: filter, store, lightpush, metadata."""

@@ -1,0 +1,181 @@
+"""The fields of packets: each has a name, a wire type and a bound, and is refused by its name.
+
+Unknown fields are skipped. If a field that is not repeated comes twice, the last one counts, as in every decoder that
+is deployed. Strings are UTF-8. What proto3 calls a default may be absent or written: both read the same.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mailserver.codec.protobuf import WireType, read_fields, read_packed, write_bytes
+from mailserver.errors import DecodeError
+from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
+from mailserver.ids.waku_message import MAX_CONTENT_TOPIC_BYTES, MAX_MESSAGE_BYTES
+
+MAX_REQUEST_ID_BYTES = 256
+"""In UTF-8. Deployed ones have 36 (a UUID) to 64 (32 bytes in hex)."""
+
+MAX_STATUS_TEXT_BYTES = 4096
+"""Of a text for people that another node sends. Ours have less than 200."""
+
+MAX_READ_TOPICS = 1000
+"""How many content topics are read of a packet. A service takes fewer, and can say so: it has the request's id."""
+
+MAX_U32 = 0xFFFF_FFFF
+MAX_U64 = 2**64 - 1
+
+UNKNOWN_REQUEST_ID = "N/A"
+"""What answers to a request that nobody has read have as its id, as nwaku's do; clients expect it."""
+
+
+class Rule(NamedTuple):
+    """What a field may be. A `most_often` above 1 makes it a repeated one; `packable`: its numbers may be packed."""
+
+    name: str
+    wire_type: WireType
+    most: int
+    """The largest number, or the greatest length in bytes."""
+
+    most_often: int = 1
+    packable: bool = False
+
+
+def number(name: str, most: int) -> Rule:
+    """A uint, an enum or a bool."""
+    return Rule(name, WireType.VARINT, most)
+
+
+def data(name: str, max_bytes: int, most_often: int = 1) -> Rule:
+    """Bytes, a string, or a message in it."""
+    return Rule(name, WireType.LENGTH_DELIMITED, max_bytes, most_often)
+
+
+REQUEST_ID = data("request_id", MAX_REQUEST_ID_BYTES)
+PUBSUB_TOPIC = data("pubsub_topic", MAX_NETWORK_TOPIC_BYTES)
+CONTENT_TOPICS = data("content_topics", MAX_CONTENT_TOPIC_BYTES, MAX_READ_TOPICS)
+STATUS_CODE = number("status_code", MAX_U32)
+STATUS_DESC = data("status_desc", MAX_STATUS_TEXT_BYTES)
+MESSAGE = data("message", MAX_MESSAGE_BYTES)
+
+
+class Fields:
+    """What has been read of a packet, by name."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[int]] = {}
+        self._data: dict[str, list[bytes]] = {}
+
+    def add_number(self, rule: Rule, value: int) -> None:
+        """Add a number.
+
+        Raises:
+            DecodeError: it is too large, or one too many.
+        """
+        if value > rule.most:
+            raise DecodeError(f"{rule.name} is too large", got=value, limit=rule.most)
+        _add(self._numbers.setdefault(rule.name, []), value, rule)
+
+    def add_data(self, rule: Rule, value: bytes) -> None:
+        """Add bytes.
+
+        Raises:
+            DecodeError: it is too long, or one too many.
+        """
+        if len(value) > rule.most:
+            raise DecodeError(f"{rule.name} is too long", got=len(value), limit=rule.most)
+        _add(self._data.setdefault(rule.name, []), value, rule)
+
+    def number(self, name: str) -> int | None:
+        """A number, or None if it is absent."""
+        found = self._numbers.get(name)
+        return found[-1] if found else None
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """All numbers of a repeated field."""
+        return tuple(self._numbers.get(name, ()))
+
+    def flag(self, name: str) -> bool:
+        """A bool; absent is false."""
+        return bool(self.number(name))
+
+    def data(self, name: str) -> bytes | None:
+        """Bytes, or None if they are absent."""
+        found = self._data.get(name)
+        return found[-1] if found else None
+
+    def all_data(self, name: str) -> tuple[bytes, ...]:
+        """All bytes of a repeated field."""
+        return tuple(self._data.get(name, ()))
+
+    def text(self, name: str) -> str | None:
+        """A string, or None if it is absent.
+
+        Raises:
+            DecodeError: it is not UTF-8.
+        """
+        found = self.data(name)
+        return None if found is None else _text(name, found)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All strings of a repeated field.
+
+        Raises:
+            DecodeError: one is not UTF-8.
+        """
+        return tuple(_text(name, each) for each in self.all_data(name))
+
+
+def read(packet: bytes, rules: Mapping[int, Rule]) -> Fields:
+    """Read the fields of a packet that have these numbers.
+
+    Raises:
+        DecodeError: not protobuf, or a field is of another wire type, too large, too long, or comes too often.
+    """
+    fields = Fields()
+    for field_number, wire_type, value in read_fields(packet):
+        rule = rules.get(field_number)
+        if rule is None:
+            continue
+        if wire_type is not rule.wire_type:
+            if not (rule.packable and isinstance(value, bytes) and wire_type is WireType.LENGTH_DELIMITED):
+                raise DecodeError(f"{rule.name} has another wire type", got=wire_type.name, limit=rule.wire_type.name)
+            for each in read_packed(value):
+                fields.add_number(rule, each)
+        elif isinstance(value, int):
+            fields.add_number(rule, value)
+        else:
+            fields.add_data(rule, value)
+    return fields
+
+
+def request_id_of(packet: bytes) -> str:
+    """The request id of a packet that need not be whole or lawful, to answer it; "" if it cannot be read."""
+    found = b""
+    with contextlib.suppress(DecodeError):
+        for field_number, _, value in read_fields(packet):
+            if field_number == 1 and isinstance(value, bytes):
+                found = value
+    with contextlib.suppress(UnicodeDecodeError):
+        return found.decode() if len(found) <= MAX_REQUEST_ID_BYTES else ""
+    return ""
+
+
+def write_text(field_number: int, text: str) -> bytes:
+    """A string, written even if it is empty."""
+    return write_bytes(field_number, text.encode())
+
+
+def _add(values: list[int] | list[bytes], value: int | bytes, rule: Rule) -> None:
+    if rule.most_often == 1:
+        values.clear()
+    elif len(values) >= rule.most_often:
+        raise DecodeError(f"{rule.name} come too often", limit=rule.most_often)
+    values.append(value)  # type: ignore[arg-type]  # both are of one kind
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"{name} is not UTF-8") from error

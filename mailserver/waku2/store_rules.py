@@ -1,0 +1,148 @@
+"""What a store query may ask for, and how its answer is cut into pages.
+
+Entries are in the order (timestamp, message hash), in every page, whichever way the pages follow each other.
+`time_start` is inclusive, `time_end` exclusive; a range that ends before it begins has nothing, as in nwaku. A cursor
+is the hash of the entry behind which the next page begins: it is given only if something is there.
+
+js-waku sends the pubsub topic along with hashes, and ends a walk at the first empty page, whatever the cursor says.
+Spec: 13/WAKU2-STORE; deployed: nwaku, waku_archive.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
+from mailserver.waku2.codes import StoreStatus
+from mailserver.waku2.store_query import (
+    MAX_ANSWER_BYTES,
+    MAX_READ_HASHES,
+    StoreQueryRequest,
+    StoreQueryResponse,
+    WakuMessageKeyValue,
+)
+
+DEFAULT_PAGE_ENTRIES = 20
+MAX_PAGE_ENTRIES = 100
+"""As nwaku and go-waku. Whoever asks for more gets as many."""
+
+MAX_QUERY_TOPICS = 100
+"""Content topics of one query: as many as filter-subscribe takes. go-waku's client sends 10 at most."""
+
+MAX_QUERY_HASHES = MAX_READ_HASHES
+"""Hashes of one query. status-go sends 50 at a time, js-waku as many as its caller has."""
+
+MAX_PAGE_BYTES = MAX_ANSWER_BYTES - 8192
+"""What entries may take of an answer. Its other fields take less than the rest."""
+
+_ENTRY_BYTES = 128
+"""More than tags, lengths, hash, version, timestamp and ephemeral of an entry take."""
+
+
+class StoreRefusal(NamedTuple):
+    """Why a query is not answered: the code, and a text for its sender, which names no topic."""
+
+    status: StoreStatus
+    text: str
+
+    def answer(self, request_id: str) -> StoreQueryResponse:
+        """The packet that says so."""
+        return StoreQueryResponse(request_id, self.status, self.text)
+
+
+UNKNOWN_CURSOR = StoreRefusal(StoreStatus.BAD_REQUEST, "pagination_cursor names no message that is stored here")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQuery:
+    """A query that keeps all rules. If `message_hashes` are given, nothing else says which entries are asked for.
+
+    No `content_topics` are all. Times are Unix nanoseconds; None: without an end. `cursor`: the first entry behind it,
+    or before it if not `is_forward`; None: from the end that comes first. `limit`: most entries of a page, from 1 to
+    MAX_PAGE_ENTRIES.
+    """
+
+    include_data: bool
+    message_hashes: tuple[MessageHash, ...]
+    pubsub_topic: str | None
+    content_topics: tuple[str, ...]
+    time_start: int | None
+    time_end: int | None
+    cursor: MessageHash | None
+    is_forward: bool
+    limit: int
+
+    def has_nothing(self, network_topic: str) -> bool:
+        """Whether no entry of this network topic can be asked for: the page is empty."""
+        is_elsewhere = not self.message_hashes and self.pubsub_topic not in (None, network_topic)
+        is_no_time = self.time_start is not None and self.time_end is not None and self.time_start >= self.time_end
+        return is_elsewhere or is_no_time
+
+
+def check_query(request: StoreQueryRequest) -> StoreQuery | StoreRefusal:
+    """Check what is asked for."""
+    topics = tuple(dict.fromkeys(request.content_topics))
+    hashes = tuple(dict.fromkeys(request.message_hashes))
+    cursor = request.pagination_cursor
+    if why := _fault(request, topics, hashes):
+        return StoreRefusal(StoreStatus.BAD_REQUEST, why)
+    return StoreQuery(
+        include_data=request.include_data,
+        message_hashes=tuple(map(MessageHash, hashes)),
+        pubsub_topic=None if hashes else request.pubsub_topic or None,
+        content_topics=topics,
+        time_start=request.time_start,
+        time_end=request.time_end,
+        cursor=None if cursor is None else MessageHash(cursor),
+        is_forward=request.pagination_forward,
+        limit=min(request.pagination_limit or DEFAULT_PAGE_ENTRIES, MAX_PAGE_ENTRIES),
+    )
+
+
+def _fault(request: StoreQueryRequest, topics: Sequence[str], hashes: Sequence[bytes]) -> str | None:
+    """What of a request is against the rules, for its sender."""
+    if len(topics) > MAX_QUERY_TOPICS:
+        return f"more than {MAX_QUERY_TOPICS} content_topics"
+    if len(hashes) > MAX_QUERY_HASHES:
+        return f"more than {MAX_QUERY_HASHES} message_hashes"
+    if any(len(each) != MESSAGE_HASH_BYTES for each in hashes):
+        return "one of message_hashes is not 32 bytes"
+    if hashes:
+        if topics or request.time_start is not None or request.time_end is not None:
+            return "message_hashes exclude content_topics, time_start and time_end"
+    elif bool(request.pubsub_topic) != bool(topics):
+        return "pubsub_topic and content_topics must both be given, or neither"
+    cursor = request.pagination_cursor
+    if cursor is not None and len(cursor) != MESSAGE_HASH_BYTES:
+        return "pagination_cursor is not 32 bytes"
+    if cursor is not None and not any(cursor):
+        return "pagination_cursor is all zeros"
+    return None
+
+
+def page_of(request_id: str, query: StoreQuery, found: Sequence[WakuMessageKeyValue]) -> StoreQueryResponse:
+    """The answer to a query.
+
+    Args:
+        found: the entries that come next, in the direction of the query, and one more than its limit if there are more.
+            Fewer go into the page if they are too long together; the longest one fits.
+    """
+    taken: list[WakuMessageKeyValue] = []
+    room = MAX_PAGE_BYTES
+    for entry in found[: query.limit]:
+        room -= _length_at_most(entry)
+        if room < 0:
+            break
+        taken.append(entry)
+    cursor = taken[-1].message_hash if len(found) > len(taken) else None
+    messages = tuple(taken if query.is_forward else reversed(taken))
+    return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, messages, cursor)
+
+
+def _length_at_most(entry: WakuMessageKeyValue) -> int:
+    """At least as many bytes as an entry takes, without encoding it."""
+    message = entry.message
+    if message is None or entry.pubsub_topic is None:
+        return _ENTRY_BYTES
+    texts = 4 * (len(message.content_topic) + len(entry.pubsub_topic))
+    return _ENTRY_BYTES + texts + len(message.payload) + len(message.meta) + len(message.rate_limit_proof or b"")

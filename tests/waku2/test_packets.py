@@ -1,0 +1,320 @@
+"""mailserver.waku2: the packets, beside bytes that @waku/proto has made, and others that are written by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailserver.codec.protobuf import write_bytes, write_number, write_packed
+from mailserver.errors import DecodeError
+from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, MAX_META_BYTES, WakuMessage
+from mailserver.waku2.fields import (
+    MAX_READ_TOPICS,
+    MAX_REQUEST_ID_BYTES,
+    MAX_STATUS_TEXT_BYTES,
+    request_id_of,
+)
+from mailserver.waku2.filter_packets import (
+    FilterSubscribeRequest,
+    FilterSubscribeResponse,
+    FilterSubscribeType,
+    MessagePush,
+    decode_filter_subscribe_request,
+    encode_message_push,
+)
+from mailserver.waku2.lightpush import LightPushRequest, LightPushResponse, PushResponse, PushRpc
+from mailserver.waku2.metadata import MAX_SHARDS, Metadata, decode_metadata
+from mailserver.waku2.old_filter import (
+    MAX_PUSHED_MESSAGES,
+    FilterRequest,
+    FilterRpc,
+    OldMessagePush,
+    decode_filter_rpc,
+    encode_old_push,
+)
+from mailserver.waku2.store_query import (
+    MAX_QUERY_BYTES,
+    MAX_READ_HASHES,
+    StoreQueryRequest,
+    StoreQueryResponse,
+    WakuMessageKeyValue,
+    decode_store_query_response,
+)
+from tests.data import load
+from tests.waku2.packets import (
+    BARE,
+    FULL,
+    KINDS,
+    PUBSUB,
+    RECORDED,
+    Packet,
+    decode,
+    drawn_packets,
+    hash_of,
+)
+
+VECTORS: dict[str, str] = load("waku2/packets.json")
+
+WRITTEN_OTHERWISE = {"old_unsubscribe", "metadata"}
+"""A false `subscribe`, which we write and they leave out; shards, which we write in another field, too."""
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_packet_of_another_implementation_is_read(name: str) -> None:
+    expected = RECORDED[name]
+
+    assert decode(type(expected), bytes.fromhex(VECTORS[name])) == expected
+
+
+@pytest.mark.parametrize("name", sorted(set(VECTORS) - WRITTEN_OTHERWISE))
+def test_packet_has_the_bytes_of_another_implementation(name: str) -> None:
+    assert RECORDED[name].encode().hex() == VECTORS[name]
+
+
+@given(drawn_packets)
+def test_packet_is_decoded_as_it_was_encoded(packet: Packet) -> None:
+    assert decode(type(packet), packet.encode()) == packet
+
+
+@given(
+    drawn_packets, st.integers(16, 50) | st.integers(60, 2**29 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=9)
+)
+def test_unknown_fields_are_skipped(packet: Packet, number: int, value: int, data: bytes) -> None:
+    known = {20, 21}
+    if number in known:
+        number += 1000
+    unknown = write_number(number, value) + write_bytes(number, data)
+
+    assert decode(type(packet), unknown + packet.encode() + unknown) == packet
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_truncation_is_refused_or_is_a_packet_that_ends_between_two_fields(name: str) -> None:
+    data, kind = bytes.fromhex(VECTORS[name]), type(RECORDED[name])
+
+    for length in range(len(data)):
+        try:
+            packet = decode(kind, data[:length])
+        except DecodeError:
+            continue
+        assert decode(kind, packet.encode()) == packet
+        assert packet != RECORDED[name]
+
+
+@given(st.sampled_from(list(KINDS)), st.binary(max_size=80))
+def test_random_bytes_are_a_packet_or_refused(kind: type[Packet], data: bytes) -> None:
+    try:
+        packet = decode(kind, data)
+    except DecodeError:
+        return
+    assert decode(kind, packet.encode()) == packet
+
+
+@given(st.sampled_from(sorted(VECTORS)), st.data())
+def test_changed_bytes_are_a_packet_or_refused(name: str, draw: st.DataObject) -> None:
+    data, kind = bytearray.fromhex(VECTORS[name]), type(RECORDED[name])
+    data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
+
+    try:
+        packet = decode(kind, bytes(data))
+    except DecodeError:
+        return
+    assert decode(kind, packet.encode()) == packet
+
+
+# What deployed clients expect
+
+
+def test_request_without_a_type_is_a_ping() -> None:
+    assert decode_filter_subscribe_request(b"") == FilterSubscribeRequest("", FilterSubscribeType.SUBSCRIBER_PING)
+
+
+def test_fields_that_clients_demand_are_written_even_if_they_are_empty() -> None:
+    """nwaku's clients refuse answers without them, as proto3 would leave them out."""
+    assert FilterSubscribeResponse("", 0).encode() == bytes.fromhex("0a00 5000")
+    assert StoreQueryResponse("", 0, "").encode() == bytes.fromhex("0a00 5000 5a00")
+    assert LightPushResponse("", 0).encode() == bytes.fromhex("0a00 5000")
+    assert PushRpc("", response=PushResponse(False)).encode() == bytes.fromhex("0a00 1a02 0800")
+    assert FilterRpc("", FilterRequest(False)).encode() == bytes.fromhex("0a00 1202 0800")
+
+
+def test_push_of_an_encoded_message_is_the_packet() -> None:
+    assert encode_message_push(FULL.encode(), PUBSUB) == MessagePush(FULL, PUBSUB).encode()
+    assert encode_old_push("id-5", FULL.encode()) == FilterRpc("id-5", push=OldMessagePush((FULL,))).encode()
+
+
+def test_shards_are_written_in_both_fields() -> None:
+    """As nwaku: 1 cluster_id, 2 each shard by itself, 3 packed."""
+    assert Metadata(1, (0, 4, 300)).encode().hex() == "0801" + "1000100410ac02" + "1a040004ac02"
+    assert Metadata(1, (0, 4, 300)).encode().hex().startswith(VECTORS["metadata"])
+    assert Metadata(None).encode() == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "shards"),
+    [
+        ("1a03 0102 05", (1, 2, 5)),
+        ("1005 1a02 0102", (1, 2)),
+        ("1a02 0102 1005", (1, 2)),
+        ("1202 0304", (3, 4)),
+        ("1003 1004", (3, 4)),
+        ("1801 1802", (1, 2)),
+        ("1003 1202 0405", (3, 4, 5)),
+        ("1a00 1003", (3,)),
+        ("1a03 0180 02", (1, 256)),
+        ("", ()),
+    ],
+)
+def test_shards_are_read_from_either_field_packed_or_not(data: str, shards: tuple[int, ...]) -> None:
+    assert decode_metadata(bytes.fromhex("0801" + data)) == Metadata(1, shards)
+
+
+def test_message_of_a_page_comes_with_its_topic_or_not_at_all() -> None:
+    message, topic = write_bytes(2, FULL.encode()), write_bytes(3, PUBSUB.encode())
+    for parts, expected in [
+        (b"", WakuMessageKeyValue(hash_of(1))),
+        (message, WakuMessageKeyValue(hash_of(1))),
+        (topic, WakuMessageKeyValue(hash_of(1))),
+        (message + topic, WakuMessageKeyValue(hash_of(1), FULL, PUBSUB)),
+    ]:
+        packet = write_bytes(20, write_bytes(1, hash_of(1)) + parts)
+        assert decode_store_query_response(packet).messages == (expected,)
+    assert WakuMessageKeyValue(hash_of(1), FULL).encode() == WakuMessageKeyValue(hash_of(1)).encode()
+
+
+# Bounds
+
+
+def test_as_much_as_a_service_takes_fits_into_a_request() -> None:
+    topics = tuple(f"{number:01024}" for number in range(100))
+    hashes = tuple(hash_of(number % 256) for number in range(MAX_READ_HASHES))
+    query = StoreQueryRequest("i" * MAX_REQUEST_ID_BYTES, True, "p" * 255, topics, 1, 2, hashes, hash_of(1), True, 100)
+
+    assert len(query.encode()) < MAX_QUERY_BYTES
+    assert decode(StoreQueryRequest, query.encode()) == query
+
+
+@pytest.mark.parametrize(
+    ("packet", "why"),
+    [
+        (FilterSubscribeRequest("i" * 257), "request_id is too long, got 257, limit 256"),
+        (FilterSubscribeRequest("", pubsub_topic="p" * 256), "pubsub_topic is too long, got 256, limit 255"),
+        (FilterSubscribeRequest("", content_topics=("c" * 1025,)), "content_topics is too long, got 1025, limit 1024"),
+        (
+            FilterSubscribeRequest("", content_topics=("c",) * (MAX_READ_TOPICS + 1)),
+            "content_topics come too often, limit 1000",
+        ),
+        (FilterSubscribeResponse("", 2**32), "status_code is too large, got 4294967296, limit 4294967295"),
+        (
+            FilterSubscribeResponse("", 1, "d" * 4097),
+            f"status_desc is too long, got 4097, limit {MAX_STATUS_TEXT_BYTES}",
+        ),
+        (MessagePush(WakuMessage(b"", "c", meta=bytes(65)), ""), f"meta is too long, got 65, limit {MAX_META_BYTES}"),
+        (FilterRpc("", FilterRequest(True, "t" * 256)), "topic is too long, got 256, limit 255"),
+        (FilterRpc("", FilterRequest(True, "", ("c" * 1025,))), "contentTopic is too long, got 1025, limit 1024"),
+        (
+            FilterRpc("", FilterRequest(True, "", ("",) * (MAX_READ_TOPICS + 1))),
+            "contentFilters come too often, limit 1000",
+        ),
+        (
+            FilterRpc("", push=OldMessagePush((BARE,) * (MAX_PUSHED_MESSAGES + 1))),
+            "messages come too often, limit 100",
+        ),
+        (
+            StoreQueryRequest("", message_hashes=(b"",) * (MAX_READ_HASHES + 1)),
+            "message_hashes come too often, limit 1000",
+        ),
+        (StoreQueryRequest("", message_hashes=(bytes(65),)), "message_hashes is too long, got 65, limit 64"),
+        (StoreQueryRequest("", pagination_cursor=bytes(65)), "pagination_cursor is too long, got 65, limit 64"),
+        (
+            StoreQueryResponse("", 1, "", (WakuMessageKeyValue(hash_of(1)),) * 1001),
+            "messages come too often, limit 1000",
+        ),
+        (
+            LightPushRequest("", None, WakuMessage(bytes(MAX_MESSAGE_BYTES), "c")),
+            "message is too long, got 1048839, limit 1048832",
+        ),
+        (
+            LightPushResponse("", 1, relay_peer_count=2**32),
+            "relay_peer_count is too large, got 4294967296, limit 4294967295",
+        ),
+        (PushRpc("", response=PushResponse(True, "i" * 4097)), "info is too long, got 4097, limit 4096"),
+        (Metadata(2**32), "cluster_id is too large, got 4294967296, limit 4294967295"),
+        (Metadata(1, (0,) * (MAX_SHARDS + 1)), "deprecated shards come too often, limit 1024"),
+        (Metadata(1, (2**32,)), "deprecated shards is too large, got 4294967296, limit 4294967295"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_packet_beyond_a_bound_is_refused_by_the_name_of_the_field(packet: Packet, why: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(type(packet), packet.encode())
+
+    assert str(caught.value) == why
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "why"),
+    [
+        (FilterSubscribeRequest, "1004", "filter_subscribe_type is unknown, got 4"),
+        (
+            FilterSubscribeRequest,
+            "1201 01",
+            "filter_subscribe_type has another wire type, got LENGTH_DELIMITED, limit VARINT",
+        ),
+        (FilterSubscribeRequest, "0801", "request_id has another wire type, got VARINT, limit LENGTH_DELIMITED"),
+        (FilterSubscribeRequest, "0a01 ff", "request_id is not UTF-8"),
+        (FilterSubscribeRequest, "5201 ff", "pubsub_topic is not UTF-8"),
+        (FilterSubscribeRequest, "5a01 61 5a01 ff", "content_topics is not UTF-8"),
+        (MessagePush, "1200", "message is missing"),
+        (MessagePush, "0a00", "payload is missing"),
+        (FilterRpc, "1203 1a0108", "protobuf number is truncated"),
+        (FilterRpc, "1202 0802", "subscribe is too large, got 2, limit 1"),
+        (FilterRpc, "1205 1a03 0a01ff", "contentTopic is not UTF-8"),
+        (FilterRpc, "1a02 0a00", "payload is missing"),
+        (StoreQueryRequest, "1002", "include_data is too large, got 2, limit 1"),
+        (StoreQueryRequest, "6201 01", "time_start has another wire type, got LENGTH_DELIMITED, limit VARINT"),
+        (StoreQueryResponse, "a20100", "message_hash is not 32 bytes, got 0, limit 32"),
+        (LightPushRequest, "aa0100", "payload is missing"),
+        (PushRpc, "1202 1200", "payload is missing"),
+        (PushRpc, "1a02 0802", "is_success is too large, got 2, limit 1"),
+        (Metadata, "1a01 80", "protobuf number is truncated"),
+        (Metadata, "1d 00000000", "shards has another wire type, got FIXED_32, limit VARINT"),
+        (Metadata, "0a01 01", "cluster_id has another wire type, got LENGTH_DELIMITED, limit VARINT"),
+    ],
+)
+def test_packet_of_another_form_is_refused_by_the_name_of_the_field(kind: type[Packet], data: str, why: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(kind, bytes.fromhex(data))
+
+    assert str(caught.value) == why
+
+
+def test_packed_shards_are_bounded() -> None:
+    with pytest.raises(DecodeError, match="shards come too often, limit 1024"):
+        decode_metadata(write_packed(3, [1] * (MAX_SHARDS + 1)))
+
+
+# Answering what cannot be read
+
+
+@given(st.text(max_size=60), st.binary(max_size=40))
+def test_request_id_is_found_in_a_packet_that_is_damaged_behind_it(request_id: str, rest: bytes) -> None:
+    data = FilterSubscribeRequest(request_id).encode() + b"\x12" + rest
+
+    assert isinstance(request_id_of(data), str)
+    assert request_id_of(FilterSubscribeRequest(request_id).encode() + b"\x5a\x7f") == request_id
+
+
+def test_request_id_that_cannot_be_read_is_empty() -> None:
+    for data in (b"", b"\x0a\x05ab", b"\x0a\x01\xff", b"\x08\x01", FilterSubscribeRequest("i" * 257).encode()):
+        assert request_id_of(data) == ""
+
+
+def test_of_fields_that_come_twice_the_last_one_counts() -> None:
+    twice = FilterSubscribeRequest("one", pubsub_topic="a").encode() + FilterSubscribeRequest("two").encode()
+
+    assert decode_filter_subscribe_request(twice) == FilterSubscribeRequest("two", pubsub_topic="a")
+    assert request_id_of(twice) == "two"
+
+
+def test_content_filter_without_a_topic_is_an_empty_one() -> None:
+    assert decode_filter_rpc(bytes.fromhex("12021a00")) == FilterRpc("", FilterRequest(False, "", ("",)))
