@@ -41,11 +41,15 @@ defined here. A class whose name begins with an underscore never leaves its modu
       PeerNotTrusted           [peers.connected]
       CallFailed               [app.control] the daemon refused what a command asked of it: exit code 1
 
+      What a client of Waku v2 got wrong:
+      UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
+
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         IndexDamaged             [store.sqlite.index_state] the index of ids does not fit, and is made anew: try later
         StoreBusy                [store.message_ids] it is doing too much for others: try later
+        OtherStore               [store.arrivals] the store was replaced by another: begin anew with that
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time

@@ -44,6 +44,7 @@ FLOORS = {
     "mailserver/data_dir": Floor(90, "salvage, which the command's tests start as a process"),
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
     "mailserver/feed_socket": Floor(98, SMALL),
+    "mailserver/gateway": Floor(98, SMALL),
     "mailserver/handoff": Floor(100, ""),
     "mailserver/history": Floor(98, "what the long property of merged answers reaches, which is not measured"),
     "mailserver/ids": Floor(100, ""),

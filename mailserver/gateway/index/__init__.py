@@ -1,0 +1,1 @@
+"""The order of messages: `gateway.db`, and the answers to store queries."""

@@ -1,0 +1,238 @@
+"""Following the store: what arrives there gets into the index, and what was removed there leaves it.
+
+Both happen in steps. Each step reads a part of the store, and is one transaction of the index, so that originals are
+kept between two of them. Hashing is done in the thread that writes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mailserver.errors import StoreError
+from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.search import FIRST_PLACE, Key, Scope, find, find_originals
+from mailserver.gateway.index.writing import (
+    Progress,
+    begin_anew,
+    clean,
+    index,
+    read_progress,
+    remove,
+)
+from mailserver.ids.envelopes import NS
+from mailserver.store.arrivals import ArrivalLog, Arrived, OtherStore
+from mailserver.store.message_ids import BEFORE_ALL, NotIndexedYet
+from mailserver.store.sqlite import work
+
+log = logging.getLogger(__name__)
+
+STEP_ENVELOPES = 8000
+"""How many envelopes are indexed in one transaction: 0.3 s. Each page of the index that a transaction changes is
+written, and hashes change pages everywhere: with a quarter of this, a million takes twice as long."""
+
+FOLLOW_S = 1.0
+"""How often to look for what arrived, while nobody asks for messages."""
+
+MAX_BEHIND = 100_000
+"""Whoever asks for messages waits until those are indexed that arrived before, unless they are more: some seconds."""
+
+CATCH_UP_S = 10.0
+"""How long to wait for that."""
+
+SWEPT_KEYS = 1000
+"""How many messages are looked for in the store at once."""
+
+SWEEP_PAUSE_S = 0.01
+"""How long to wait before the next are looked for."""
+
+SWEEP_REST_S = 5.0
+"""How long a round is the last, at least."""
+
+SWEEP_REST = 10
+"""How many times as long as it took a round is the last."""
+
+
+class Follower:
+    """Follows one store. Made by `start`."""
+
+    def __init__(
+        self, database: Database, arrivals: ArrivalLog, progress: Progress, wall_clock: Callable[[], float]
+    ) -> None:
+        self._database = database
+        self._arrivals = arrivals
+        self._progress = progress
+        self._wall_clock = wall_clock
+        self._stepping = asyncio.Lock()
+        self._steps_begun = self._steps_done = 0
+        self._last = progress.arrival
+        self._removals: str | None = None
+        self._removed_until = 0
+        self._swept: str | None = None
+        self._missing: list[Key] = []
+        self.problem = ""
+        """Why the store could not be followed the last time; "" if it was."""
+        self.damaged = 0
+        """How many envelopes were found damaged, and are not indexed."""
+
+    @classmethod
+    async def start(
+        cls, database: Database, arrivals: ArrivalLog, network_topic: str, wall_clock: Callable[[], float]
+    ) -> "Follower":
+        """Go on where the index ends; from the beginning, if its hashes belong to another network topic.
+
+        Raises:
+            StoreError: the index cannot be used.
+        """
+        progress = await database.write(read_progress)
+        if progress.network_topic != network_topic:
+            # Of no store: the first step finds one.
+            progress = await database.write(partial(begin_anew, identity="", network_topic=network_topic))
+        return cls(database, arrivals, progress, wall_clock)
+
+    @property
+    def behind(self) -> int:
+        """How many envelopes are not indexed yet, at most, as far as is known."""
+        return max(0, self._last - self._progress.arrival)
+
+    @property
+    def progress(self) -> Progress:
+        """How far which store is indexed."""
+        return self._progress
+
+    async def catch_up(self) -> None:
+        """Index what was stored before this call. Those who call at the same time share what is done.
+
+        Raises:
+            NotIndexedYet: it is too much, or takes too long.
+            StoreError: the store or the index cannot be used.
+        """
+        before = self._steps_begun
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._step_unless(lambda: self._steps_done > before)
+                goal = self._last  # as it was after the call
+                while self._progress.arrival < goal:
+                    await self._step_unless(lambda: self._progress.arrival >= goal)
+        except TimeoutError as error:
+            raise NotIndexedYet(self.behind) from error
+
+    async def _step_unless(self, is_done: Callable[[], bool]) -> None:
+        if self.behind > MAX_BEHIND:
+            raise NotIndexedYet(self.behind)
+        async with self._stepping:
+            if not is_done():
+                await self._step()
+
+    async def _step(self) -> None:
+        """Index the next part of what arrived, if there is any."""
+        self._steps_begun += 1
+        number = self._steps_begun
+        try:
+            arrived = await self._read()
+        except OtherStore as error:
+            log.info("index of messages is made anew identity=%s", error.identity)
+            begin = partial(begin_anew, identity=error.identity, network_topic=self._progress.network_topic)
+            self._progress = await self._database.write(begin)
+            self._swept = None
+            self._missing.clear()
+            arrived = await self._read()
+        if arrived.end > self._progress.arrival:
+            indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
+            if indexed is None:  # it was already, for somebody who has not waited for it
+                self._progress = await self._database.write(read_progress)
+            else:
+                self._progress = self._progress._replace(arrival=arrived.end)
+                self.damaged += indexed.damaged
+        self._last, self._removals, self._removed_until = arrived.last, arrived.removals, arrived.removed_until
+        self._steps_done = number
+
+    async def _read(self) -> Arrived:
+        return await self._arrivals.after(self._progress.arrival, STEP_ENVELOPES, of=self._progress.identity)
+
+    def note_missing(self, keys: Sequence[Key]) -> None:
+        """The envelopes of these messages are gone: the next round begins with them."""
+        self._missing += keys[: max(0, SWEPT_KEYS - len(self._missing))]
+
+    async def sweep(self) -> None:
+        """Remove the messages whose envelopes were removed from the store, if any were since the last time.
+
+        Raises:
+            StoreError: the store or the index cannot be used.
+        """
+        removals, until = self._removals, self._removed_until
+        if removals != self._swept or self._missing:
+            noted, self._missing = self._missing, []
+            await self._remove(noted, self._progress)
+        if removals == self._swept:
+            return
+        scope = Scope(FIRST_PLACE, ((until + 1) * NS, b""), None, is_forward=True)
+        while True:
+            progress = self._progress
+            keys = await self._database.read(partial(find, scope=scope, count=SWEPT_KEYS), SWEPT_KEYS * work.ROW)
+            await self._remove(keys, progress)
+            if len(keys) < SWEPT_KEYS:
+                break
+            scope = scope.behind(keys[-1].place)
+            await asyncio.sleep(SWEEP_PAUSE_S)
+        await self._sweep_originals(until)
+        await self._database.write(partial(clean, now=int(self._wall_clock())))
+        self._swept = removals
+
+    async def _remove(self, keys: Sequence[Key], progress: Progress) -> None:
+        """Remove those of some messages whose envelopes are gone.
+
+        Args:
+            progress: how far the index had come when they were found. What was indexed since is left alone: it may have
+                been put into the store since then, under the same number, if that is another store.
+        """
+        missing = {*await self._arrivals.missing([key.arrival for key in keys if key.arrival <= progress.arrival])}
+        gone = [key for key in keys if key.arrival in missing]
+        if gone:
+            now = int(self._wall_clock())
+            await self._database.write(partial(remove, identity=progress.identity, keys=gone, now=now))
+
+    async def _sweep_originals(self, until: int) -> None:
+        """Remove what is gone of the messages of v2. Their times, and so their places, are their own."""
+        after = BEFORE_ALL
+        while True:
+            progress = self._progress
+            reads = partial(find_originals, until=until, after=after, count=SWEPT_KEYS)
+            keys = await self._database.read(reads, SWEPT_KEYS * work.ROW)
+            await self._remove(keys, progress)
+            if len(keys) < SWEPT_KEYS:
+                return
+            after = keys[-1].arrival
+            await asyncio.sleep(SWEEP_PAUSE_S)
+
+    async def run(self) -> None:
+        """Follow the store, and remove what was removed there, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(), name="index follower")
+            tasks.create_task(self._sweep_on(), name="index sweeper")
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with self._stepping:
+                    await self._step()
+                self._note_problem("")
+            except StoreError as error:
+                self._note_problem(str(error))
+            if self.problem or not self.behind:
+                await asyncio.sleep(FOLLOW_S)
+
+    async def _sweep_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            try:
+                await self.sweep()
+            except StoreError as error:
+                self._note_problem(str(error))
+            await asyncio.sleep(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started)))
+
+    def _note_problem(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.error("store cannot be followed error=%r", problem)
+        self.problem = problem

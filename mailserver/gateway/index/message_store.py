@@ -1,0 +1,133 @@
+"""The messages of a store, as clients of v2 ask for them: store v3 over a store of envelopes (13/WAKU2-STORE).
+
+The index says where messages are; the store has their envelopes. Whoever asks waits until the index has what was stored
+before. What was removed from the store, but not yet from the index, is left out, and the page goes on behind it.
+
+What a client of v2 sent differs from the message of its envelope in time and meta, and so in its hash. Its original is
+kept before the envelope is posted. From then on the envelope stands for that message, wherever it is met.
+"""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from mailserver.gateway.index.database import open_database
+from mailserver.gateway.index.follower import Follower
+from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
+from mailserver.gateway.index.page import CHECK, PageSearch, Sources
+from mailserver.gateway.index.search import knows
+from mailserver.gateway.index.values import MessagePage, MessageQuery
+from mailserver.gateway.index.writing import forget, keep
+from mailserver.ids.waku_message import MessageHash, WakuMessage
+from mailserver.store.arrivals import ArrivalLog, Arrived
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
+from mailserver.store.message_ids import Arrival
+from mailserver.store.sqlite import work
+from mailserver.waku.envelope import Envelope, EnvelopeHash
+
+MAX_NEWS = 1000
+"""How many messages are read at once in the order of arrival."""
+
+
+class News(NamedTuple):
+    """Messages in the order of arrival. `end`: what follows begins behind it. `is_all`: nothing did at that moment."""
+
+    messages: Sequence[MappedMessage]
+    end: Arrival
+    is_all: bool
+
+
+class MessageStore:
+    """The messages of one network topic. Made by `open_messages`.
+
+    All methods raise StoreError if the store or the index cannot be used.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._database = sources.database
+        self.follower = sources.follower
+        """What indexes what arrives. Its `run` has to run: what nobody asks for is indexed and removed by it."""
+
+    async def query(self, query: MessageQuery, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> MessagePage:
+        """Find a page of messages. All that was stored before this call is found.
+
+        Args:
+            payer: for whom to read, as in `store.interface.HistorySource.find`.
+            goes_on: whether to go on after this much work. If not, the page ends early, with a cursor, even if nothing
+                was found.
+        Raises:
+            UnknownCursor: there is no message of this hash.
+            NotIndexedYet: too much is not indexed yet.
+        """
+        await self.follower.catch_up()
+        return await PageSearch(self._sources, query, payer, goes_on).page()
+
+    async def knows(self, message: MessageHash) -> bool:
+        """Whether a message is indexed, or its original is kept: then it is not to be bridged again."""
+        return await self._database.read(partial(knows, name=message), work.STATEMENT + 2 * work.PAIR)
+
+    async def messages_of(self, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+        """The messages of live envelopes, in their order; None for one that has none."""
+        maps = partial(map_envelopes, network_topic=self._sources.network_topic, envelopes=envelopes)
+        return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
+
+    async def news(self, after: Arrival) -> News:
+        """The messages of the first envelopes that arrived in the store after a place, whether they are indexed or not.
+
+        Whoever pushes messages finds here what the live feed has missed. A message that was posted twice, in two
+        envelopes, is in it twice.
+
+        Args:
+            after: `end` of the news before, or of the progress of `follower`.
+        Raises:
+            OtherStore: the store is another by now: catch up, and go on from the progress of `follower`.
+        """
+        arrived = await self._sources.arrivals.after(after, MAX_NEWS, of=self.follower.progress.identity)
+        maps = partial(_map_arrived, network_topic=self._sources.network_topic, arrived=arrived)
+        messages = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
+        return News([message for message in messages if message is not None], arrived.end, arrived.end >= arrived.last)
+
+    async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
+        """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.
+
+        Args:
+            message: has a timestamp. Its content topic and payload are those of the envelope.
+        """
+        keeps = partial(
+            keep,
+            envelope=envelope.hash(),
+            created=envelope.created,
+            message=message.hash(self._sources.network_topic),
+            original=Original.of(message),
+        )
+        await self._database.write(keeps)
+
+    async def forget_original(self, envelope: EnvelopeHash) -> None:
+        """Forget the original of an envelope that was refused. One that is in the store stays."""
+        await self._database.write(partial(forget, envelope=envelope))
+
+
+def _map_arrived(connection: sqlite3.Connection, network_topic: str, arrived: Arrived) -> list[MappedMessage | None]:
+    envelopes, _ = arrived.decode()
+    return map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
+
+
+@contextlib.asynccontextmanager
+async def open_messages(
+    path: Path, arrivals: ArrivalLog, network_topic: str, *, wall_clock: Callable[[], float] = time.time
+) -> AsyncIterator[MessageStore]:
+    """Open the index at `path`, for the messages of a store; make it first if there is none.
+
+    Args:
+        network_topic: to which message hashes belong. If it is another than before, the index is made anew.
+    Raises:
+        StoreError: the index cannot be used.
+    """
+    async with open_database(path) as database:
+        follower = await Follower.start(database, arrivals, network_topic, wall_clock)
+        yield MessageStore(Sources(network_topic, database, arrivals, follower))

@@ -1,0 +1,75 @@
+"""Tables and migrations of the index of messages.
+
+One row of `messages` is one message of Waku v2 whose envelope is in the store, or was a moment ago. Its key is the
+order of store v3. Hashes are in two halves: 16 bytes order messages as the whole does, and only the key goes into the
+other indexes. Making two hashes that share them takes 2**64 attempts.
+
+`originals` has what an envelope does not say of the message that it was made from. `gone` has where messages were that
+are gone, so that a page can still begin behind them. `progress` says how far the store was followed.
+
+All but `originals` is made from the store, and made anew if it is missing.
+"""
+
+INDEX_FILE = "gateway.db"
+
+APPLICATION_ID = 0x57_41_4B_32
+"""PRAGMA application_id of our files: "WAK2"."""
+
+PREFIX_BYTES = 16
+"""How much of a hash is in keys: of an envelope's, and of a message's."""
+
+MESSAGES = (
+    """
+    CREATE TABLE messages (
+        timestamp INTEGER NOT NULL,             -- Unix nanoseconds
+        hash BLOB NOT NULL,                     -- first 16 bytes of the message hash
+        rest BLOB NOT NULL,                     -- the other 16
+        topic BLOB NOT NULL,                    -- 4 bytes
+        arrival INTEGER NOT NULL,               -- names the envelope in the store
+        is_original INTEGER NOT NULL,           -- whether `originals` has it
+        PRIMARY KEY (timestamp, hash)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX messages_by_topic ON messages (topic, timestamp, hash)",
+    "CREATE INDEX messages_by_hash ON messages (hash)",
+)
+"""Made anew, too, when another store is followed."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        *MESSAGES,
+        """
+        CREATE TABLE originals (
+            envelope BLOB PRIMARY KEY,              -- first 16 bytes of the envelope's hash
+            message BLOB NOT NULL,                  -- the message hash, 32 bytes
+            created INTEGER NOT NULL,               -- of the envelope, Unix seconds
+            timestamp INTEGER NOT NULL,
+            meta BLOB NOT NULL,
+            version INTEGER,
+            is_ephemeral INTEGER,
+            arrival INTEGER                         -- names the envelope in the store; NULL: it has not arrived yet
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX originals_by_message ON originals (message)",
+        "CREATE INDEX originals_by_arrival ON originals (arrival, created)",
+        """
+        CREATE TABLE gone (
+            hash BLOB PRIMARY KEY,                  -- first 16 bytes of the message hash
+            timestamp INTEGER NOT NULL,
+            until INTEGER NOT NULL                  -- kept until then, Unix seconds
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX gone_by_end ON gone (until)",
+        """
+        CREATE TABLE progress (                     -- one row
+            identity TEXT NOT NULL,                 -- of the store; '' before the first
+            network_topic TEXT NOT NULL,            -- to which the hashes belong
+            arrival INTEGER NOT NULL                -- all that arrived up to here is indexed
+        )
+        """,
+        "INSERT INTO progress VALUES ('', '', 0)",
+    ),
+)
+"""Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
+
+SCHEMA_VERSION = len(MIGRATIONS)

@@ -1,0 +1,195 @@
+"""Finding messages in the index, in the order (timestamp, hash) or against it.
+
+Every statement packs its rows into one: to fetch a row takes Python's lock, for which a thread waits up to 5 ms while
+the event loop is busy (`store.sqlite.keys`). Several topics are merged by SQLite as it reads them, so what is read is
+little more than what is found.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mailserver.errors import DecodeError
+from mailserver.gateway.index.mapping import Original, in_slots, read_original
+from mailserver.gateway.index.schema import PREFIX_BYTES
+from mailserver.gateway.index.values import MAX_TOPICS_OF_QUERY, MessageQuery, UnknownCursor
+from mailserver.ids.envelopes import topic_of
+from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
+from mailserver.store.message_ids import Arrival
+from mailserver.waku.envelope import Topic
+
+_TOPIC_SLOTS = (1, 2, 4, 10, 32, MAX_TOPICS_OF_QUERY)
+
+MessagePlace = tuple[int, bytes]
+"""A place in the order of messages: (timestamp, first 16 bytes of the hash)."""
+
+FIRST_PLACE: MessagePlace = (-(2**63), b"")
+LAST_PLACE: MessagePlace = (2**63 - 1, b"\xff" * (PREFIX_BYTES + 1))
+
+
+class Key(NamedTuple):
+    """A message that was found. `arrival` names its envelope in the store."""
+
+    timestamp: int
+    hash: MessageHash
+    arrival: Arrival
+    is_original: bool
+
+    @property
+    def place(self) -> MessagePlace:
+        """Where it is in the order."""
+        return self.timestamp, self.hash[:PREFIX_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is searched: messages between two places, both exclusive; of these topics, or all, if None."""
+
+    low: MessagePlace
+    high: MessagePlace
+    topics: tuple[Topic, ...] | None
+    is_forward: bool
+
+    def behind(self, place: MessagePlace) -> "Scope":
+        """What of it comes after a place, in its direction."""
+        if self.is_forward:
+            return replace(self, low=max(self.low, place))
+        return replace(self, high=min(self.high, place))
+
+    def of(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of some messages that are between its places, in its direction; topics count for nothing."""
+        return sorted((key for key in keys if self.low < key.place < self.high), reverse=not self.is_forward)
+
+
+def scope_of(query: MessageQuery) -> Scope:
+    """What a query searches, but for its cursor."""
+    if query.hashes is not None:
+        return Scope(FIRST_PLACE, LAST_PLACE, None, query.is_forward)
+    start, end = query.time_start, query.time_end
+    topics = None
+    if query.content_topics is not None:
+        topics = tuple(dict.fromkeys(topic for name in query.content_topics if (topic := _topic(name)) is not None))
+    return Scope(
+        # No hash is empty: all of the second at the start are behind this place, and those at the end as well.
+        max(FIRST_PLACE, (start, b"")) if start is not None else FIRST_PLACE,
+        min(LAST_PLACE, (end, b"")) if end is not None else LAST_PLACE,
+        topics,
+        query.is_forward,
+    )
+
+
+def _topic(content_topic: str) -> Topic | None:
+    """The topic of envelopes; None for a content topic that no envelope has."""
+    try:
+        return topic_of(content_topic)
+    except DecodeError:
+        return None
+
+
+_PACKED = """
+    SELECT group_concat(timestamp), CAST(group_concat(hash || rest, '') AS BLOB), group_concat(arrival),
+        group_concat(is_original)
+"""
+_WITHIN = "(timestamp, hash) > (?1, ?2) AND (timestamp, hash) < (?3, ?4)"
+
+
+def _of_all(order: str) -> str:
+    return f"""
+        {_PACKED} FROM (
+            SELECT * FROM messages WHERE {_WITHIN} ORDER BY timestamp {order}, hash {order} LIMIT ?5
+        )
+    """
+
+
+def _of_topics(slots: int, order: str) -> str:
+    found = " UNION ALL ".join(
+        f"SELECT timestamp, hash FROM messages INDEXED BY messages_by_topic WHERE topic = ?{6 + slot} AND {_WITHIN}"
+        for slot in range(slots)
+    )
+    return f"""
+        {_PACKED} FROM (
+            SELECT m.* FROM ({found} ORDER BY timestamp {order}, hash {order} LIMIT ?5) AS f
+            CROSS JOIN messages AS m ON m.timestamp = f.timestamp AND m.hash = f.hash LIMIT -1
+        )
+    """
+
+
+_OF_ALL = {is_forward: _of_all("ASC" if is_forward else "DESC") for is_forward in (True, False)}
+_OF_TOPICS = {
+    (slots, is_forward): _of_topics(slots, "ASC" if is_forward else "DESC")
+    for slots in _TOPIC_SLOTS
+    for is_forward in (True, False)
+}
+_OF_HASHES = f"{_PACKED} FROM messages INDEXED BY messages_by_hash WHERE hash IN ({{}})"
+_OF_GONE = "SELECT timestamp FROM gone WHERE hash = ?"
+_ARRIVED_ORIGINALS = """
+    SELECT timestamp, message, arrival FROM originals WHERE arrival > ? AND created <= ? ORDER BY arrival LIMIT ?
+"""
+_ORIGINAL = "SELECT timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
+
+
+def find(connection: sqlite3.Connection, scope: Scope, count: int) -> list[Key]:
+    """The first `count` messages of a scope, in its direction."""
+    bounds = *scope.low, *scope.high, count
+    if scope.topics is None:
+        return _unpacked(connection.execute(_OF_ALL[scope.is_forward], bounds).fetchone())
+    if not scope.topics:
+        return []
+    slots = next(slots for slots in _TOPIC_SLOTS if slots >= len(scope.topics))
+    topics = *scope.topics, *[None] * (slots - len(scope.topics))  # these match nothing
+    return _unpacked(connection.execute(_OF_TOPICS[slots, scope.is_forward], (*bounds, *topics)).fetchone())
+
+
+def find_hashes(connection: sqlite3.Connection, hashes: Sequence[MessageHash]) -> list[Key]:
+    """The messages of these hashes, in order."""
+    wanted = set(hashes)
+    keys: list[Key] = []
+    for part in in_slots([*{name[:PREFIX_BYTES] for name in wanted}]):
+        keys += _unpacked(connection.execute(_OF_HASHES.format(", ".join("?" * len(part))), part).fetchone())
+    return sorted(key for key in keys if key.hash in wanted)
+
+
+def place_of(connection: sqlite3.Connection, name: MessageHash) -> MessagePlace:
+    """Where a message is, or was if it is gone.
+
+    Raises:
+        UnknownCursor: there is none of this hash.
+    """
+    keys = find_hashes(connection, [name])
+    if keys:
+        return keys[0].place
+    gone = connection.execute(_OF_GONE, (name[:PREFIX_BYTES],)).fetchone()
+    if gone is None:
+        raise UnknownCursor
+    return gone[0], name[:PREFIX_BYTES]
+
+
+def original_of(connection: sqlite3.Connection, key: Key) -> Original | None:
+    """What a message says beyond its envelope; None if that is gone."""
+    row = connection.execute(_ORIGINAL, (key.hash, key.arrival)).fetchone()
+    return None if row is None else read_original(row)
+
+
+def knows(connection: sqlite3.Connection, name: MessageHash) -> bool:
+    """Whether a message was indexed, or its original is kept."""
+    if find_hashes(connection, [name]):
+        return True
+    return connection.execute("SELECT 1 FROM originals WHERE message = ?", (name,)).fetchone() is not None
+
+
+def find_originals(connection: sqlite3.Connection, until: int, after: Arrival, count: int) -> list[Key]:
+    """The messages of v2 whose envelopes are in the index and were created no later than `until`, in the order of
+    arrival."""
+    rows = connection.execute(_ARRIVED_ORIGINALS, (after, until, count))
+    return [Key(timestamp, MessageHash(name), Arrival(arrival), is_original=True) for timestamp, name, arrival in rows]
+
+
+def _unpacked(packed: tuple[str | None, bytes | None, str | None, str | None]) -> list[Key]:
+    timestamps, hashes, arrivals, originals = packed
+    if timestamps is None or hashes is None:
+        return []
+    names = [MessageHash(hashes[at : at + MESSAGE_HASH_BYTES]) for at in range(0, len(hashes), MESSAGE_HASH_BYTES)]
+    columns = (json.loads(f"[{column}]") for column in (timestamps, arrivals, originals))
+    return [Key(*row) for row in zip(next(columns), names, next(columns), map(bool, next(columns)), strict=True)]

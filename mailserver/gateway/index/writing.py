@@ -1,0 +1,167 @@
+"""What changes the index, in the thread that writes it. Each function is one transaction."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mailserver.gateway.index.database import synced
+from mailserver.gateway.index.mapping import Original, map_envelopes
+from mailserver.gateway.index.schema import MESSAGES, PREFIX_BYTES
+from mailserver.gateway.index.search import Key
+from mailserver.ids.waku_message import MessageHash
+from mailserver.store.arrivals import Arrived
+from mailserver.store.message_ids import BEFORE_ALL, Arrival
+from mailserver.store.sqlite.connections import transaction
+from mailserver.waku.envelope import EnvelopeHash
+
+CURSOR_KEPT_S = 86_400
+"""For so long a page can begin behind a message that is gone."""
+
+ORIGINAL_KEPT_S = 30 * 86_400
+"""An original whose envelope has not arrived so long after it was created never will, not even from others' history."""
+
+CLEANED_ROWS = 4000
+"""Most rows that are removed at once because their time is over."""
+
+_ROWS_AT_ONCE = 100
+_INSERT_MANY, _INSERT_ONE = (
+    f"""
+    INSERT INTO messages (timestamp, hash, rest, topic, arrival, is_original)
+    VALUES {", ".join(["(?, ?, ?, ?, ?, ?)"] * count)}
+    ON CONFLICT (timestamp, hash) DO UPDATE SET arrival = excluded.arrival, is_original = excluded.is_original
+    """
+    for count in (_ROWS_AT_ONCE, 1)
+)
+_ARRIVED = "UPDATE originals SET arrival = ?, message = ? WHERE envelope = ?"
+_ADVANCE = "UPDATE progress SET arrival = ? WHERE identity = ? AND network_topic = ? AND arrival = ?"
+
+
+class Progress(NamedTuple):
+    """How far which store was followed."""
+
+    identity: str
+    network_topic: str
+    arrival: Arrival
+
+
+class Indexed(NamedTuple):
+    """What became of envelopes: how many messages were indexed, and how many envelopes were damaged."""
+
+    messages: int
+    damaged: int
+
+
+_Row = tuple[int, bytes, bytes, bytes, int, bool]
+
+
+def read_progress(connection: sqlite3.Connection) -> Progress:
+    """How far the store was followed."""
+    ((identity, network_topic, arrival),) = connection.execute("SELECT identity, network_topic, arrival FROM progress")
+    return Progress(identity, network_topic, Arrival(arrival))
+
+
+def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str) -> Progress:
+    """Forget all messages, and follow this store from its beginning. Originals stay: they may be in it."""
+    execute = connection.execute
+    with transaction(connection):
+        execute("DROP TABLE messages")
+        for statement in MESSAGES:
+            execute(statement)
+        execute("DELETE FROM gone")
+        execute("UPDATE originals SET arrival = NULL")
+        execute(
+            "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?", (identity, network_topic, BEFORE_ALL)
+        )
+    return Progress(identity, network_topic, BEFORE_ALL)
+
+
+def index(connection: sqlite3.Connection, progress: Progress, arrived: Arrived) -> Indexed | None:
+    """Index what arrived behind `progress`; None if the index is not there any more, and nothing was done."""
+    envelopes, damaged = arrived.decode()
+    messages = map_envelopes(connection, progress.network_topic, [(each.envelope, each.hash) for each in envelopes])
+    rows: list[_Row] = []
+    originals: list[tuple[Arrival, MessageHash, bytes]] = []
+    for (arrival, envelope, whole), mapped in zip(envelopes, messages, strict=True):
+        if mapped is None:
+            continue
+        name, message, is_original = mapped
+        if is_original:
+            originals.append((arrival, name, whole[:PREFIX_BYTES]))
+        if not message.ephemeral:  # those are not to be stored (14/WAKU2-MESSAGE)
+            assert message.timestamp is not None
+            halves = name[:PREFIX_BYTES], name[PREFIX_BYTES:]
+            rows.append((message.timestamp, *halves, envelope.topic, arrival, is_original))
+    rows.sort()  # neighbours are on the same pages
+    with transaction(connection):
+        moved = connection.execute(_ADVANCE, (arrived.end, *progress))
+        if not moved.rowcount:
+            return None
+        _insert(connection, rows)
+        connection.executemany(_ARRIVED, originals)
+    return Indexed(len(rows), damaged)
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
+    at = 0
+    # Many rows in one statement: see `store.sqlite.insertion`.
+    while len(rows) - at >= _ROWS_AT_ONCE:
+        connection.execute(_INSERT_MANY, [value for row in rows[at : at + _ROWS_AT_ONCE] for value in row])
+        at += _ROWS_AT_ONCE
+    connection.executemany(_INSERT_ONE, rows[at:])
+
+
+def keep(
+    connection: sqlite3.Connection, envelope: EnvelopeHash, created: int, message: MessageHash, original: Original
+) -> None:
+    """Keep what an envelope does not say of the message that it was made from. It is on disk when this returns."""
+    with synced(connection):
+        connection.execute(
+            "INSERT OR IGNORE INTO originals VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+            (
+                envelope[:PREFIX_BYTES],
+                message,
+                created,
+                original.timestamp,
+                original.meta,
+                original.version,
+                original.ephemeral,
+            ),
+        )
+
+
+def forget(connection: sqlite3.Connection, envelope: EnvelopeHash) -> None:
+    """Forget the original of an envelope that was refused; one that has arrived stays."""
+    with transaction(connection):
+        connection.execute("DELETE FROM originals WHERE envelope = ? AND arrival IS NULL", (envelope[:PREFIX_BYTES],))
+
+
+def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[Key], now: int) -> None:
+    """Remove messages whose envelopes are gone from this store, and remember for a while where they were."""
+    until = now + CURSOR_KEPT_S
+    with transaction(connection):
+        if read_progress(connection).identity != identity:
+            return
+        for key in keys:
+            place = key.timestamp, key.hash[:PREFIX_BYTES]
+            removed = connection.execute(
+                "DELETE FROM messages WHERE timestamp = ? AND hash = ? AND arrival = ?", (*place, key.arrival)
+            )
+            if removed.rowcount:
+                connection.execute(
+                    "INSERT OR REPLACE INTO gone (timestamp, hash, until) VALUES (?, ?, ?)", (*place, until)
+                )
+            if key.is_original:
+                connection.execute("DELETE FROM originals WHERE message = ? AND arrival = ?", (key.hash, key.arrival))
+
+
+def clean(connection: sqlite3.Connection, now: int) -> None:
+    """Forget what was kept long enough; the rest of it the next time, if it is much."""
+    with transaction(connection):
+        connection.execute(
+            "DELETE FROM gone WHERE hash IN (SELECT hash FROM gone WHERE until <= ? LIMIT ?)", (now, CLEANED_ROWS)
+        )
+        connection.execute(
+            "DELETE FROM originals WHERE envelope IN "
+            "(SELECT envelope FROM originals WHERE arrival IS NULL AND created < ? LIMIT ?)",
+            (now - ORIGINAL_KEPT_S, CLEANED_ROWS),
+        )

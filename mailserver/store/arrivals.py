@@ -1,0 +1,106 @@
+"""A store in the order of arrival, for what follows it from another process: it only reads, whether the daemon runs or
+not.
+
+Whoever follows keeps a place in this order (`store.message_ids.Arrival`), which is at the same time what names an
+envelope of this store. Both hold for one store, which has an identity; a file that took its place has another.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from mailserver.errors import StoreError
+from mailserver.store.interface import OURSELVES, Payer
+from mailserver.store.message_ids import Arrival
+from mailserver.waku.envelope import Envelope, EnvelopeHash
+
+
+class OtherStore(StoreError):
+    """The store has another identity than its arrivals were to be of: what is known of those holds no longer.
+
+    Args:
+        identity: that of the store that is there.
+    """
+
+    def __init__(self, identity: str) -> None:
+        super().__init__(identity)
+        self.identity = identity
+
+    def __str__(self) -> str:
+        return f"another store is there, of identity {self.identity}"
+
+
+class ArrivedEnvelope(NamedTuple):
+    """An envelope, and its place in the order of arrival."""
+
+    arrival: Arrival
+    envelope: Envelope
+    hash: EnvelopeHash
+
+
+class Arrived(Protocol):
+    """What arrived after a place, and how the store was at that moment."""
+
+    @property
+    def end(self) -> Arrival:
+        """How far this has come: what follows begins behind it."""
+
+    @property
+    def last(self) -> Arrival:
+        """The last place in the store."""
+
+    @property
+    def removals(self) -> str:
+        """A text that changes when envelopes are removed, and rarely otherwise."""
+
+    @property
+    def removed_until(self) -> int:
+        """Nothing that was created later than this was ever removed, in Unix seconds."""
+
+    def decode(self) -> tuple[Sequence[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are damaged; and how many these are.
+
+        It takes 8 us an envelope, so it is for a thread.
+        """
+
+
+class Bodies(NamedTuple):
+    """Envelopes that were looked for: the size of each, 0 if it is not there, and the first of them as they are."""
+
+    sizes: Sequence[int]
+    raws: Sequence[bytes]
+
+
+class ArrivalLog(Protocol):
+    """The envelopes of one place where a store is, whichever store that is at the moment."""
+
+    async def after(self, arrival: Arrival, limit: int, *, of: str) -> Arrived:
+        """Read the first `limit` envelopes after a place, fewer if they are long.
+
+        This notices when the store was replaced, and reads the one that is there from then on.
+
+        Args:
+            of: the identity of the store whose place it is; "" for none.
+        Raises:
+            OtherStore: the store is another.
+            OtherNetworkTopic: its message ids belong to another network topic than ours.
+            StoreError: it cannot be read, or is of another version.
+        """
+
+    async def read(
+        self, arrivals: Sequence[Arrival], whole: int, max_bytes: int, *, payer: Payer = OURSELVES
+    ) -> Bodies:
+        """Look for envelopes; read some of the first `whole` as they are.
+
+        These are the first that is there, and more as long as all of them fit into `max_bytes`. One that is damaged may
+        be read as it is.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+    async def missing(self, arrivals: Sequence[Arrival], *, payer: Payer = OURSELVES) -> list[Arrival]:
+        """Which of these envelopes are not there.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """

@@ -1,0 +1,312 @@
+"""The rows of a store in the order of arrival, read from another process: a `store.arrivals.ArrivalLog`.
+
+The daemon may be running, or stop, or start again; or somebody may put another file in the place of the store. So the
+names of the files are compared with what is open each time that new rows are read (`store.sqlite.presence`).
+"""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mailserver.codec.keccak import keccak256
+from mailserver.errors import DecodeError, StoreError
+from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore
+from mailserver.store.interface import OURSELVES, Payer
+from mailserver.store.message_ids import Arrival, OtherNetworkTopic
+from mailserver.store.sqlite import work as costs
+from mailserver.store.sqlite.connections import connect_reader, pragma
+from mailserver.store.sqlite.damage import explain
+from mailserver.store.sqlite.fair_pool import FairPool
+from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.presence import Presence
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SCHEMA_VERSION
+from mailserver.store.sqlite.worker import Worker
+from mailserver.waku.envelope import EnvelopeHash, decode_envelope
+
+READERS = 2
+"""How many threads read."""
+
+MAX_ARRIVALS_BYTES = 8 * 1024 * 1024
+"""What is read at once of the order of arrival ends with the envelope that reaches this."""
+
+# For damaged rows: their values may be of any type, or be missing.
+_BYTES = "coalesce(CAST(e.raw AS BLOB), x'')"
+_PADDED_HASH = f"CAST(coalesce(CAST(e.hash AS BLOB), x'') || zeroblob({HASH_PREFIX_BYTES}) AS BLOB)"
+_HASH = f"substr({_PADDED_HASH}, 1, {HASH_PREFIX_BYTES})"
+# Sizes come first, and by themselves: only the envelopes that are wanted are read.
+# Only the last day of reception gets new rows. The first of it goes first when it is pruned.
+_REMOVALS = """
+    (
+        SELECT coalesce(max(day) || ' ' || first_seq || ' ' || (
+            SELECT coalesce(sum(envelopes), 0) FROM reception_days WHERE day < (SELECT max(day) FROM reception_days)
+        ), '')
+        FROM reception_days
+    )
+"""
+_AFTER = f"""
+    SELECT
+        (SELECT user_version FROM pragma_user_version),
+        (SELECT id FROM identity),
+        (SELECT network_topic FROM id_index),
+        (SELECT coalesce(max(seq), 0) FROM envelopes),
+        {_REMOVALS},
+        (SELECT until FROM removed),
+        {packed_numbers("seq")}, {packed_numbers("size")}, {packed_bytes("hash")}, {packed_bytes("raw")}
+    FROM (
+        SELECT e.seq, length({_BYTES}) AS size, {_HASH} AS hash, {_BYTES} AS raw
+        FROM (
+            SELECT seq, size, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total
+            FROM (
+                SELECT seq, coalesce(length(raw), 0) AS size FROM envelopes WHERE seq > ? ORDER BY seq LIMIT ?
+            )
+        ) AS next CROSS JOIN envelopes AS e ON e.seq = next.seq
+        WHERE next.total - next.size < {MAX_ARRIVALS_BYTES}
+        LIMIT -1
+    )
+"""
+# What is not bytes is damaged: as if it was not there.
+_READ = f"""
+    SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
+        SELECT t.size, CASE WHEN t.key < ?2 AND (t.total <= ?3 OR t.total = t.size) THEN e.raw END AS raw
+        FROM (
+            SELECT key, seq, size, sum(size) OVER (ORDER BY key ROWS UNBOUNDED PRECEDING) AS total
+            FROM (
+                SELECT j.key, j.value AS seq, iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
+                FROM json_each(?1) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
+            )
+        ) AS t LEFT JOIN envelopes AS e ON e.seq = t.seq AND t.size > 0
+        ORDER BY t.key LIMIT -1
+    )
+"""
+_MISSING = f"""
+    SELECT {packed_numbers("seq")} FROM (
+        SELECT j.value AS seq FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
+        WHERE e.seq IS NULL ORDER BY j.key LIMIT -1
+    )
+"""
+
+
+class _Replaced(Exception):
+    """The open files are not the store at its path any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteArrived:
+    """A `store.arrivals.Arrived`: rows as they were read, packed."""
+
+    end: Arrival
+    last: Arrival
+    removals: str
+    removed_until: int
+    seqs: str | None
+    sizes: str | None
+    hashes: bytes | None
+    raws: bytes | None
+
+    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are damaged; and how many these are."""
+        found, at = [], 0
+        seqs, sizes = numbers(self.seqs), numbers(self.sizes)
+        for seq, size, prefix in zip(seqs, sizes, pieces(self.hashes, HASH_PREFIX_BYTES), strict=True):
+            raw = (self.raws or b"")[at : at + size]
+            at += size
+            whole = EnvelopeHash(keccak256(raw))
+            if not whole.startswith(prefix):
+                continue
+            try:
+                envelope = decode_envelope(raw)
+            except DecodeError:
+                continue
+            found.append(ArrivedEnvelope(Arrival(seq), envelope, whole))
+        return found, len(seqs) - len(found)
+
+
+class _Reader(NamedTuple):
+    worker: Worker
+    presence: Presence
+
+
+class _Readers:
+    """The connections to one file."""
+
+    def __init__(self, readers: Sequence[_Reader]) -> None:
+        self.pool = FairPool(readers)
+        self._readers = readers
+
+    async def close(self) -> None:
+        """Close them, after all that was begun."""
+        for _ in self._readers:
+            reader = await self.pool.take(OURSELVES, 0)
+            await reader.worker.close()
+
+
+class SqliteArrivalLog:
+    """A `store.arrivals.ArrivalLog`, which says what each method does and raises. Made by `open_arrivals`."""
+
+    def __init__(self, path: Path, network_topic: str) -> None:
+        self._path = path
+        self._network_topic = network_topic
+        self._readers: _Readers | None = None
+        self._opening = asyncio.Lock()
+
+    async def after(self, arrival: Arrival, limit: int, *, of: str) -> SqliteArrived:
+        """Read the first `limit` envelopes after a place, fewer if they are long."""
+        row = await self._newest((int(arrival), limit))
+        version, identity, network_topic, last, removals, removed_until, seqs, *packed = row
+        if version != SCHEMA_VERSION:
+            raise StoreError(f"{self._path} has schema version {version}, this program knows {SCHEMA_VERSION}")
+        if not isinstance(identity, str):
+            raise StoreError(f"{self._path} was restored from a backup: start the mailserver on it once")
+        if network_topic and network_topic != self._network_topic:
+            raise OtherNetworkTopic(network_topic, self._network_topic)
+        if identity != of:
+            raise OtherStore(identity)
+        end = max(numbers(seqs), default=int(arrival))
+        return SqliteArrived(Arrival(end), Arrival(last), removals, removed_until, seqs, *packed)
+
+    async def read(
+        self, arrivals: Sequence[Arrival], whole: int, max_bytes: int, *, payer: Payer = OURSELVES
+    ) -> Bodies:
+        """Look for envelopes; read some of the first `whole` as they are."""
+        parameters = json.dumps([*arrivals]), whole, max_bytes
+        most = costs.STATEMENT + costs.ENVELOPE * len(arrivals) + max_bytes // costs.UNIT_BYTES
+        readers = await self._open()
+        packed, raws = await self._run(readers, _READ, parameters, most, payer)
+        body = raws or b""
+        unused = (len(body) - max_bytes) // costs.UNIT_BYTES
+        payer.charge(unused)
+        readers.pool.correct(unused, payer)
+        sizes, bodies, at = numbers(packed), list[bytes](), 0
+        for size in sizes:
+            if size and at == len(body):
+                break
+            bodies.append(body[at : at + size])
+            at += size
+        return Bodies(sizes, bodies[:whole])
+
+    async def missing(self, arrivals: Sequence[Arrival], *, payer: Payer = OURSELVES) -> list[Arrival]:
+        """Which of these envelopes are not there."""
+        parameters = (json.dumps([*arrivals]),)
+        work = costs.STATEMENT + costs.ENVELOPE * len(arrivals)
+        readers = await self._open()
+        (found,) = await self._run(readers, _MISSING, parameters, work, payer)
+        return [Arrival(seq) for seq in numbers(found)]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        async with self._opening:
+            await self._close()
+
+    async def _newest(self, parameters: tuple[int, int]) -> tuple[Any, ...]:
+        """What the store at the path says now, even if it has just taken the place of another."""
+        work = costs.STATEMENT + parameters[1] * costs.ROW
+        readers = await self._open()
+        try:
+            return await self._run(readers, _AFTER, parameters, work, OURSELVES, looks=True)
+        except _Replaced:
+            readers = await self._open(instead_of=readers)
+        try:
+            return await self._run(readers, _AFTER, parameters, work, OURSELVES, looks=True)
+        except _Replaced:
+            raise StoreError(f"{self._path} was just replaced: try again") from None
+
+    async def _open(self, *, instead_of: _Readers | None = None) -> _Readers:
+        """The connections; open them if there are none, or if these are not of the store at the path."""
+        if self._readers is not None and self._readers is not instead_of:
+            return self._readers
+        async with self._opening:
+            if self._readers is instead_of:
+                await self._close()
+            if self._readers is None:
+                self._readers = await self._connect()
+            return self._readers
+
+    async def _connect(self) -> _Readers:
+        async with contextlib.AsyncExitStack() as unless_opened:
+            readers = []
+            for _ in range(READERS):
+                # Before it is opened: whatever takes its place meanwhile is noticed later.
+                presence = await asyncio.to_thread(Presence, self._path)
+                worker = await Worker.start(partial(_connect, self._path), "store-arrivals")
+                unless_opened.push_async_callback(worker.close)
+                readers.append(_Reader(worker, presence))
+            unless_opened.pop_all()
+        return _Readers(readers)
+
+    async def _close(self) -> None:
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            await readers.close()
+
+    async def _run(
+        self,
+        readers: _Readers,
+        sql: str,
+        parameters: Sequence[object],
+        work: int,
+        payer: Payer,
+        *,
+        looks: bool = False,
+    ) -> tuple[Any, ...]:
+        """Run one statement, when it is the payer's turn; return its one row.
+
+        Args:
+            looks: whether to look first if the files are still those of the path.
+        """
+        reader = await readers.pool.take(payer, work)
+        try:
+            payer.charge(work)
+            return await reader.worker.run(partial(_row, reader.presence if looks else None, sql, parameters))
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the store: {explain(error, self._path)}") from error
+        finally:
+            readers.pool.give_back(reader)
+
+
+def _row(
+    presence: Presence | None, sql: str, parameters: Sequence[object], connection: sqlite3.Connection
+) -> tuple[Any, ...]:
+    if presence is not None and presence.look():
+        raise _Replaced
+    row: tuple[Any, ...] = connection.execute(sql, parameters).fetchone()
+    return row
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection that only reads a store of this version.
+
+    Raises:
+        StoreError: there is none, or it is another's, or cannot be read.
+    """
+    connection = connect_reader(path)
+    try:
+        version = pragma(connection, "user_version")
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
+    if version < SCHEMA_VERSION:
+        connection.close()
+        raise StoreError(
+            f"{path} is of an earlier version of this program: start the mailserver on it once, which migrates it"
+        )
+    return connection
+
+
+@contextlib.asynccontextmanager
+async def open_arrivals(path: Path, network_topic: str) -> AsyncIterator[SqliteArrivalLog]:
+    """Follow the store at `path`, which is opened when it is first read; close it at the end.
+
+    Args:
+        network_topic: to which its message ids must belong, once it has any.
+    """
+    log = SqliteArrivalLog(path, network_topic)
+    try:
+        yield log
+    finally:
+        await log.close()

@@ -1,0 +1,83 @@
+"""Opening the index: a new file, one of ours, and what is none."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from mailserver.errors import StoreError
+from mailserver.gateway.index.schema import APPLICATION_ID, INDEX_FILE, SCHEMA_VERSION
+from mailserver.gateway.index.values import MessageQuery
+from tests.gateway.index.worlds import envelope, new, opened_messages, original
+from tests.store.samples import START, change, make_store, rows, write
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+async def test_new_index_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+    async with opened_messages(tmp_path) as messages:
+        await messages.keep_original(envelope(1), original(1, timestamp=1))
+        modes = modes_in(tmp_path)
+
+    assert modes == {f"{INDEX_FILE}{ending}": 0o600 for ending in ("", "-wal", "-shm")}
+
+
+async def test_index_is_of_its_own_kind_and_version(tmp_path: Path) -> None:
+    async with opened_messages(tmp_path):
+        pass
+
+    assert rows(tmp_path / INDEX_FILE, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert rows(tmp_path / INDEX_FILE, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
+    assert rows(tmp_path / INDEX_FILE, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    make_store(tmp_path / INDEX_FILE, [new(envelope(1, created=START))])
+
+    with pytest.raises(StoreError, match="is not an index of messages"):
+        async with opened_messages(tmp_path):
+            pass
+
+
+async def test_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    async with opened_messages(tmp_path):
+        pass
+    change(tmp_path / INDEX_FILE, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+    with pytest.raises(StoreError, match="use a newer one"):
+        async with opened_messages(tmp_path):
+            pass
+
+
+async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / INDEX_FILE, b"no database" * 1000)
+
+    with pytest.raises(StoreError, match="cannot use the index of messages"):
+        async with opened_messages(tmp_path):
+            pass
+
+
+async def test_folder_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot use the index of messages"):
+        async with opened_messages(tmp_path / "none"):
+            pass
+
+
+async def test_index_that_cannot_be_written_or_read_is_a_store_error(tmp_path: Path) -> None:
+    async with opened_messages(tmp_path) as messages:
+        change(tmp_path / INDEX_FILE, "DROP TABLE originals", "DROP TABLE messages")
+
+        with pytest.raises(StoreError, match="no such table"):
+            await messages.keep_original(envelope(1), original(1, timestamp=1))
+        with pytest.raises(StoreError, match="no such table"):
+            await messages.knows(original(1, timestamp=1).hash("/waku/2/rs/1/4"))
+
+
+async def test_index_that_is_being_made_when_the_power_fails_is_made_again(tmp_path: Path) -> None:
+    write(tmp_path / INDEX_FILE, b"")
+    make_store(tmp_path / "mailserver.db", [new(envelope(1))])
+
+    async with opened_messages(tmp_path) as messages:
+        assert len((await messages.query(MessageQuery())).messages) == 1

@@ -1,0 +1,355 @@
+"""Following a store: what arrives, what is removed, and a store that is replaced."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mailserver.errors import StoreError
+from mailserver.gateway.index import follower as following
+from mailserver.gateway.index.message_store import open_messages
+from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.gateway.index.values import MessagePage, MessageQuery, UnknownCursor
+from mailserver.gateway.index.writing import CURSOR_KEPT_S, ORIGINAL_KEPT_S
+from mailserver.ids.envelopes import message_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.arrivals import OtherStore
+from mailserver.store.message_ids import Arrival, NotIndexedYet
+from mailserver.store.sqlite.arrivals import SqliteArrivalLog, SqliteArrived
+from mailserver.store.sqlite.schema import STORE_FILE
+from tests.gateway.index.worlds import (
+    World,
+    all_of,
+    at,
+    envelope,
+    envelopes,
+    new,
+    opened_messages,
+    opened_world,
+    original,
+    stored,
+)
+from tests.store.samples import START, change, make_store, rows
+from tests.waiting import turns, until
+
+OTHER_TOPIC = "/waku/2/rs/9/9"
+
+
+def count(folder: Path, table: str = "messages") -> int:
+    ((found,),) = rows(folder / INDEX_FILE, f"SELECT count(*) FROM {table}")
+    return int(found)
+
+
+async def test_index_goes_on_where_it_ended(tmp_path: Path) -> None:
+    async with opened_world(tmp_path) as world:
+        await world.put(*envelopes(3))
+        await world.messages.follower.catch_up()
+        before = world.messages.follower.progress
+
+    async with opened_world(tmp_path) as world:
+        assert world.messages.follower.progress == before
+        await world.store.put([new(envelope(3, created=START + 3))])
+        page = await world.messages.query(MessageQuery())
+
+    assert page.messages == all_of(envelopes(4))
+
+
+async def test_index_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
+    async with opened_world(tmp_path) as world:
+        await world.put(*envelopes(3))
+        await world.messages.follower.catch_up()
+    (tmp_path / INDEX_FILE).unlink()
+
+    async with opened_messages(tmp_path) as messages:
+        page = await messages.query(MessageQuery())
+
+    assert page.messages == all_of(envelopes(3))
+
+
+async def test_index_of_another_network_topic_is_made_anew_and_its_originals_are_found_again(tmp_path: Path) -> None:
+    message = original(1, timestamp=at(5))
+    async with opened_world(tmp_path) as world:
+        await world.put(envelope(1))
+        await world.send(message)
+        await world.messages.follower.catch_up()
+    change(tmp_path / STORE_FILE, "UPDATE id_index SET network_topic = ''")
+
+    async with opened_messages(tmp_path, OTHER_TOPIC) as messages:
+        page = await messages.query(MessageQuery())
+        is_known = await messages.knows(message.hash(OTHER_TOPIC))
+
+    assert page.messages == [stored(message_of(envelope(1)), OTHER_TOPIC), stored(message, OTHER_TOPIC)]
+    assert is_known
+
+
+async def test_store_that_was_replaced_is_indexed_from_its_beginning(tmp_path: Path) -> None:
+    message = original(7, timestamp=at(9))
+    async with opened_world(tmp_path) as world:
+        await world.put(*envelopes(3))
+        each = await world.send(message)
+        await world.messages.query(MessageQuery())
+    make_store(tmp_path / "other.db", [new(envelope(8)), new(each)])
+
+    async with opened_messages(tmp_path) as messages:
+        before = await messages.query(MessageQuery())
+        (tmp_path / "other.db").replace(tmp_path / STORE_FILE)
+        after = await messages.query(MessageQuery())
+        with pytest.raises(UnknownCursor):
+            await messages.query(MessageQuery(cursor=before.messages[0].hash))
+
+    assert before.messages == [*all_of(envelopes(3)), stored(message)]
+    assert after.messages == [stored(message_of(envelope(8))), stored(message)]
+
+
+class CountedReads(SqliteArrivalLog):
+    """Counts how often the order of arrival is read."""
+
+    reads = 0
+
+    async def after(self, arrival: Arrival, limit: int, *, of: str) -> SqliteArrived:
+        self.reads += 1
+        return await super().after(arrival, limit, of=of)
+
+
+async def test_those_who_ask_at_the_same_time_share_a_step(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(3)])
+    log = CountedReads(tmp_path / STORE_FILE, DEFAULT_NETWORK_TOPIC)
+    async with open_messages(tmp_path / INDEX_FILE, log, DEFAULT_NETWORK_TOPIC) as messages:
+        pages = await asyncio.gather(*(messages.query(MessageQuery()) for _ in range(30)))
+    await log.close()
+
+    assert all(page.messages == all_of(envelopes(3)) for page in pages)
+    assert log.reads <= 3  # the first knows no store yet
+
+
+async def test_message_that_was_confirmed_is_found_while_others_step(world: World) -> None:
+    async def put_and_ask(number: int) -> bool:
+        each = envelope(number, created=START + number)
+        await world.put(each)
+        wanted = message_of(each).hash(DEFAULT_NETWORK_TOPIC)
+        page = await world.messages.query(MessageQuery(hashes=(wanted,), include_data=False))
+        return len(page.messages) == 1
+
+    assert all(await asyncio.gather(*(put_and_ask(number) for number in range(100))))
+
+
+async def test_what_is_asked_for_while_too_much_is_not_indexed_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "STEP_ENVELOPES", 10)
+    monkeypatch.setattr(following, "MAX_BEHIND", 25)
+    await world.put(*envelopes(100))
+
+    with pytest.raises(NotIndexedYet) as caught:
+        await world.messages.query(MessageQuery())
+    assert caught.value.left == 90
+
+    while world.messages.follower.behind > 25:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(world.messages.follower.run())
+            await until(lambda: world.messages.follower.behind <= 25)
+            running.cancel()
+    page = await world.messages.query(MessageQuery(limit=100))
+    assert page.messages == all_of(envelopes(100))
+
+
+async def test_asking_ends_if_indexing_takes_too_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "CATCH_UP_S", 0.0)
+    await world.put(envelope(1))
+
+    with pytest.raises(NotIndexedYet):
+        await world.messages.query(MessageQuery())
+
+
+async def test_step_of_somebody_who_did_not_wait_is_not_done_twice(world: World) -> None:
+    for number in range(40):
+        await world.put(*envelopes(3, first=3 * number))
+        asking = asyncio.create_task(world.messages.follower.catch_up())
+        await turns(number)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    found = await world.walk(MessageQuery())
+
+    assert found == all_of(envelopes(120))
+
+
+async def test_damaged_envelopes_are_counted_and_left_out(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(3)])
+    change(tmp_path / STORE_FILE, "UPDATE envelopes SET raw = substr(raw, 1, 40) || x'00' WHERE seq = 2")
+
+    async with opened_messages(tmp_path) as messages:
+        page = await messages.query(MessageQuery())
+
+        assert page.messages == all_of(envelopes(1) + envelopes(1, first=2))
+        assert messages.follower.damaged == 1
+
+
+async def test_envelope_that_was_damaged_since_it_was_indexed_is_left_out_and_the_page_filled(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(4)])
+    async with opened_messages(tmp_path) as messages:
+        await messages.query(MessageQuery())
+        change(tmp_path / STORE_FILE, "UPDATE envelopes SET raw = CAST(raw || x'00' AS BLOB) WHERE seq = 1")
+        ((other,),) = rows(tmp_path / STORE_FILE, "SELECT hex(raw) FROM envelopes WHERE seq = 3")
+        change(tmp_path / STORE_FILE, f"UPDATE envelopes SET raw = x'{other}' WHERE seq = 2")
+
+        page = await messages.query(MessageQuery(limit=2))
+
+        assert page.messages == all_of(envelopes(2, first=2))
+        assert messages.follower.damaged == 2
+
+
+async def test_envelope_from_before_1970_has_no_message(world: World) -> None:
+    await world.store.put([new(envelope(1, created=0)), new(envelope(2, created=1))])
+
+    page = await world.messages.query(MessageQuery())
+
+    assert page.messages == all_of([envelope(2, created=1)])
+
+
+async def test_messages_of_pruned_envelopes_leave_the_index_and_no_others(world: World) -> None:
+    message = original(1, timestamp=at(9_000_000))  # long after its envelope was created
+    await world.put(*envelopes(2500))
+    await world.send(message, created=START)
+    await world.send(original(2, timestamp=at(1), ephemeral=True), created=START)
+    await world.messages.follower.catch_up()
+    await world.messages.follower.sweep()
+    assert count(world.folder) == 2501
+
+    for _ in range(9):
+        await world.prune(250)
+    await world.messages.follower.catch_up()
+    await world.messages.follower.sweep()
+
+    assert count(world.folder) == 2502 - 9 * 250
+    assert count(world.folder, "originals") == 0
+    assert count(world.folder, "gone") == 9 * 250 - 1  # the ephemeral one was in no order
+
+
+async def test_gone_messages_that_a_query_meets_leave_the_index(world: World) -> None:
+    await world.put(*envelopes(10))
+    await world.messages.follower.catch_up()
+    await world.messages.follower.sweep()
+    change(world.folder / STORE_FILE, "DELETE FROM envelopes WHERE seq = 5")  # not as pruning does it
+
+    await world.messages.query(MessageQuery())
+    await world.messages.follower.sweep()
+
+    assert count(world.folder) == 9
+
+
+async def test_place_of_a_gone_message_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    now = [float(START)]
+    left = []
+    async with opened_world(tmp_path, lambda: now[0]) as world:
+        await world.put(*envelopes(4))
+        await world.messages.follower.catch_up()
+        for seconds in (0, CURSOR_KEPT_S - 1, 1):
+            now[0] += seconds
+            await world.prune(1)
+            await world.messages.follower.catch_up()
+            await world.messages.follower.sweep()
+            left.append(count(tmp_path, "gone"))
+
+    assert left == [1, 2, 2]
+
+
+async def test_original_that_never_arrives_is_forgotten_after_a_month(tmp_path: Path) -> None:
+    now = [float(START)]
+    left = []
+    async with opened_world(tmp_path, lambda: now[0]) as world:
+        await world.messages.keep_original(envelope(1), original(1, timestamp=at(0)))
+        await world.put(*envelopes(3, first=5))
+        await world.messages.follower.catch_up()
+        for seconds in (ORIGINAL_KEPT_S, 1):
+            now[0] += seconds
+            await world.prune(1)
+            await world.messages.follower.catch_up()
+            await world.messages.follower.sweep()
+            left.append(count(tmp_path, "originals"))
+
+    assert left == [1, 0]
+
+
+async def test_running_follower_indexes_and_sweeps_what_nobody_asks_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(following, "SWEEP_REST_S", 0.01)
+    running = asyncio.create_task(world.messages.follower.run())
+
+    await world.put(*envelopes(5))
+    await until(lambda: count(world.folder) == 5)
+    await world.prune(2)
+    await until(lambda: count(world.folder) == 3)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_store_that_cannot_be_read_is_a_problem_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "FOLLOW_S", 0.01)
+    async with opened_messages(tmp_path) as messages:
+        running = asyncio.create_task(messages.follower.run())
+        await until(lambda: bool(messages.follower.problem))
+        problem = messages.follower.problem
+        with pytest.raises(StoreError, match="there is none"):
+            await messages.query(MessageQuery())
+
+        make_store(tmp_path / STORE_FILE, [new(envelope(1))])
+        await until(lambda: not messages.follower.problem)
+        running.cancel()
+
+        assert "there is none" in problem
+        assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
+        assert (await messages.query(MessageQuery())).messages == all_of([envelope(1)])
+
+
+async def test_news_are_the_messages_that_arrived_after_a_place(world: World) -> None:
+    message = original(9, timestamp=at(0))
+    await world.put(*envelopes(2))
+    await world.messages.follower.catch_up()
+    place = world.messages.follower.progress.arrival
+    await world.put(envelope(5), envelope(3))
+    await world.store.put([new(envelope(4, created=0))])
+    await world.send(message)
+
+    news = await world.messages.news(place)
+    none = await world.messages.news(news.end)
+
+    assert [each.message for each in news.messages] == [message_of(envelope(5)), message_of(envelope(3)), message]
+    assert [each.is_original for each in news.messages] == [False, False, True]
+    assert news.is_all
+    assert none == ([], news.end, True)
+
+
+async def test_news_of_a_store_that_was_replaced_are_told_to_be_of_another(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(envelope(1))])
+    async with opened_messages(tmp_path) as messages:
+        await messages.follower.catch_up()
+        make_store(tmp_path / "other.db", [new(envelope(2)), new(envelope(3))])
+        shutil.move(tmp_path / "other.db", tmp_path / STORE_FILE)
+
+        with pytest.raises(OtherStore):
+            await messages.news(Arrival(1))
+
+
+async def test_live_envelopes_are_mapped_with_their_originals(world: World) -> None:
+    message = original(9, timestamp=at(0), version=0, ephemeral=True)
+    each = await world.send(message)
+    live = [envelope(1), each, envelope(2, created=0)]
+
+    mapped = await world.messages.messages_of([(one, one.hash()) for one in live])
+
+    assert mapped[2] is None
+    first = message_of(envelope(1))
+    assert mapped[0] == (first.hash(DEFAULT_NETWORK_TOPIC), first, False)
+    assert mapped[1] == (message.hash(DEFAULT_NETWORK_TOPIC), message, True)
+
+
+async def test_empty_store_has_no_messages(world: World) -> None:
+    assert await world.messages.query(MessageQuery()) == MessagePage([], None)

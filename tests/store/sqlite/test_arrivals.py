@@ -1,0 +1,304 @@
+"""A store read in the order of arrival, beside the daemon's writer, and while its file is replaced."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mailserver.errors import StoreError
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.arrivals import OtherStore
+from mailserver.store.interface import NewEnvelope, Payer
+from mailserver.store.message_ids import BEFORE_ALL, Arrival, OtherNetworkTopic
+from mailserver.store.retention import Surplus
+from mailserver.store.sqlite import arrivals
+from mailserver.store.sqlite.arrivals import SqliteArrivalLog, open_arrivals
+from mailserver.store.sqlite.schema import SCHEMA_VERSION, STORE_FILE
+from mailserver.store.sqlite.store import SqliteStore, open_store
+from mailserver.waku.envelope import Envelope, encode_envelope
+from tests.store.samples import DAY, NEWS, START, change, make_store, make_version_1, plain, rows
+
+EVERY_BYTE = 2**30
+
+
+def envelope(number: int, size: int = 40) -> Envelope:
+    return encode_envelope(START + number + 50, 50, NEWS, number.to_bytes(8, "big").ljust(size, b"."), number)
+
+
+def new(*some: Envelope) -> list[NewEnvelope]:
+    return [NewEnvelope(each.created, each.created, each.topic, each.hash(), each.raw) for each in some]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / STORE_FILE
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    async with open_store(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log(path: Path) -> AsyncIterator[SqliteArrivalLog]:
+    async with open_arrivals(path, DEFAULT_NETWORK_TOPIC) as opened:
+        yield opened
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def identity(path: Path) -> str:
+    ((found,),) = rows(path, "SELECT id FROM identity")
+    return str(found)
+
+
+async def test_envelopes_come_in_the_order_of_arrival_in_parts(
+    path: Path, store: SqliteStore, log: SqliteArrivalLog
+) -> None:
+    some = [envelope(number) for number in (3, 1, 2, 5, 4)]
+    await store.put(new(*some))
+
+    first = await log.after(BEFORE_ALL, 3, of=identity(path))
+    second = await log.after(first.end, 3, of=identity(path))
+    third = await log.after(second.end, 3, of=identity(path))
+
+    found = [*first.decode()[0], *second.decode()[0]]
+    assert [each.envelope for each in found] == some
+    assert [each.hash for each in found] == [each.hash() for each in some]
+    assert first.end < second.end == second.last == third.end
+    assert third.decode() == ([], 0)
+
+
+async def test_part_ends_with_the_envelope_that_makes_it_long(
+    path: Path, store: SqliteStore, log: SqliteArrivalLog
+) -> None:
+    some = [envelope(number, arrivals.MAX_ARRIVALS_BYTES // 8) for number in range(10)]
+    await store.put(new(*some))
+
+    arrived = await log.after(BEFORE_ALL, 100, of=identity(path))
+
+    assert [each.envelope for each in arrived.decode()[0]] == some[:8]
+    assert arrived.end < arrived.last
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "raw = x'00'",
+        "raw = substr(raw, 1, 30) || x'ff' || substr(raw, 32)",
+        "hash = x'00'",
+        "hash = 7",
+        "raw = x'', hash = x'c5d2460186f7233c927e7db2dcc703c0'",  # what nothing hashes to
+    ],
+)
+async def test_damaged_rows_are_counted_and_the_others_read(path: Path, log: SqliteArrivalLog, damage: str) -> None:
+    some = [envelope(number) for number in range(3)]
+    make_store(path, new(*some))
+    change(path, f"UPDATE envelopes SET {damage} WHERE seq = 2")
+
+    arrived = await log.after(BEFORE_ALL, 100, of=identity(path))
+
+    found, damaged = arrived.decode()
+    assert [each.envelope for each in found] == [some[0], some[2]]
+    assert damaged == 1
+    assert arrived.end == 3
+
+
+async def test_removal_changes_the_number_of_removals_and_nothing_else_does(
+    path: Path, store: SqliteStore, log: SqliteArrivalLog
+) -> None:
+    async def removals() -> str:
+        return (await log.after(BEFORE_ALL, 1, of=identity(path))).removals
+
+    await store.put(new(*(envelope(day * DAY) for day in range(2))))
+    await store.put(new(envelope(DAY + 1)))
+    before = await removals()
+    await store.put(new(envelope(DAY + 1), envelope(DAY + 2)))
+    after_more = await removals()
+    after_each = []
+    for _ in range(2):
+        await store.prune(Surplus(2**33, 1))
+        after_each.append(await removals())
+    arrived = await log.after(BEFORE_ALL, 1, of=identity(path))
+
+    assert before == after_more
+    assert len({before, *after_each}) == 3
+    assert arrived.removed_until >= envelope(DAY).created
+
+
+async def test_envelopes_are_read_by_their_places_as_far_as_they_fit(
+    path: Path, store: SqliteStore, log: SqliteArrivalLog
+) -> None:
+    some = [envelope(number, 1000) for number in range(4)]
+    await store.put(new(*some))
+    await store.prune(Surplus(2**33, 1))
+    places = [Arrival(number) for number in (3, 1, 2, 9, 4)]
+
+    everything = await log.read(places, 5, EVERY_BYTE)
+    some_whole = await log.read(places, 3, EVERY_BYTE)
+    short = await log.read(places, 5, len(some[1].raw) + 10)
+    none_fits = await log.read(places, 5, 1)
+    only_sizes = await log.read(places, 0, EVERY_BYTE)
+
+    assert everything.raws == [some[2].raw, b"", some[1].raw, b"", some[3].raw]
+    assert some_whole.raws == [some[2].raw, b"", some[1].raw]
+    assert short.raws[0] == none_fits.raws[0] == some[2].raw
+    assert not any(short.raws[1:])
+    assert not any(none_fits.raws[1:])
+    assert not any(only_sizes.raws)
+    sizes = [len(raw) for raw in everything.raws]
+    assert everything.sizes == some_whole.sizes == short.sizes == none_fits.sizes == only_sizes.sizes == sizes
+
+
+async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1), envelope(2)))
+    change(path, "UPDATE envelopes SET raw = 'text' WHERE seq = 1")
+
+    found = await log.read([Arrival(1), Arrival(2)], 2, EVERY_BYTE)
+
+    assert found == ([0, len(envelope(2).raw)], [b"", envelope(2).raw])
+
+
+async def test_missing_envelopes_are_told(path: Path, store: SqliteStore, log: SqliteArrivalLog) -> None:
+    await store.put(new(*(envelope(number) for number in range(4))))
+    await store.prune(Surplus(2**33, 2))
+
+    assert await log.missing([Arrival(number) for number in (4, 2, 7, 3, 1)]) == [2, 7, 1]
+
+
+async def test_reading_is_charged_for_what_was_read(store: SqliteStore, log: SqliteArrivalLog) -> None:
+    await store.put(new(envelope(1, 20_000), envelope(2)))
+    spent: list[list[int]] = []
+
+    for place in (1, 2):
+        spent.append([])
+        await log.read([Arrival(place)], 1, EVERY_BYTE, payer=Payer(charge=spent[-1].append))
+
+    long, short = map(sum, spent)
+    assert 15 < long - short < 25
+    assert spent[0][0] > long  # before it is read
+
+
+async def test_store_of_another_identity_is_told_with_it(path: Path, store: SqliteStore, log: SqliteArrivalLog) -> None:
+    with pytest.raises(OtherStore, match=identity(path)) as caught:
+        await log.after(BEFORE_ALL, 1, of="")
+
+    assert caught.value.identity == identity(path)
+
+
+async def test_store_that_took_the_place_of_another_is_read(path: Path, tmp_path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    before = identity(path)
+    await log.after(BEFORE_ALL, 1, of=before)
+    make_store(tmp_path / "other.db", new(envelope(2)))
+    (tmp_path / "other.db").replace(path)
+
+    with pytest.raises(OtherStore) as caught:
+        await log.after(Arrival(1), 1, of=before)
+    arrived = await log.after(BEFORE_ALL, 1, of=caught.value.identity)
+
+    assert [each.envelope for each in arrived.decode()[0]] == [envelope(2)]
+
+
+async def test_copy_of_the_same_store_is_read_in_its_place(path: Path, tmp_path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    await log.after(BEFORE_ALL, 1, of=identity(path))
+    shutil.copy(path, tmp_path / "copy.db")
+    with plain(tmp_path / "copy.db", write=True) as connection:
+        make_envelope = "INSERT INTO envelopes (received, created, topic, hash, raw) VALUES (?, ?, ?, ?, ?)"
+        ((received, created, topic, whole, raw),) = new(envelope(2))
+        connection.execute(make_envelope, (received, created, topic, whole[:16], raw))
+    (tmp_path / "copy.db").replace(path)
+
+    arrived = await log.after(Arrival(1), 1, of=identity(path))
+
+    assert [each.envelope for each in arrived.decode()[0]] == [envelope(2)]
+
+
+async def test_store_that_was_removed_is_an_error_until_there_is_one_again(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    await log.after(BEFORE_ALL, 1, of=identity(path))
+    remove(path)
+
+    with pytest.raises(StoreError, match="there is none"):
+        await log.after(BEFORE_ALL, 1, of="")
+
+    make_store(path, new(envelope(2)))
+    arrived = await log.after(BEFORE_ALL, 1, of=identity(path))
+    assert [each.envelope for each in arrived.decode()[0]] == [envelope(2)]
+
+
+async def test_ids_of_another_network_topic_are_refused(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    change(path, "UPDATE id_index SET network_topic = '/waku/2/rs/9/9'")
+
+    with pytest.raises(OtherNetworkTopic, match="/waku/2/rs/9/9"):
+        await log.after(BEFORE_ALL, 1, of=identity(path))
+
+
+async def test_backup_that_no_mailserver_has_opened_is_refused(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    change(path, "DELETE FROM identity")
+
+    with pytest.raises(StoreError, match="restored from a backup"):
+        await log.after(BEFORE_ALL, 1, of="")
+
+
+async def test_store_of_an_earlier_version_is_refused_with_what_to_do(path: Path, log: SqliteArrivalLog) -> None:
+    make_version_1(path, new(envelope(1)))
+
+    with pytest.raises(StoreError, match="start the mailserver on it once"):
+        await log.after(BEFORE_ALL, 1, of="")
+
+
+async def test_store_that_becomes_of_a_later_version_is_refused(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    await log.after(BEFORE_ALL, 1, of=identity(path))
+    change(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+    with pytest.raises(StoreError, match="this program knows"):
+        await log.after(BEFORE_ALL, 1, of=identity(path))
+
+
+async def test_table_that_is_gone_is_a_store_error(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, new(envelope(1)))
+    change(path, "DROP TABLE envelopes")
+
+    with pytest.raises(StoreError, match="cannot read the store"):
+        await log.missing([Arrival(1)])
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from mailserver.store.sqlite.store import open_store
+from tests.store.sqlite.test_arrivals import envelope, new
+
+async def write() -> None:
+    async with open_store(Path(sys.argv[1])) as store:
+        for number in range(200):
+            await store.put(new(envelope(number)))
+
+asyncio.run(write())
+"""
+
+
+async def test_what_another_process_writes_meanwhile_is_read_once_each(path: Path, log: SqliteArrivalLog) -> None:
+    make_store(path, [])
+    end, found = BEFORE_ALL, list[Envelope]()
+
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", _WRITER, str(path))
+    is_all = False
+    while writer.returncode is None or not is_all:
+        arrived = await log.after(end, 7, of=identity(path))
+        found += [each.envelope for each in arrived.decode()[0]]
+        end, is_all = arrived.end, arrived.end == arrived.last
+
+    assert await writer.wait() == 0
+    assert found == [envelope(number) for number in range(200)]
