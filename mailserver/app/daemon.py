@@ -7,13 +7,11 @@ import asyncio
 import contextlib
 import logging
 import platform
-import resource
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 from mailserver import __version__
 from mailserver.api.dispatch import Dispatcher
@@ -22,10 +20,11 @@ from mailserver.api.keys import KeyStore
 from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.waku import Dialect
 from mailserver.app import policy
-from mailserver.app.config import Config, parse_address
+from mailserver.app.config import Config
 from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
+from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import Wrong
@@ -69,7 +68,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
     """
-    _raise_file_limit()
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,12 +116,12 @@ async def _serve(
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
     server = Server(config, key, store, history.lists, acceptance, catchup, metrics)
     catchup.watch(server.contacts)
-    port = await _listen(server.listener.start, "listen", config.listen)
+    port = await listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
     server.node.listening(
         (config.listen_address[0], port), Enode(key.public_key, config.advertised_host, port), static_peers
     )
-    async with _background(server.relay.run(), failed=failed):
+    async with background(server.relay.run(), failed=failed):
         static_peers.follow(config.static_enodes)
         try:
             yield server
@@ -147,7 +146,7 @@ async def _catch_up(
     """Fetch what was missed while this mailserver was away, and what commands ask for."""
     catchup = Catchup(store, config.data_dir, settings, time.time)
     await catchup.add_missed(config.sync_days)
-    async with _background(catchup.run(), stop=catchup.stop, failed=failed):
+    async with background(catchup.run(), stop=catchup.stop, failed=failed):
         yield catchup
 
 
@@ -158,7 +157,7 @@ async def _show_enode(data_dir: Path, enode: Enode, failed: Callable[[], None]) 
         write_enode(data_dir, enode)
     except StartupError as error:
         log.error("enode not written error=%r", str(error))
-        async with _background(_write_enode_later(data_dir, enode), failed=failed):
+        async with background(_write_enode_later(data_dir, enode), failed=failed):
             yield
         return
     yield
@@ -220,10 +219,10 @@ async def _serve_rpc(config: Config, node: Node, lists: IdLists, failed: Callabl
     )
     token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
     server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
-    port = await _listen(server.start, "rpc", config.rpc)
+    port = await listen(server.start, "rpc", config.rpc)
     log.info("serving JSON-RPC port=%d token=%s", port, "no" if token is None else "yes")
     try:
-        async with _background(filters.run(), failed=failed):
+        async with background(filters.run(), failed=failed):
             yield
     finally:
         await server.stop()
@@ -267,7 +266,7 @@ async def _monitor(
         errors=lambda: map(_logged_error, recent.snapshot()),
         clock=time.time,
     )
-    async with _background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
+    async with background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
         yield monitoring
 
 
@@ -280,7 +279,7 @@ async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterato
     from mailserver.monitoring.http import Monitor  # noqa: PLC0415 - as above
 
     monitor = Monitor(monitoring)
-    log.info("serving metrics port=%d", await _listen(monitor.start, "metrics", config.metrics))
+    log.info("serving metrics port=%d", await listen(monitor.start, "metrics", config.metrics))
     try:
         yield
     finally:
@@ -303,55 +302,12 @@ def _logged_error(error: RecentError) -> LoggedError:
     return LoggedError(error.time, error.level, error.text, error.count)
 
 
-async def _listen(start: Callable[[str, int], Awaitable[int]], name: str, address: str) -> int:
-    """Call `start` with the address of a setting; return the port.
-
-    Raises:
-        StartupError: the address cannot be used.
-    """
-    host, port = parse_address(name, address)
-    try:
-        return await start(host, port)
-    except OSError as error:
-        raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error
-    except UnicodeError as error:  # a label of the host name is empty or longer than 63 characters
-        raise StartupError(f"cannot listen on {address}: not a host name") from error
-
-
-@contextlib.asynccontextmanager
-async def _background(
-    work: Coroutine[Any, Any, None], *, stop: Callable[[], None] | None = None, failed: Callable[[], None]
-) -> AsyncIterator[None]:
-    """Run a task as long as the context is entered.
-
-    Args:
-        stop: asks the task to end. Without it, the task is cancelled.
-        failed: called if the task raises, which is a fault of ours: the daemon must not go on without the task. The
-            error is raised again when the context ends.
-    """
-    task = asyncio.create_task(work)
-
-    def on_done(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("internal error task=%r", task.get_coro(), exc_info=task.exception())
-            failed()
-
-    task.add_done_callback(on_done)
-    try:
-        yield
-    finally:
-        (stop or task.cancel)()
-        await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-
-
 @contextlib.asynccontextmanager
 async def _prove_time(store: StoreWithIds, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
     """Keep track of how much time has passed for certain."""
     proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
     await proven_time.begin(store)
-    async with _background(proven_time.run(), failed=failed):
+    async with background(proven_time.run(), failed=failed):
         yield proven_time
 
 
@@ -380,9 +336,3 @@ async def _say_goodbye(server: Server) -> None:
     for peer in served:
         peer.abort()
     await listener.join()
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files as far as the system allows. Each peer takes one, and 1,024 is a common default."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -18,6 +18,7 @@ from mailserver.commands import (
     doctor,
     enode,
     fetch,
+    gateway,
     ids,
     message_id,
     post,
@@ -34,6 +35,15 @@ from mailserver.errors import ConfigError, MailserverError
 
 COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
     ("run", run.add, "run the mailserver", ""),
+    (
+        "gateway",
+        gateway.add,
+        "serve light clients of Waku v2",
+        (
+            "Serve light clients of Waku v2 (filter, store, lightpush) from the data directory of a mailserver, which "
+            "runs beside this with --feed-socket. The addresses to connect to are printed, and written to DIR/gateway."
+        ),
+    ),
     (
         "request",
         request.add,

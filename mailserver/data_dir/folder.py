@@ -124,7 +124,7 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
     """
     path = data_dir / KEY_FILE
     try:
-        text = _read_secret(path)
+        text = read_secret(path)
     except FileNotFoundError:
         key = random_key()
         _write(path, f"{key.secret.hex()}\n")
@@ -141,7 +141,7 @@ def read_private_key(path: Path) -> PrivateKey:
         StartupError: others may read the file, or it holds no key.
     """
     try:
-        text = _read_secret(path)
+        text = read_secret(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise StartupError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     return _private_key(path, text, "private key")
@@ -161,7 +161,7 @@ def read_token(path: Path) -> str:
         StartupError: others may read the file, or it holds no such line.
     """
     try:
-        lines = _read_secret(path).splitlines()
+        lines = read_secret(path).splitlines()
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from error
     token = lines[0].decode("ascii", "replace").strip() if lines else ""
@@ -171,7 +171,7 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _read_secret(path: Path) -> bytes:
+def read_secret(path: Path) -> bytes:
     """Read the first 1,024 bytes of a file that nobody else may read. It may belong to root, who can read any file.
 
     Raises:

@@ -166,6 +166,11 @@ class Connection:
         return 0 if self._muxer is None else self._muxer.queued_bytes
 
     @property
+    def received_frames(self) -> int:
+        """How many frames of the muxer have come: each takes some microseconds, however short it is."""
+        return 0 if self._muxer is None else self._muxer.received_frames
+
+    @property
     def may_open(self) -> bool:
         """Whether `open_stream` is allowed now."""
         return self._muxer is not None and self._muxer.may_open

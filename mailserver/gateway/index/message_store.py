@@ -19,7 +19,7 @@ from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
-from mailserver.gateway.index.search import knows
+from mailserver.gateway.index.search import find_hashes
 from mailserver.gateway.index.values import MessagePage, MessageQuery
 from mailserver.gateway.index.writing import forget, keep
 from mailserver.ids.waku_message import MessageHash, WakuMessage
@@ -67,9 +67,15 @@ class MessageStore:
         await self.follower.catch_up()
         return await PageSearch(self._sources, query, payer, goes_on).page()
 
-    async def knows(self, message: MessageHash) -> bool:
-        """Whether a message is indexed, or its original is kept: then it is not to be bridged again."""
-        return await self._database.read(partial(knows, name=message), work.STATEMENT + 2 * work.PAIR)
+    async def is_stored(self, name: MessageHash) -> bool:
+        """Whether a message is stored: then it is not to be sent on again. All that was stored before this call counts.
+
+        Raises:
+            NotIndexedYet: too much is not indexed yet.
+        """
+        await self.follower.catch_up()
+        keys = await self._database.read(partial(find_hashes, hashes=[name]), work.STATEMENT + work.PAIR)
+        return bool(keys)
 
     async def messages_of(self, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
         """The messages of live envelopes, in their order; None for one that has none."""

@@ -172,13 +172,6 @@ def original_of(connection: sqlite3.Connection, key: Key) -> Original | None:
     return None if row is None else read_original(row)
 
 
-def knows(connection: sqlite3.Connection, name: MessageHash) -> bool:
-    """Whether a message was indexed, or its original is kept."""
-    if find_hashes(connection, [name]):
-        return True
-    return connection.execute("SELECT 1 FROM originals WHERE message = ?", (name,)).fetchone() is not None
-
-
 def find_originals(connection: sqlite3.Connection, until: int, after: Arrival, count: int) -> list[Key]:
     """The messages of v2 whose envelopes are in the index and were created no later than `until`, in the order of
     arrival."""

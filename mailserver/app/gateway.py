@@ -1,0 +1,237 @@
+"""The gateway's process: the order in which its parts start and stop.
+
+It reads the daemon's store and hears of live envelopes through the feed socket. When it dies, the daemon does not
+notice; when the daemon is down, clients get history all the same.
+"""
+
+import asyncio
+import contextlib
+import logging
+import platform
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Iterable
+from ipaddress import ip_address
+
+from mailserver import __version__
+from mailserver.app.config import parse_address
+from mailserver.app.gateway_config import GatewayConfig
+from mailserver.app.gateway_monitor import GatewayMonitor
+from mailserver.app.process import background, listen, raise_file_limit
+from mailserver.data_dir.gateway_files import gateway_locked, load_or_make_seed, write_addresses
+from mailserver.errors import ConfigError, DecodeError
+from mailserver.feed_socket.client import FeedClient
+from mailserver.gateway.bridge import Bridge
+from mailserver.gateway.filter_service import FilterService, FilterSubscribe, OldFilter
+from mailserver.gateway.handlers import requests_to
+from mailserver.gateway.host import Host
+from mailserver.gateway.identify import own_protocols
+from mailserver.gateway.index.message_store import MessageStore, open_messages
+from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.gateway.lightpush_service import LightPush, LightPush2
+from mailserver.gateway.live import Live
+from mailserver.gateway.metadata_service import MetadataService
+from mailserver.gateway.peer import MakeHandler
+from mailserver.gateway.rates import Rates
+from mailserver.gateway.store_service import StoreService
+from mailserver.libp2p.connection import MUXERS
+from mailserver.libp2p.identity import IdentityKey
+from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.noise import NoiseKeys
+from mailserver.limits.admission import Admission, Allowlist
+from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
+from mailserver.store.sqlite.arrivals import open_arrivals
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.waku2.metadata import Metadata
+from mailserver.waku2.protocols import ProtocolId
+from mailserver.waku2.subscriptions import SubscriptionLimits, Subscriptions
+
+log = logging.getLogger(__name__)
+
+STATIC_SECRET_BYTES = 32
+IPV4 = 4
+
+
+async def run_gateway(config: GatewayConfig) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        StartupError: the data directory, the key or a port cannot be used.
+        StoreError: the index of messages cannot be opened.
+        ConfigError: an address to announce is none.
+    """
+    raise_file_limit()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with gateway_locked(config.data_dir):
+        log.info("starting gateway version=%s python=%s", __version__, platform.python_version())
+        key = IdentityKey(load_or_make_seed(config.data_dir))
+        feed = FeedClient(config.data_dir)
+        async with (
+            open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
+            open_messages(config.data_dir / INDEX_FILE, arrivals, config.network_topic) as messages,
+        ):
+            gateway = Gateway(config, key, messages, feed)
+            async with (
+                background(messages.follower.run(), failed=stop.set),
+                background(feed.run(), failed=stop.set),
+                background(gateway.live.run(), failed=stop.set),
+                gateway.serve() as addresses,
+                _monitor(config, gateway),
+            ):
+                write_addresses(config.data_dir, addresses)
+                for address in addresses:
+                    log.info("listening address=%s", address)
+                await stop.wait()
+                log.info("stopping")
+    log.info("stopped")
+
+
+class Gateway:
+    """What serves clients, put together."""
+
+    def __init__(self, config: GatewayConfig, key: IdentityKey, messages: MessageStore, feed: FeedClient) -> None:
+        """Put it together; `serve` listens."""
+        self._config = config
+        self._key = key
+        self._messages = messages
+        self._feed = feed
+        self._addresses: tuple[Multiaddr, ...] = ()
+        self.metrics = metrics = GatewayMetrics()
+        allowed = Allowlist(config.allowed_networks)
+        limits = config.host_limits
+        self._admission = Admission(limits.admission, allowed)
+        rates = Rates(
+            {
+                Asked.FILTER: config.filter_requests_per_second,
+                Asked.OLD_FILTER: config.filter_requests_per_second,
+                Asked.STORE: config.store_queries_per_second,
+                Asked.LIGHTPUSH: config.sent_messages_per_second,
+            },
+            allowed,
+        )
+        subscription_limits = SubscriptionLimits(
+            max_criteria=config.max_criteria, max_subscribers=config.max_subscribers
+        )
+        self.filters = FilterService(Subscriptions(subscription_limits), config.network_topic, metrics)
+        self.live = Live(feed, messages, self.filters, metrics, time.time)
+        bridge = Bridge(
+            messages,
+            feed,
+            metrics,
+            network_topic=config.network_topic,
+            ttl=config.ttl,
+            pow_share=config.pow_share,
+            wall_clock=time.time,
+        )
+        assert config.shard is not None, "the settings were checked"
+        cluster, shard = config.shard
+        protocols: dict[str, MakeHandler] = {
+            ProtocolId.FILTER_SUBSCRIBE: requests_to(FilterSubscribe(self.filters, rates, metrics)),
+            ProtocolId.OLD_FILTER: requests_to(OldFilter(self.filters, rates, metrics)),
+            ProtocolId.STORE_QUERY: requests_to(StoreService(messages, config.network_topic, rates, metrics)),
+            ProtocolId.LIGHTPUSH: requests_to(LightPush(bridge, rates, metrics)),
+            ProtocolId.LIGHTPUSH_2: requests_to(LightPush2(bridge, rates, metrics)),
+            ProtocolId.METADATA: requests_to(MetadataService(Metadata(cluster, (shard,)), metrics)),
+        }
+        protocols |= own_protocols(key, lambda: self._addresses, protocols)
+        self.host = Host(
+            NoiseKeys(key, secrets.token_bytes(STATIC_SECRET_BYTES), MUXERS),
+            protocols,
+            self._admission,
+            limits,
+            metrics,
+            self.filters,
+        )
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[tuple[str, ...]]:
+        """Accept clients as long as the context is entered; yield our addresses.
+
+        Raises:
+            StartupError: we cannot listen.
+            ConfigError: an address to announce is none.
+        """
+        config = self._config
+        listened: list[Multiaddr] = []
+        try:
+            if config.listen:
+                port = await listen(self.host.listen, "listen", config.listen)
+                listened.append(_multiaddr(parse_address("listen", config.listen)[0], port))
+            if config.websocket:
+                port = await listen(self.host.listen_websocket, "websocket", config.websocket)
+                listened.append(_multiaddr(parse_address("websocket", config.websocket)[0], port, Part.WS))
+            self._addresses = _announced(config.advertise) or tuple(listened)
+            yield tuple(f"{address}/p2p/{self._key.peer_id}" for address in self._addresses)
+        finally:
+            await self.host.stop()
+            self.filters.stop()
+
+    def figures(self) -> GatewayFigures:
+        """The state of the gateway."""
+        subscriptions = self.filters.subscriptions
+        return GatewayFigures(
+            clients=self.host.by_transport(),
+            handshakes=self.host.handshakes,
+            subscribers=len(subscriptions),
+            criteria=subscriptions.criteria,
+            unread_bytes=self.host.unread_bytes,
+            unindexed=self._messages.follower.behind,
+            is_connected=self._feed.terms is not None,
+            feed_missed=self.live.missed,
+            refused_connections={refusal.name.lower(): count for refusal, count in self._admission.refused.items()},
+        )
+
+    def problems(self) -> list[str]:
+        """Why the gateway cannot do all of its work now."""
+        problems = []
+        terms = self._feed.terms
+        if terms is None:
+            problems.append("the mailserver is not connected: nothing is pushed, and nothing can be sent")
+        elif terms.network_topic != self._config.network_topic:
+            problems.append(f"the mailserver has another network topic: {terms.network_topic}")
+        if problem := self._messages.follower.problem:
+            problems.append(f"history cannot be read: {problem}")
+        return problems
+
+
+@contextlib.asynccontextmanager
+async def _monitor(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[None]:
+    """Serve metrics and health, if the settings say so."""
+    if not config.metrics:
+        yield
+        return
+    gateway.metrics.registry.register(GatewayCollector(gateway.figures))
+    monitor = GatewayMonitor(gateway.metrics.registry, gateway.problems)
+    log.info("serving metrics port=%d", await listen(monitor.start, "metrics", config.metrics))
+    try:
+        yield
+    finally:
+        await monitor.stop()
+
+
+def _announced(texts: Iterable[str]) -> tuple[Multiaddr, ...]:
+    """The addresses that the settings name.
+
+    Raises:
+        ConfigError: one is none.
+    """
+    try:
+        return tuple(map(Multiaddr.parse, texts))
+    except DecodeError as error:
+        raise ConfigError(f"advertise: {error}") from error
+
+
+def _multiaddr(host: str, port: int, *more: Part) -> Multiaddr:
+    """The address of a host that is listened on. Every address of the machine is shown as loopback's."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+    try:
+        address = ip_address(host)
+    except ValueError:
+        kind = Part.DNS
+    else:
+        kind = Part.IP4 if address.version == IPV4 else Part.IP6
+    return Multiaddr(((kind, host), (Part.TCP, str(port)), *((part, "") for part in more)))

@@ -1,0 +1,29 @@
+"""`waku-mailserver gateway`: light clients of Waku v2, in a process beside the daemon."""
+
+import argparse
+import gc
+
+import uvloop
+
+from mailserver.app.gateway import run_gateway
+from mailserver.app.gateway_config import GATEWAY
+from mailserver.app.logs import LogFormat, set_up_logging
+from mailserver.commands.settings import add_settings, settings_of
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Take the arguments of `gateway`."""
+    parser.epilog = (
+        "Each setting is also an environment variable (--max-clients: GATEWAY_MAX_CLIENTS) and a key of the file "
+        "(max_clients). Flags override variables, and variables override the file. GATEWAY_CONFIG is the variable of "
+        "--config."
+    )
+    add_settings(parser, sources=GATEWAY)
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    config = settings_of(arguments, GATEWAY)
+    set_up_logging(config.log_level, LogFormat(config.log_format))
+    gc.freeze()  # what is imported stays, so the collector need not look through it
+    uvloop.run(run_gateway(config))

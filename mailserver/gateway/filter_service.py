@@ -1,0 +1,173 @@
+"""Pushes to clients the messages that they have subscribed to (12/WAKU2-FILTER), in its new and its old form.
+
+Pushes are sent as well as can be: nothing is kept for a client that is away, nothing is sent twice, and each message
+has a packet of its own ("Filter-Push").
+"""
+
+import asyncio
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from mailserver.gateway.peer import Peer
+from mailserver.gateway.push_streams import Push
+from mailserver.gateway.rates import Rates
+from mailserver.libp2p.peer_id import PeerId
+from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.waku2.codes import FilterStatus
+from mailserver.waku2.criteria import Subscription
+from mailserver.waku2.filter_packets import (
+    FilterSubscribeResponse,
+    decode_filter_subscribe_request,
+    encode_message_push,
+)
+from mailserver.waku2.frames import encode_frame
+from mailserver.waku2.old_filter import decode_filter_rpc, encode_old_push
+from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
+from mailserver.waku2.subscriptions import Subscriptions
+
+
+class _Wanted(NamedTuple):
+    """What a push is sent for."""
+
+    subscription: Subscription[PeerId]
+    content_topic: str
+
+
+class FilterService:
+    """The subscriptions of all clients, and the pushes to them."""
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions[PeerId],
+        network_topic: str,
+        metrics: GatewayMetrics,
+    ) -> None:
+        """Begin without clients.
+
+        Args:
+            network_topic: the pubsub topic of all messages here.
+        """
+        self.subscriptions = subscriptions
+        self._network_topic = network_topic
+        self._metrics = metrics
+        self._clients: dict[PeerId, list[Peer]] = {}  # the connections of each, the latest last
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wants(self, content_topic: str) -> bool:
+        """Whether anybody has subscribed to this topic."""
+        return bool(self.subscriptions.matches(self._network_topic, content_topic))
+
+    def push(self, message: bytes, content_topic: str) -> None:
+        """Push a message, in its protobuf form, to all who want it."""
+        frame = b""
+        for subscription in self.subscriptions.matches(self._network_topic, content_topic):
+            connections = self._clients.get(subscription.subscriber)
+            if not connections:
+                continue
+            peer = connections[-1]
+            wanted = _Wanted(subscription, content_topic)
+            if subscription.request_id is None:
+                frame = frame or encode_frame(encode_message_push(message, self._network_topic))
+                was_taken = peer.push(ProtocolId.FILTER_PUSH, Push(frame, wanted), self._is_wanted, self._forgotten)
+            else:  # each push carries the id of the request that matched ("FilterRPC")
+                old = encode_frame(encode_old_push(subscription.request_id, message))
+                was_taken = peer.push(ProtocolId.OLD_FILTER, Push(old, wanted), self._is_wanted, self._forgotten)
+            if was_taken:
+                self._metrics.pushes.inc()
+                self.subscriptions.push_reached(subscription.subscriber)
+            else:
+                self._metrics.dropped_pushes.inc()
+                self.subscriptions.push_failed(subscription.subscriber, _now())
+                self._set_timer()
+
+    def on_client(self, peer: Peer) -> None:
+        """A client has connected, perhaps once more."""
+        assert peer.peer_id is not None
+        self._clients.setdefault(peer.peer_id, []).append(peer)
+        self.subscriptions.connected(peer.peer_id)
+
+    def on_client_gone(self, peer: Peer) -> None:
+        """A connection of a client has ended."""
+        assert peer.peer_id is not None
+        connections = self._clients[peer.peer_id]
+        connections.remove(peer)
+        if not connections:
+            del self._clients[peer.peer_id]
+            self.subscriptions.gone(peer.peer_id, _now())
+            self._set_timer()
+
+    def stop(self) -> None:
+        """Stop waiting for what expires."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _is_wanted(self, criterion: Hashable) -> bool:
+        assert isinstance(criterion, _Wanted)
+        return criterion.subscription.wants(self._network_topic, criterion.content_topic)
+
+    def _forgotten(self, criterion: Hashable) -> None:
+        """A client has reset a push: it does not know of the subscription any more."""
+        assert isinstance(criterion, _Wanted)
+        if criterion.subscription.request_id is None:
+            subscriber = criterion.subscription.subscriber
+            self.subscriptions.unsubscribe(subscriber, self._network_topic, [criterion.content_topic], _now())
+
+    def _set_timer(self) -> None:
+        due = self.subscriptions.next_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else asyncio.get_running_loop().call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self.subscriptions.expire(_now())
+        self._set_timer()
+
+
+class FilterSubscribe:
+    """Answers filter-subscribe."""
+
+    max_request_bytes = FRAME_BOUNDS[ProtocolId.FILTER_SUBSCRIBE].to_service
+
+    def __init__(self, service: FilterService, rates: Rates, metrics: GatewayMetrics) -> None:
+        self._service = service
+        self._rates = rates
+        self._metrics = metrics
+
+    def answer(self, peer: Peer, request: bytes) -> bytes:
+        """Do what the request asks for, if its address has not asked too often."""
+        asked = decode_filter_subscribe_request(request)
+        assert peer.peer_id is not None
+        if self._rates.take(Asked.FILTER, peer.host, _now()):
+            response = self._service.subscriptions.answer(peer.peer_id, asked, _now())
+        else:
+            status = FilterStatus.TOO_MANY_REQUESTS
+            response = FilterSubscribeResponse(asked.request_id, status, status.text)
+        self._metrics.requests.labels(Asked.FILTER.value, str(int(response.status_code))).inc()
+        return response.encode()
+
+
+class OldFilter:
+    """Takes the requests of the old filter, which has no answers: what is refused is only counted."""
+
+    max_request_bytes = FRAME_BOUNDS[ProtocolId.OLD_FILTER].to_service
+
+    def __init__(self, service: FilterService, rates: Rates, metrics: GatewayMetrics) -> None:
+        self._service = service
+        self._rates = rates
+        self._metrics = metrics
+
+    def answer(self, peer: Peer, request: bytes) -> None:
+        """Do what the request asks for. What a client pushes to us, nobody has asked for."""
+        rpc = decode_filter_rpc(request)
+        assert peer.peer_id is not None
+        status = FilterStatus.BAD_REQUEST
+        if not self._rates.take(Asked.OLD_FILTER, peer.host, _now()):
+            status = FilterStatus.TOO_MANY_REQUESTS
+        elif rpc.request is not None:
+            verdict = self._service.subscriptions.apply_old(peer.peer_id, rpc.request_id, rpc.request, _now())
+            status = verdict.status
+        self._metrics.requests.labels(Asked.OLD_FILTER.value, str(int(status))).inc()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

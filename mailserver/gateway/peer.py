@@ -1,0 +1,358 @@
+"""One client: its connection, what it asks on its streams, and what is pushed to it.
+
+There is no task for each client. Its socket calls `Peer`, which feeds the machine of libp2p, hands what came to the
+handlers of streams, and sends. Only while answers wait for the store or the daemon does a client have a task.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Protocol
+
+from mailserver.gateway.push_streams import Push, PushStreams
+from mailserver.gateway.send_memory import SendMemory
+from mailserver.gateway.transport import Transport
+from mailserver.libp2p.connection import Connection
+from mailserver.libp2p.events import Closed, Event, ProtocolRefused, Secured, StreamFailed, StreamOpened
+from mailserver.libp2p.peer_id import PeerId
+from mailserver.libp2p.streams import DataReceived, StreamId, StreamReset, WriteClosed
+from mailserver.limits.buckets import TokenBucket
+from mailserver.metrics.gateway import Ending
+from mailserver.waku2.frames import encode_frame
+
+MAX_WAITING_ANSWERS = 16
+"""How many requests of one client may wait for the store or the daemon."""
+
+BLOCKED_S = 20.0
+"""A client that has read nothing for so long, though something waits for it, is disconnected."""
+
+STREAMS_PER_SECOND = 200.0
+STREAMS_BURST = 1000.0
+"""How fast a client may open streams. js-waku opens one for each request, and some in advance."""
+
+
+BYTES_PER_SECOND = 1024.0 * 1024
+BYTES_BURST = 4 * BYTES_PER_SECOND
+"""How fast bytes of one client are read. What it sends faster waits at its end."""
+
+FRAME_BYTES = 256
+"""For how many bytes each frame of the muxer counts, in addition: it takes 2 us, and may have no more than 2 bytes."""
+
+
+class Handler(Protocol):
+    """What is at our end of a stream that a client has opened."""
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def on_closed(self) -> None:
+        """The client has closed its half."""
+
+
+class MakeHandler(Protocol):
+    """Makes the handler of a stream of some protocol; None if none is needed."""
+
+    def __call__(self, peer: "Peer", stream: StreamId) -> Handler | None: ...
+
+
+class Owner(Protocol):
+    """Whoever a peer tells how far it is."""
+
+    def on_open(self, peer: "Peer") -> Ending | None:
+        """Its address is known. Return why it may not stay, or None."""
+
+    def on_secured(self, peer: "Peer") -> Ending | None:
+        """Its peer id is known. Return why it may not stay, or None."""
+
+    def on_gone(self, peer: "Peer") -> None:
+        """Its socket is gone."""
+
+
+class Peer:
+    """One client, from accept until its socket is gone.
+
+    `peer_id`: None until the handshake is over. `ending`: why we have ended the connection; None if we have not.
+    `fault`: the particulars.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        machine: Connection,
+        protocols: Mapping[str, MakeHandler],
+        owner: Owner,
+        memory: SendMemory,
+    ) -> None:
+        """Take a socket that was accepted.
+
+        Args:
+            memory: shared by all clients, for what they have not read.
+        """
+        self.transport = transport
+        self.machine = machine
+        self.peer_id: PeerId | None = None
+        self.ending: Ending | None = None
+        self.fault: object = ""
+        self.is_gone = False
+        self._protocols = protocols
+        self._owner = owner
+        self._memory = memory.share()
+        self._loop = asyncio.get_running_loop()
+        self._handlers: dict[StreamId, Handler] = {}
+        self._opened = TokenBucket(STREAMS_PER_SECOND, STREAMS_BURST, self._loop.time())
+        self._received = TokenBucket(BYTES_PER_SECOND, BYTES_BURST, self._loop.time())
+        self._pushes: dict[str, PushStreams] = {}
+        self._push_streams: dict[StreamId, PushStreams] = {}
+        self._answers: deque[tuple[Callable[[], Awaitable[bytes]], StreamId]] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._has_room = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_dirty = False
+        self._blocked_since: float | None = None
+        self._written_before = 0
+        self._set_timer()
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return self.transport.host
+
+    # What the transport calls.
+
+    def on_open(self) -> None:
+        """Begin the handshake, if the client is admitted."""
+        ending = self._owner.on_open(self)
+        if ending is not None:
+            self.abort(ending)
+
+    def on_data(self, data: bytes) -> None:
+        """Take what has come."""
+        now, frames = self._loop.time(), self.machine.received_frames
+        self.machine.receive_data(data, now)
+        cost = len(data) + FRAME_BYTES * max(self.machine.received_frames - frames, 0)
+        wait = self._received.take(cost, now)
+        if wait > 0.0 and not self.is_gone:
+            self.transport.pause_reading()
+            self._loop.call_later(wait, self.transport.resume_reading)
+        self._handle_events()
+
+    def on_eof(self) -> None:
+        """The client sends nothing more."""
+        self.machine.receive_eof(self._loop.time())
+        self._handle_events()
+
+    def on_writable(self) -> None:
+        """Some of what waited was sent."""
+        self._flush()
+
+    def on_lost(self) -> None:
+        """The socket is gone."""
+        self.is_gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
+        self._handlers.clear()
+        self._memory.set(0)
+        self._owner.on_gone(self)
+
+    # What handlers and services call.
+
+    def answer(self, stream: StreamId, answer: bytes) -> None:
+        """Send an answer, and close our half of its stream: js-waku waits for that."""
+        self.machine.send(stream, encode_frame(answer))
+        self.machine.close_write(stream)
+        self._mark_dirty()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether so many answers wait that no further request may be taken that takes a while."""
+        return len(self._answers) >= MAX_WAITING_ANSWERS
+
+    def answer_later(self, stream: StreamId, answer: Callable[[], Awaitable[bytes]]) -> None:
+        """Send an answer that takes a while, when those before it are sent and read."""
+        self._answers.append((answer, stream))
+        if self._answering is None:
+            self._answering = self._loop.create_task(self._answer_all(), name=f"answers {self.transport.address}")
+
+    def send(self, stream: StreamId, data: bytes) -> None:
+        """Send bytes on a stream."""
+        self.machine.send(stream, data)
+        self._mark_dirty()
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent to the client."""
+        waiting = sum(streams.waiting_bytes for streams in self._pushes.values())
+        return self.transport.queued_bytes + self.machine.queued_bytes + waiting
+
+    def may_queue(self) -> bool:
+        """Whether more may be queued for the client than waits for it already."""
+        return self._memory.allows(self.queued_bytes)
+
+    def close_write(self, stream: StreamId) -> None:
+        """Close our half of a stream."""
+        self.machine.close_write(stream)
+        self._mark_dirty()
+
+    def consumed(self, stream: StreamId, count: int) -> None:
+        """So many bytes of a stream are done with."""
+        self.machine.consumed(stream, count)
+        self._mark_dirty()
+
+    def reset(self, stream: StreamId) -> None:
+        """End a stream at once."""
+        self.machine.reset(stream)
+        self._handlers.pop(stream, None)
+        self._mark_dirty()
+
+    def push(
+        self,
+        protocol: str,
+        push: Push,
+        is_wanted: Callable[[Hashable], bool],
+        forgotten: Callable[[Hashable], None],
+    ) -> bool:
+        """Push a message to the client; return False if it was dropped, because the client does not read.
+
+        Args:
+            is_wanted, forgotten: see `PushStreams`.
+        """
+        if self.is_gone or not self.may_queue():
+            return False
+        streams = self._pushes.get(protocol)
+        if streams is None:
+            streams = PushStreams(self.machine, protocol, is_wanted, forgotten, self._push_streams)
+            self._pushes[protocol] = streams
+        was_taken = streams.push(push, self._loop.time(), may_send=not self.transport.is_full)
+        self._mark_dirty()
+        return was_taken
+
+    def close(self) -> None:
+        """Say goodbye, and close once what waits is sent."""
+        self.ending = self.ending or Ending.QUITTING
+        self.machine.close()
+        self._flush()
+        self.transport.close()
+
+    def abort(self, ending: Ending, fault: object = "") -> None:
+        """Close at once."""
+        if self.ending is None:
+            self.ending, self.fault = ending, fault
+        self.transport.abort()
+
+    # Events.
+
+    def _handle_events(self) -> None:
+        while events := self.machine.events():
+            for event in events:
+                if self.is_gone or self.ending is not None:
+                    return
+                self._handle(event)
+        self._flush()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case DataReceived(stream=stream, data=data):
+                handler = self._handlers.get(stream)
+                if handler is None:  # on a stream of pushes, or one that we have done with: it says nothing to us
+                    self.machine.consumed(stream, len(data))
+                else:
+                    handler.on_data(data)
+            case StreamOpened(stream=stream, protocol=protocol, is_ours=False):
+                self._open(stream, protocol)
+            case WriteClosed(stream=stream):
+                if (pushes := self._push_streams.get(stream)) is not None:
+                    pushes.closed(stream, self._loop.time())
+                elif (handler := self._handlers.pop(stream, None)) is not None:
+                    handler.on_closed()
+            case StreamReset(stream=stream) | ProtocolRefused(stream=stream) | StreamFailed(stream=stream):
+                if (pushes := self._push_streams.get(stream)) is not None:
+                    pushes.reset(stream, self._loop.time())
+                self._handlers.pop(stream, None)
+            case Secured(peer_id=peer_id):
+                self.peer_id = peer_id
+                ending = self._owner.on_secured(self)
+                if ending is not None:
+                    self.abort(ending)
+            case Closed(fault=fault):
+                self._end(fault)
+
+    def _open(self, stream: StreamId, protocol: str) -> None:
+        if self._opened.take(1.0, self._loop.time()) > 0.0:
+            self.abort(Ending.TOO_MANY_STREAMS)
+            return
+        handler = self._protocols[protocol](self, stream)
+        if handler is not None:
+            self._handlers[stream] = handler
+
+    def _end(self, fault: object) -> None:
+        if fault is not None and self.ending is None:
+            self.ending, self.fault = Ending.LIBP2P_FAULT, fault
+        self._flush()
+        self.transport.close()
+
+    # Answers that wait.
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._answers:
+                while not self.may_queue():
+                    self._has_room.clear()
+                    await self._has_room.wait()
+                answer, stream = self._answers.popleft()
+                self.answer(stream, await answer())
+        finally:
+            self._answering = None
+
+    # Sending.
+
+    def _mark_dirty(self) -> None:
+        """Send what the machine has at the end of this iteration of the loop, all at once."""
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_dirty = False
+        if self.is_gone:
+            return
+        if not self.transport.is_full:
+            for streams in self._pushes.values():
+                streams.send_waiting(self._loop.time())
+            if chunks := self.machine.data_to_send():
+                self.transport.write(chunks)
+        queued = self.queued_bytes
+        self._memory.set(queued)
+        if queued == 0:
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = self._loop.time()
+        if self._answers and self.may_queue():
+            self._has_room.set()
+        self._set_timer()
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        times = [self.machine.next_timer(), *(streams.next_timer() for streams in self._pushes.values())]
+        if self._blocked_since is not None:
+            times.append(self._blocked_since + BLOCKED_S)
+        due = min((time for time in times if time is not None), default=None)
+        if self._timer is not None:
+            if due is not None and self._timer.when() == due:
+                return
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if self._blocked_since is not None and now >= self._blocked_since + BLOCKED_S:
+            written = self.transport.written_bytes
+            if written == self._written_before:
+                self.abort(Ending.NOT_READING)
+                return
+            self._written_before, self._blocked_since = written, now  # it reads, if slowly
+        self.machine.handle_timer(now)
+        self._handle_events()

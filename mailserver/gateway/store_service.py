@@ -1,0 +1,118 @@
+"""Answers queries for history (13/WAKU2-STORE, version 3.0.0)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from mailserver.errors import StoreError
+from mailserver.gateway.index.message_store import MessageStore
+from mailserver.gateway.index.values import MessagePage, MessageQuery, StoredMessage, UnknownCursor
+from mailserver.gateway.peer import Peer
+from mailserver.gateway.rates import Rates
+from mailserver.limits.admission import groups_of
+from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.store.interface import Payer
+from mailserver.waku2.codes import StoreStatus
+from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
+from mailserver.waku2.store_query import (
+    StoreQueryRequest,
+    StoreQueryResponse,
+    WakuMessageKeyValue,
+    decode_store_query_request,
+)
+from mailserver.waku2.store_rules import UNKNOWN_CURSOR, StoreQuery, StoreRefusal, check_query
+
+log = logging.getLogger(__name__)
+
+QUERY_TIMEOUT_S = 10.0
+"""How long a query may take, with the wait for others."""
+
+MAX_QUERY_WORK = 3_000_000
+"""How much of the store one query reads before its page ends early: about a second."""
+
+_TOO_MANY = StoreRefusal(StoreStatus.TOO_MANY_REQUESTS, StoreStatus.TOO_MANY_REQUESTS.text)
+_UNAVAILABLE = StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, StoreStatus.SERVICE_UNAVAILABLE.text)
+
+
+class StoreService:
+    """Answers store queries out of the index of messages."""
+
+    max_request_bytes = FRAME_BOUNDS[ProtocolId.STORE_QUERY].to_service
+
+    def __init__(self, messages: MessageStore, network_topic: str, rates: Rates, metrics: GatewayMetrics) -> None:
+        self._messages = messages
+        self._network_topic = network_topic
+        self._rates = rates
+        self._metrics = metrics
+
+    def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
+        """Answer a query, once it is this client's turn."""
+        asked = decode_store_query_request(request)
+        if peer.is_busy or not self._rates.take(Asked.STORE, peer.host, asyncio.get_running_loop().time()):
+            return self._encoded(_TOO_MANY.answer(asked.request_id))
+        query = check_query(asked)
+        if isinstance(query, StoreRefusal):
+            return self._encoded(query.answer(asked.request_id))
+        return partial(self._answer, peer, asked, query)
+
+    async def _answer(self, peer: Peer, asked: StoreQueryRequest, query: StoreQuery) -> bytes:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await self._find(peer, asked.request_id, query)
+        seconds = loop.time() - began
+        self._metrics.query_delay.observe(seconds)
+        self._metrics.query_messages.inc(len(answer.messages))
+        log.info(
+            "store query code=%d messages=%d hashes=%d topics=%d forward=%s cursor=%s data=%s ms=%.1f",
+            answer.status_code,
+            len(answer.messages),
+            len(query.message_hashes),
+            len(query.content_topics),
+            query.is_forward,
+            query.cursor is not None,
+            query.include_data,
+            seconds * 1000,
+        )
+        return self._encoded(answer)
+
+    async def _find(self, peer: Peer, request_id: str, query: StoreQuery) -> StoreQueryResponse:
+        page = MessagePage((), None)
+        if not query.has_nothing(self._network_topic):
+            try:
+                async with asyncio.timeout(QUERY_TIMEOUT_S):
+                    payer = Payer(groups_of(peer.host).address, peer.peer_id)
+                    page = await self._messages.query(_query_of(query), payer=payer, goes_on=_goes_on)
+            except UnknownCursor:
+                return UNKNOWN_CURSOR.answer(request_id)
+            except (StoreError, TimeoutError) as error:
+                log.error("store query failed error=%r", str(error) or type(error).__name__)
+                return _UNAVAILABLE.answer(request_id)
+        entries = tuple(map(self._entry, page.messages))
+        return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, entries, page.cursor)
+
+    def _entry(self, found: StoredMessage) -> WakuMessageKeyValue:
+        if found.message is None:
+            return WakuMessageKeyValue(found.hash)
+        return WakuMessageKeyValue(found.hash, found.message, self._network_topic)
+
+    def _encoded(self, answer: StoreQueryResponse) -> bytes:
+        self._metrics.requests.labels(Asked.STORE.value, str(int(answer.status_code))).inc()
+        return answer.encode()
+
+
+def _goes_on(work: int) -> bool:
+    return work < MAX_QUERY_WORK
+
+
+def _query_of(query: StoreQuery) -> MessageQuery:
+    return MessageQuery(
+        content_topics=query.content_topics or None,
+        time_start=query.time_start,
+        time_end=query.time_end,
+        hashes=query.message_hashes or None,
+        cursor=query.cursor,
+        is_forward=query.is_forward,
+        limit=query.limit,
+        include_data=query.include_data,
+    )

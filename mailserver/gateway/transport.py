@@ -1,0 +1,249 @@
+"""Sockets of clients: TCP, and WebSocket, which browsers need. Both carry one stream of bytes each way.
+
+A socket calls its `Receiver` for each piece of bytes that came; there is no task for each client. What is to be sent is
+queued by the event loop, up to the bounds that the receiver keeps.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN, SEND_EOF
+from websockets.server import ServerProtocol
+
+CHUNK_BYTES = 32 * 1024
+"""No more is read from a socket at once."""
+
+WRITE_HIGH_BYTES = 64 * 1024
+"""When this much waits to be sent, `Transport.is_full`."""
+
+UNSENT_BYTES = 64 * 1024
+"""How much the kernel holds for one socket that it has not sent yet. By default it holds 4 MB for each client that does
+not read."""
+
+MAX_FRAME_BYTES = 1024 * 1024
+"""Longest WebSocket frame. What clients send is cut by Noise into messages of 64 KiB at most."""
+
+DATA_OPCODES = frozenset({Opcode.BINARY, Opcode.CONT, Opcode.TEXT})
+
+_SILENT = logging.getLogger("websockets.server")
+_SILENT.setLevel(logging.CRITICAL)
+"""The library's log, of which nothing is kept: what goes wrong with a socket is its client's matter."""
+
+_READ_BUFFER = memoryview(bytearray(CHUNK_BYTES))
+"""All sockets are read into this buffer, one at a time: the bytes are copied out at once."""
+
+
+class Receiver(Protocol):
+    """Whoever a transport tells what happens."""
+
+    def on_open(self) -> None:
+        """Bytes may be sent, and come, from now on. `Transport.host` is final."""
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def on_eof(self) -> None:
+        """The client sends nothing more."""
+
+    def on_writable(self) -> None:
+        """What waited to be sent has shrunk, after `Transport.is_full`."""
+
+    def on_lost(self) -> None:
+        """The socket is gone. Nothing is called after this."""
+
+
+class Transport(asyncio.BufferedProtocol):
+    """A TCP socket. `host`: the client's address; `peer`: address and port of the socket's other end; `address`: the
+    same as text."""
+
+    kind = "tcp"
+
+    _transport: asyncio.Transport
+
+    def __init__(self, on_connected: Callable[["Transport"], Receiver | None]) -> None:
+        """Describe a socket that is about to be accepted.
+
+        Args:
+            on_connected: called once it is; returns who receives what comes, or None if the client is refused.
+        """
+        self._on_connected = on_connected
+        self._receiver: Receiver | None = None
+        self.host = ""
+        self.peer: tuple[str, int] = ("", 0)
+        self.address = "?"
+        self.is_full = False
+        self.received_bytes = self.sent_bytes = 0
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        # uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        if peername := transport.get_extra_info("peername"):
+            host, port = self.peer = peername[:2]
+            self.host, self.address = host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            with contextlib.suppress(OSError):  # a sandbox's substitute for a kernel may not have these options
+                tcp = transport.get_extra_info("socket")
+                tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._receiver = self._on_connected(self)
+        if self._receiver is None:
+            self.abort()
+        else:
+            self._connected()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into."""
+        return _READ_BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what has come."""
+        self.received_bytes += nbytes
+        self._take(bytes(_READ_BUFFER[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more. Keep our side open: it may still read."""
+        if self._receiver is not None:
+            self._receiver.on_eof()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._receiver is not None:
+            self._receiver.on_lost()
+            self._receiver = None
+
+    def pause_writing(self) -> None:
+        """Too much waits to be sent."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """What waits has shrunk."""
+        self.is_full = False
+        if self._receiver is not None:
+            self._receiver.on_writable()
+
+    # What the receiver calls.
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes wait for the kernel to take them."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes the kernel has taken. This grows as long as the client reads."""
+        return self.sent_bytes - self.queued_bytes
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send chunks; if the socket is closing, drop them."""
+        self._write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def pause_reading(self) -> None:
+        """Leave what comes with the kernel."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close once what waits is sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what waits is dropped."""
+        self._transport.abort()
+
+    # What WebSocket does in another way.
+
+    def _connected(self) -> None:
+        if self._receiver is not None:
+            self._receiver.on_open()
+
+    def _take(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.on_data(data)
+
+    def _write(self, data: bytes) -> None:
+        if data and not self._transport.is_closing():
+            self.sent_bytes += len(data)
+            self._transport.write(data)
+
+
+class WebSocketTransport(Transport):
+    """A WebSocket (RFC 6455), whose binary messages are pieces of one stream. `host` may be what a proxy says."""
+
+    kind = "websocket"
+
+    def __init__(
+        self, on_connected: Callable[[Transport], Receiver | None], forwarded: Callable[[str, str], str]
+    ) -> None:
+        """Describe a socket that is about to be accepted.
+
+        Args:
+            on_connected: see `Transport`.
+            forwarded: returns the client's address, given the socket's and what `X-Forwarded-For` says, or "".
+        """
+        super().__init__(on_connected)
+        self._forwarded = forwarded
+        self._protocol = ServerProtocol(max_size=(None, MAX_FRAME_BYTES), logger=_SILENT)
+
+    def eof_received(self) -> bool:
+        """A WebSocket of which one side has ended is over (RFC 6455 section 7.1.1)."""
+        self._protocol.receive_eof()
+        super().eof_received()
+        return False
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send chunks as one binary message; if the socket is closing, drop them."""
+        if self._transport.is_closing() or self._protocol.state is not OPEN:
+            return
+        self._protocol.send_binary(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        self._flush()
+
+    def close(self) -> None:
+        """Say that we are going away, and close once what waits is sent."""
+        if not self._transport.is_closing() and self._protocol.state is OPEN:
+            self._protocol.send_close(CloseCode.GOING_AWAY)
+            self._flush()
+        super().close()
+
+    def _connected(self) -> None:
+        pass  # the client asks first
+
+    def _take(self, data: bytes) -> None:
+        protocol = self._protocol
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                self._open(event)
+            elif isinstance(event, Frame) and event.opcode in DATA_OPCODES and self._receiver is not None:
+                self._receiver.on_data(bytes(event.data))
+        self._flush()
+        if protocol.close_expected() and not self._transport.is_closing():
+            self._transport.close()
+
+    def _open(self, request: Request) -> None:
+        response = self._protocol.accept(request)
+        self._protocol.send_response(response)
+        self._flush()
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS and self._receiver is not None:
+            self.host = self._forwarded(self.host, ", ".join(request.headers.get_all("X-Forwarded-For")))
+            self._receiver.on_open()
+
+    def _flush(self) -> None:
+        chunks = self._protocol.data_to_send()
+        self._write(b"".join(chunks))
+        if SEND_EOF in chunks and not self._transport.is_closing():
+            self._transport.close()
