@@ -16,6 +16,7 @@ MODULES = (
     "mail",
     "ids",
     "reconcile",
+    "waku2",
     "wakuid",
     "rpc",
     "disk",
