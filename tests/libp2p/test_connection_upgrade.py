@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.codec import varint
 from mailserver.errors import LocalProtocolError
-from mailserver.libp2p import mplex, varint, yamux
+from mailserver.libp2p import mplex, yamux
 from mailserver.libp2p.connection import HANDSHAKE_TIMEOUT_S, Connection
 from mailserver.libp2p.events import Closed, Secured
 from mailserver.libp2p.faults import Cause
