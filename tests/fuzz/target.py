@@ -17,6 +17,7 @@ MODULES = (
     "ids",
     "reconcile",
     "waku2",
+    "feed_socket",
     "wakuid",
     "rpc",
     "disk",

@@ -65,7 +65,9 @@ async def test_folder_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 async def test_index_that_cannot_be_written_or_read_is_a_store_error(tmp_path: Path) -> None:
+    make_store(tmp_path / "mailserver.db", [new(envelope(1))])
     async with opened_messages(tmp_path) as messages:
+        await messages.follower.catch_up()
         change(tmp_path / INDEX_FILE, "DROP TABLE originals", "DROP TABLE messages")
 
         with pytest.raises(StoreError, match="no such table"):
