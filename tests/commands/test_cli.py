@@ -244,6 +244,15 @@ def test_sync_needs_someone_to_fetch_from(tmp_path: Path, capsys: pytest.Capture
     assert not list(tmp_path.iterdir())
 
 
+def test_sync_stores_what_other_mailservers_send(
+    enode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(["sync", "--from", enode, "--since", "0", "--dry-run"], 2, capsys)
+
+    assert said == "--dry-run goes with --from-archive"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("since", "until"), [("2", "1"), ("1", "0"), ("2020-11-22", "2020-11-21")])
 def test_sync_of_a_range_that_ends_before_it_begins_is_refused(
     since: str, until: str, enode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
