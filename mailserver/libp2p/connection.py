@@ -124,8 +124,6 @@ class Connection:
 
     def next_timer(self) -> float | None:
         """When to call `handle_timer`; None if nothing is waited for."""
-        if self._is_closed:
-            return None
         if self._upgrade is not None:
             return self._deadline
         return next(iter(self._deadlines.values()), None)

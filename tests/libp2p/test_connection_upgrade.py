@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -364,6 +365,20 @@ def test_bytes_after_the_end_are_not_read(role: str) -> None:
 
     assert peer.connection.events() == []
     assert peer.heard == before
+
+
+@both_roles
+def test_bytes_after_the_end_are_not_kept(role: str) -> None:
+    connection = PEERS[role]().connection
+    connection.close()
+
+    tracemalloc.start()
+    for _ in range(16):
+        connection.receive_data(bytes(1 << 16), START)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 1 << 16
 
 
 def conversation() -> tuple[list[bytes], list[bytes]]:

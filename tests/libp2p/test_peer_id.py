@@ -60,7 +60,11 @@ def test_both_forms_of_text_are_one_peer_id() -> None:
 def test_key_of_42_bytes_is_its_own_multihash() -> None:
     key = bytes(range(MAX_IDENTITY_BYTES))
 
-    assert PeerId.of_key(key).multihash == bytes([0, MAX_IDENTITY_BYTES]) + key
+    peer_id = PeerId.of_key(key)
+
+    assert peer_id.multihash == bytes([0, MAX_IDENTITY_BYTES]) + key
+    assert PeerId.decode(peer_id.multihash) == peer_id
+    assert PeerId.decode(b"\0\1k") == PeerId.of_key(b"k")
 
 
 def test_longer_key_is_hashed() -> None:
