@@ -153,10 +153,8 @@ class Connection:
         return out
 
     def _flush(self, muxer: Muxer) -> None:
-        frames = muxer.data_to_send()
-        if frames:
-            assert self._channel is not None, "a muxer has a channel"
-            self._out += self._channel.seal(frames)
+        assert self._channel is not None, "a muxer has a channel"
+        self._out += self._channel.seal(muxer.data_to_send())
 
     @property
     def queued_bytes(self) -> int:

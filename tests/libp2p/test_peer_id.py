@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +111,19 @@ def test_truncated_multihash_is_refused() -> None:
 def test_text_that_is_no_peer_id_is_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         PeerId.parse(text)
+
+
+def test_base32_of_something_else_than_a_cid_of_a_key_is_refused() -> None:
+    multihash = PeerId.parse(EXAMPLES["cid"]).multihash
+    texts = {
+        prefix + base64.b32encode(start + multihash).decode().rstrip("=").lower()
+        for prefix, start in [("b", b"\x01\x72"), ("b", b""), ("b", b"\x01\x55"), ("c", b"\x01\x72")]
+    }
+
+    texts.remove(EXAMPLES["cid"])
+    for text in texts:
+        with pytest.raises(DecodeError):
+            PeerId.parse(text)
 
 
 @given(st.text(max_size=80) | st.from_regex(r"(1|Qm|b)[1-9a-zA-Z]{0,60}", fullmatch=True))
