@@ -124,8 +124,6 @@ class Connection:
 
     def next_timer(self) -> float | None:
         """When to call `handle_timer`; None if nothing is waited for."""
-        if self._is_closed:
-            return None
         if self._upgrade is not None:
             return self._deadline
         return next(iter(self._deadlines.values()), None)
@@ -155,10 +153,8 @@ class Connection:
         return out
 
     def _flush(self, muxer: Muxer) -> None:
-        frames = muxer.data_to_send()
-        if frames:
-            assert self._channel is not None, "a muxer has a channel"
-            self._out += self._channel.seal(frames)
+        assert self._channel is not None, "a muxer has a channel"
+        self._out += self._channel.seal(muxer.data_to_send())
 
     @property
     def queued_bytes(self) -> int:

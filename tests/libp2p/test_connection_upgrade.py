@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from mailserver.libp2p.events import Closed, Secured
 from mailserver.libp2p.faults import Cause
 from mailserver.libp2p.multistream import HEADER, MAX_LINE_BYTES, MAX_PROPOSALS
 from mailserver.libp2p.noise import MAX_HANDSHAKE_MESSAGE_BYTES, NOISE, HandshakePayload
+from mailserver.libp2p.upgrade import MAX_MUXER_MESSAGES
 from tests.libp2p.links import Pair, ScriptedPeer, closed, dialing, feed, lines, listening
 from tests.libp2p.names import DIALER, LISTENER, MUXERS, identity, noise_keys
 from tests.pairs import START
@@ -90,6 +92,21 @@ def test_dialer_proposes_its_muxers_to_a_peer_that_names_none() -> None:
     peer.say_sealed(lines(mplex.PROTOCOL))
 
     assert peer.connection.events() == [Secured(identity(LISTENER).peer_id, mplex.PROTOCOL)]
+
+
+def test_muxer_must_be_agreed_on_in_a_bounded_number_of_messages() -> None:
+    peer = ScriptedPeer.of_listener()
+    peer.payload = noise_keys(DIALER, ()).payload
+    peer.agree_on_noise()
+    peer.shake_hands()
+    said = lines(HEADER, "x" * 100)
+
+    for byte in said[:MAX_MUXER_MESSAGES]:
+        peer.say_sealed(bytes([byte]))
+    assert peer.connection.events() == []
+    peer.say_sealed(said[MAX_MUXER_MESSAGES:])
+
+    assert cause(peer.connection) is Cause.TOO_MANY_PROPOSALS
 
 
 def test_frames_behind_the_negotiation_of_the_muxer_are_of_the_muxer() -> None:
@@ -365,6 +382,20 @@ def test_bytes_after_the_end_are_not_read(role: str) -> None:
 
     assert peer.connection.events() == []
     assert peer.heard == before
+
+
+@both_roles
+def test_bytes_after_the_end_are_not_kept(role: str) -> None:
+    connection = PEERS[role]().connection
+    connection.close()
+
+    tracemalloc.start()
+    for _ in range(16):
+        connection.receive_data(bytes(1 << 16), START)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 1 << 16
 
 
 def conversation() -> tuple[list[bytes], list[bytes]]:
