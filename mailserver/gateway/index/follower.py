@@ -131,7 +131,7 @@ class Follower:
         try:
             arrived = await self._read()
         except OtherStore as error:
-            log.info("index of messages is made anew identity=%s", error.identity)
+            log.info("messages of the store are indexed anew identity=%s", error.identity)
             begin = partial(begin_anew, identity=error.identity, network_topic=self._progress.network_topic)
             self._progress = await self._database.write(begin)
             self._swept = None
@@ -234,5 +234,5 @@ class Follower:
 
     def _note_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
-            log.error("store cannot be followed error=%r", problem)
+            log.error("messages of the store are not indexed error=%r", problem)
         self.problem = problem

@@ -306,7 +306,7 @@ async def test_store_that_cannot_be_read_is_a_problem_until_it_can(
         running.cancel()
 
         assert "there is none" in problem
-        assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
+        assert len([record for record in caplog.records if "are not indexed" in record.message]) == 1
         assert (await messages.query(query_for())).entries == all_of([envelope(1)])
 
 
