@@ -26,7 +26,21 @@ from mailserver.errors import StartupError
 from mailserver.mail.request import CURSOR_BYTES
 from tests.pairs import private_key
 
-COMMANDS = ("run", "sync", "request", "post", "id", "status", "enode", "stats", "check", "backup", "config", "doctor")
+COMMANDS = (
+    "run",
+    "gateway",
+    "sync",
+    "request",
+    "post",
+    "id",
+    "status",
+    "enode",
+    "stats",
+    "check",
+    "backup",
+    "config",
+    "doctor",
+)
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
 NOBODY = f"enode://{private_key('nobody').public_key.hex()}@127.0.0.1:1"
