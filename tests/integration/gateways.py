@@ -2,11 +2,12 @@
 
 import contextlib
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE
-from tests.integration.daemons import PROGRAM, Daemon, assert_no_traceback, own_environment
+from tests.integration.daemons import DEADLINE_S, PROGRAM, Daemon, assert_no_traceback, own_environment
 
 
 class GatewayProcess(Daemon):
@@ -27,6 +28,13 @@ class GatewayProcess(Daemon):
     def websocket(self) -> str:
         """Its multiaddr over WebSocket."""
         return self.addresses[1]
+
+    def metric(self, name: str) -> float:
+        """A metric of one that runs with `--metrics 127.0.0.1:0`; 0 if there is none of this name and these labels."""
+        port = self.wait_for_line("serving metrics").rpartition("port=")[2]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(line.removeprefix(f"{name} ")) for line in lines if line.startswith(f"{name} ")), 0.0)
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class LightClient:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self.pushed: list[Shown] = []
         self.told: list[str] = []
-        """What else it has told, without being asked: ready, connected, lost."""
+        """What else it has told unasked: ready; connecting, connected and lost while it follows a topic."""
 
     async def ask(self, do: str, **given: object) -> Any:
         """Have it do something; return what comes of it."""
@@ -75,6 +75,15 @@ class LightClient:
         """Send a message, which must be taken."""
         options |= {"topic": content_topic_of(topic), "payload": payload.hex()}
         assert await self.ask("send", **options) == {"successes": 1, "failures": []}
+
+    async def follow(self, address: str, topic: Topic) -> None:
+        """Have it follow a topic as docs/examples/follow.mjs does, from the last hour on: `pushed` has that, too."""
+        since = (int(time.time()) - 3600) * 1000
+        await self.ask("follow", address=address, topic=content_topic_of(topic), since=since)
+
+    async def is_connected(self) -> bool:
+        """Whether it has a connection."""
+        return bool(await self.ask("isConnected"))
 
     async def wait_for_pushes(self, count: int) -> list[str]:
         """Wait until so many messages were pushed; return the hashes of all."""

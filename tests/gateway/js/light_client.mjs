@@ -7,7 +7,7 @@ import { parseArgs } from "node:util";
 import { yamux } from "@chainsafe/libp2p-yamux";
 import { tcp } from "@libp2p/tcp";
 import { createLightNode } from "@waku/sdk";
-import { keepConnected } from "../../../docs/examples/keep-connected.mjs";
+import { follow } from "../../../docs/examples/follow.mjs";
 
 const CLUSTER = 1;
 const SHARDS = 8;
@@ -48,7 +48,7 @@ const node = await createLightNode({
 });
 const decoders = new Map();
 const decoder = (topic) => decoders.get(topic) ?? decoders.set(topic, decoderOf(node, topic)).get(topic);
-const keeping = new AbortController();
+const stopping = new AbortController();
 
 async function pages(topics, options) {
   const found = [];
@@ -64,10 +64,10 @@ const commands = {
     await node.waitForPeers(["filter", "store", "lightpush"], 10_000);
     return node.libp2p.getConnections().map((each) => each.multiplexer);
   },
-  async keepConnected({ address }) {
-    const signal = keeping.signal;
-    const tell = (event) => () => say({ event });
-    void keepConnected(node, address, { onConnected: tell("connected"), onLost: tell("lost"), signal });
+  async follow({ address, topic, since }) {
+    const onMessage = (message) => say({ event: "message", ...message.shown });
+    const onState = (event) => say({ event });
+    void follow(node, address, decoder(topic), { since: new Date(since), onMessage, onState, signal: stopping.signal });
   },
   async subscribe({ topics }) {
     return node.filter.subscribe(topics.map(decoder), (message) => say({ event: "message", ...message.shown }));
@@ -98,7 +98,7 @@ const commands = {
     return node.libp2p.getConnections().length > 0;
   },
   async stop() {
-    keeping.abort();
+    stopping.abort();
     await node.stop();
     setImmediate(() => process.exit(0));
   }
