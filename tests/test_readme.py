@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from docs.settings import WRITTEN, settings_table, updated
 from mailserver.app.config import Config
+from mailserver.app.config_sources import MAILSERVER
 
 ROOT = Path(__file__).parents[1]
 HEADING = re.compile("^#+ (.+)$", re.MULTILINE)
@@ -23,7 +24,7 @@ def test_settings_are_as_the_code_has_them(path: Path) -> None:
 
 
 def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded() -> None:
-    rows = [row.split(" | ") for row in settings_table().splitlines()[2:]]
+    rows = [row.split(" | ") for row in settings_table(MAILSERVER).splitlines()[2:]]
 
     assert [row[0].removeprefix("| ").strip("`↻ ") for row in rows] == [
         "--" + setting.name.replace("_", "-") for setting in fields(Config)
@@ -41,7 +42,7 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
 def test_every_alert_has_its_line() -> None:
     rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
     lines = re.findall(
-        r"^\| \**(Mailserver[A-Za-z]+)\** \|",
+        r"^\| \**((?:Mailserver|Gateway)[A-Za-z]+)\** \|",
         (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"),
         re.MULTILINE,
     )
