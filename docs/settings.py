@@ -1,5 +1,5 @@
-"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway and
-of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
+"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway
+and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
 """
 
 import re

@@ -7,10 +7,11 @@ from mailserver.libp2p.identify import IDENTIFY, IdentifyReader
 from mailserver.libp2p.multiaddr import Part
 from mailserver.libp2p.peer_id import PeerId
 from mailserver.libp2p.ping import PING
-from tests.libp2p.js_muxer import require_js_libp2p
+from tests.libp2p.js_muxer import ORACLE
 from tests.libp2p.js_peer import AGENT, PROTOCOLS, dialled_by_js, dialling_js
 from tests.libp2p.links import ECHO
 from tests.libp2p.names import LISTENER, identity
+from tests.node_js import require_packages
 
 pytestmark = [
     pytest.mark.integration,
@@ -28,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _js_libp2p() -> None:
-    require_js_libp2p()
+    require_packages(ORACLE)
 
 
 def expected_muxer(muxers: str) -> str:
