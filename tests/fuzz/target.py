@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-MODULES = ("codec", "rlpx", "waku", "mail", "ids", "reconcile", "wakuid", "rpc", "disk", "export", "machine")
+MODULES = ("codec", "rlpx", "waku", "mail", "ids", "reconcile", "waku2", "wakuid", "rpc", "disk", "export", "machine")
 """The modules of `targets/`. A target is named after its module: `codec-rlp`."""
 
 MAX_CPU_S = 2.0
