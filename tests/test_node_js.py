@@ -1,6 +1,5 @@
 """tests.node_js: what is not installed is skipped with a reason, and fails in CI."""
 
-
 import pytest
 
 from tests.node_js import ROOT, require_packages
