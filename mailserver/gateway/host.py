@@ -69,7 +69,7 @@ class Host:
         self._limits = limits
         self._metrics = metrics
         self._told = clients
-        self._memory = SendMemory()
+        self._memory = SendMemory(limits.max_send_bytes)
         self._pending: dict[Peer, None] = {}  # in their handshake, oldest first
         self._clients: dict[Peer, float] = {}  # and since when, the longest connected first
         self._admitted: set[Peer] = set()
