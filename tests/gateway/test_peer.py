@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Hashable
 
 import pytest
 
@@ -12,51 +11,23 @@ from mailserver.gateway import peer as peer_module
 from mailserver.gateway.answers import MAX_WAITING_ANSWERS
 from mailserver.gateway.limits import HostLimits
 from mailserver.gateway.peer import MAX_UNREAD_BYTES, Peer
-from mailserver.gateway.push_streams import Push
 from mailserver.gateway.send_memory import MAX_CLIENT_BYTES
 from mailserver.libp2p import connection as connection_module
 from mailserver.libp2p.identify import IDENTIFY
 from mailserver.libp2p.streams import StreamId
 from mailserver.metrics.gateway import Ending
-from mailserver.waku2.filter_packets import encode_message_push
 from mailserver.waku2.frames import encode_frame
-from mailserver.waku2.protocols import ProtocolId
 from tests.gateway.clients import MPLEX, YAMUX, LightClient, TcpWire, connected
-from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, NO_LIMITS, SILENT, World, running_host
-from tests.gateway.messages import message
+from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, NO_LIMITS, SILENT, running_host
+from tests.gateway.pushing import PUBSUB_TOPIC, Pushed
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
 KINDS = pytest.mark.parametrize("kind", ["tcp", "websocket"])
 BOTH_MUXERS = pytest.mark.parametrize("muxer", [MPLEX, YAMUX])
-PUBSUB_TOPIC = "/waku/2/rs/1/4"
 MIB = 1024 * 1024
 ABORTS = "/test/aborts/1.0.0"
-
-
-class Pushed:
-    """Pushes messages to the client of a world; `unwanted` is what it does not want any more, by number."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.unwanted: set[Hashable] = set()
-        self.forgotten: list[Hashable] = []
-
-    def push(self, number: int, size: int = 1) -> bool:
-        frame = encode_frame(encode_message_push(message(number, size).encode(), PUBSUB_TOPIC))
-        return self.world.told.present[0].push(
-            ProtocolId.FILTER_PUSH, Push(frame, number), lambda each: each not in self.unwanted, self.forgotten.append
-        )
-
-    async def fill(self) -> int:
-        """Push until a message is dropped; return how many were not."""
-        number = 0
-        while self.push(number, 100_000):
-            number += 1
-            await asyncio.sleep(0)  # so that it is sent
-            assert self.world.host.unread_bytes < MAX_UNREAD_BYTES
-        return number
 
 
 def numbers(client: LightClient) -> list[int]:
