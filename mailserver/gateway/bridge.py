@@ -88,6 +88,13 @@ class Bridge:
         # Whoever gives up does not stop it: somebody else may wait for the same message, or it may be posted already.
         return await asyncio.shield(sending)
 
+    async def stop(self) -> None:
+        """Give up what is being sent."""
+        sending = [*self._sending.values()]
+        for each in sending:
+            each.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
     async def _send(self, message: WakuMessage, name: MessageHash) -> LightPushVerdict:
         result, sent = await self._try(message, name)
         self._metrics.bridged[result.value].inc()
