@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit others coverage floors dev check docs site demo faults fuzz soak bench java lock audit clean help anew
+.PHONY: run compact test unit others coverage floors dev check docs site page demo faults fuzz soak bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -73,6 +73,10 @@ site: $(DEV) ## build the docs as a site, with search, in dist/site
 	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . dist/site
 	@echo "dist/site/index.html"
 
+page: node ## build docs/examples/light-client.html, a page that is a client of the gateway, in dist/page
+	@npm run page --prefix tests/gateway/js --silent -- --outdir=$(CURDIR)/dist/page --log-level=warning
+	@echo "dist/page/light-client.html"
+
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
@@ -84,6 +88,16 @@ soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick
 
 bench: java $(DEV) ## measure: make bench ARGS="--runs 3 busy idle"
 	@$(BIN)/python -m bench $(ARGS)
+
+# The packages of Node.js that tests and the page need, by their lock files; no script of theirs runs. npm writes the
+# stamp last.
+NODE_FOLDERS := tests/gateway/js tests/libp2p/oracle tests/reconcile/oracle
+
+node: ## install js-waku and others in Node.js: some tests are skipped without them
+	@installs=; for folder in $(NODE_FOLDERS); do \
+		[ $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json ] || { \
+			npm ci --prefix $$folder --ignore-scripts --loglevel error --no-fund --no-audit >/dev/null & installs="$$installs $$!"; }; \
+	done; for install in $$installs; do wait $$install || exit; done
 
 java:
 	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { \
@@ -101,16 +115,19 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) -o requirements.lock && \
 	$(LOCK) --extra export -c requirements.lock -o requirements-export.lock && \
 	$(LOCK) --extra archive -c requirements-export.lock -o requirements-archive.lock && \
-	$(LOCK) --extra export --group dev -c requirements-export.lock -o requirements-dev.lock
+	$(LOCK) --extra gateway -c requirements-archive.lock -o requirements-gateway.lock && \
+	$(LOCK) --extra export --extra gateway --group dev -c requirements-export.lock -c requirements-gateway.lock \
+		-o requirements-dev.lock
 
 audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
 	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "pip-audit>=2.9" && \
 	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
-		-r requirements.lock -r requirements-archive.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
+		-r requirements.lock -r requirements-archive.lock -r requirements-gateway.lock -r requirements-export.lock \
+		-r requirements-dev.lock $(ARGS)
 
-clean: ## remove every .venv and every cache
-	rm -rf .venv .venv-* .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
+clean: ## remove what was installed, and every cache
+	rm -rf .venv .venv-* $(NODE_FOLDERS:%=%/node_modules) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## list these commands

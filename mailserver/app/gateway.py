@@ -131,7 +131,7 @@ class Gateway:
         protocols: dict[str, MakeHandler] = {
             ProtocolId.FILTER_SUBSCRIBE: requests_to(FilterSubscribe(self.filters, rates, metrics)),
             ProtocolId.OLD_FILTER: requests_to(OldFilter(self.filters, rates, metrics)),
-            ProtocolId.STORE_QUERY: requests_to(StoreService(messages, config.network_topic, rates, metrics)),
+            ProtocolId.STORE_QUERY: requests_to(StoreService(messages, rates, metrics)),
             ProtocolId.LIGHTPUSH: requests_to(LightPush(bridge, rates, metrics)),
             ProtocolId.LIGHTPUSH_2: requests_to(LightPush2(bridge, rates, metrics)),
             ProtocolId.METADATA: requests_to(MetadataService(Metadata(cluster, (shard,)), metrics)),

@@ -1,4 +1,4 @@
-"""mailserver.commands.gateway: arguments, settings and error lines. The process itself: `tests/app/test_gateway.py`."""
+"""mailserver.commands.gateway: arguments, settings, error lines. What the process does: `tests/app/test_gateway.py`."""
 
 import os
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What the tests of the gateway share."""
+"""What the tests of the gateway share. What has to do with clients' sockets runs on both event loops."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +8,15 @@ import pytest
 from tests.gateway.worlds import Gateway, running_gateway
 from tests.loops import on_both_loops_in
 
-pytest_asyncio_loop_factories = on_both_loops_in("test_live.py")
+pytest_asyncio_loop_factories = on_both_loops_in(
+    "test_transport.py",
+    "test_peer.py",
+    "test_host.py",
+    "test_handlers.py",
+    "test_identify.py",
+    "test_hostile.py",
+    "test_live.py",
+)
 
 
 @pytest.fixture

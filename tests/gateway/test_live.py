@@ -13,16 +13,13 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.live.feed import Feed
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
-from mailserver.waku2.filter_packets import FilterSubscribeType
-from tests.gateway.light_clients import LightClient
+from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
 from tests.store.samples import change, make_store
 from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
-
-SUBSCRIBE = FilterSubscribeType.SUBSCRIBE
 
 
 def envelopes(count: int, first: int = 0, *, age: int = 0) -> list[Envelope]:
@@ -32,14 +29,14 @@ def envelopes(count: int, first: int = 0, *, age: int = 0) -> list[Envelope]:
 @contextlib.asynccontextmanager
 async def subscriber(gateway: Gateway) -> AsyncIterator[LightClient]:
     async with gateway.client() as client:
-        assert (await client.filter(SUBSCRIBE, NEWS_TOPIC, pubsub_topic=TOPIC)).status_code == 200
+        assert (await client.subscribe(TOPIC, NEWS_TOPIC)).status_code == 200
         yield client
 
 
 async def hear(client: LightClient, count: int) -> list[bytes]:
     """The payloads of everything that was pushed, once it is so much."""
     await until(lambda: len(client.pushes) >= count)
-    return [push.waku_message.payload for push in client.messages]
+    return [push.waku_message.payload for push in client.pushes]
 
 
 @contextlib.asynccontextmanager
@@ -71,8 +68,8 @@ async def test_push_is_the_message_of_its_envelope(gateway: Gateway) -> None:
         await gateway.accept(make_envelope(1))
         await hear(client, 1)
 
-        assert client.messages[0].waku_message == mapped(make_envelope(1))
-        assert client.messages[0].pubsub_topic == TOPIC
+        assert client.pushes[0].waku_message == mapped(make_envelope(1))
+        assert client.pushes[0].pubsub_topic == TOPIC
 
 
 async def test_messages_that_nobody_wants_are_not_made(gateway: Gateway) -> None:
@@ -235,4 +232,4 @@ async def test_message_of_a_client_of_v2_is_pushed_under_its_own_hash_once(gatew
             await gateway.accept(make_envelope(1))
         await hear(client, 2)
 
-        assert [push.waku_message for push in client.messages] == [sent, mapped(make_envelope(1))]
+        assert [push.waku_message for push in client.pushes] == [sent, mapped(make_envelope(1))]

@@ -15,6 +15,7 @@ from mailserver.gateway.bridge import Bridge
 from mailserver.gateway.filter_service import FilterService, FilterSubscribe, OldFilter
 from mailserver.gateway.handlers import requests_to
 from mailserver.gateway.host import Host
+from mailserver.gateway.identify import own_protocols
 from mailserver.gateway.index.message_store import MessageStore, open_messages
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.gateway.lightpush_service import LightPush, LightPush2
@@ -38,9 +39,10 @@ from mailserver.waku2.metadata import Metadata
 from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.subscriptions import SubscriptionLimits, Subscriptions
 from tests.feed_socket.worlds import World, running_world
-from tests.gateway.light_clients import LightClient, connected
-from tests.libp2p.names import LISTENER, noise_keys
+from tests.gateway.clients import LightClient, connected
+from tests.libp2p.names import LISTENER, identity, noise_keys
 from tests.mailservers import NEWS, NOW, Clock
+from tests.pairs import digest
 from tests.waiting import until
 
 TTL = 50
@@ -70,7 +72,7 @@ class Gateway:
 
     def client(self, name: str = "light client", **details: Any) -> AbstractAsyncContextManager[LightClient]:
         """A client that has connected."""
-        return connected(self.port, name, **details)
+        return connected(self.port, seed=digest(name), **details)
 
     async def accept(self, *envelopes: Envelope) -> None:
         """The daemon accepts envelopes, one after the other."""
@@ -141,11 +143,12 @@ def _made(
     protocols: dict[str, MakeHandler] = {
         ProtocolId.FILTER_SUBSCRIBE: requests_to(FilterSubscribe(filters, asking, metrics)),
         ProtocolId.OLD_FILTER: requests_to(OldFilter(filters, asking, metrics)),
-        ProtocolId.STORE_QUERY: requests_to(StoreService(messages, TOPIC, asking, metrics)),
+        ProtocolId.STORE_QUERY: requests_to(StoreService(messages, asking, metrics)),
         ProtocolId.LIGHTPUSH: requests_to(LightPush(bridge, asking, metrics)),
         ProtocolId.LIGHTPUSH_2: requests_to(LightPush2(bridge, asking, metrics)),
         ProtocolId.METADATA: requests_to(MetadataService(Metadata(1, (4,)), metrics)),
     }
+    protocols |= own_protocols(identity(LISTENER), lambda: (), protocols)
     admission = Admission(AdmissionLimits(0, 0, 0.0, 0.0, 0), EMPTY_ALLOWLIST)
     host = Host(noise_keys(LISTENER), protocols, admission, HostLimits(), metrics, filters)
     return Gateway(daemon, messages, feed, metrics, clock, filters, live, bridge, host)

@@ -125,7 +125,7 @@ def running_daemon(
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(environment),
+        env=own_environment(environment),
     )
     daemon = Daemon(process, data_dir)
     try:
@@ -151,7 +151,7 @@ def run_command(
         capture_output=True,
         text=True,
         timeout=within_s,
-        env=_environment(environment),
+        env=own_environment(environment),
         cwd=folder,
         check=False,
     )
@@ -168,7 +168,7 @@ def started_command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(None),
+        env=own_environment(),
     ) as process:
         try:
             yield process
@@ -183,7 +183,7 @@ def assert_no_traceback(text: str) -> None:
     assert "never retrieved" not in text, text
 
 
-def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+def own_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Ours, without the settings of whoever runs the tests; warnings of a process are errors as in the tests."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("MAILSERVER_")}
     return {**ours, "PYTHONPATH": os.pathsep.join(sys.path), **(more or {})}

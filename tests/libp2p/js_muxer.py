@@ -1,36 +1,15 @@
-"""The muxers of js-libp2p, the library of js-waku, in a process of Node.js: see `oracle/oracle.mjs`.
-
-`npm ci --prefix tests/libp2p/oracle` installs them.
-"""
+"""The muxers of js-libp2p, the library of js-waku, in a process of Node.js: see `oracle/oracle.mjs`."""
 
 import asyncio
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-
-import pytest
 
 from mailserver.libp2p.streams import StreamId
 from tests.libp2p.joined import Side
 
 ORACLE = Path(__file__).parent / "oracle"
-INSTALL = "npm ci --prefix tests/libp2p/oracle"
-
-
-def require_js_libp2p() -> None:
-    """Skip the test where the muxers are not installed; in CI that fails it."""
-    if shutil.which("node") is None:
-        missing = "no node: on Debian, apt-get install nodejs npm"
-    elif not (ORACLE / "node_modules").exists():
-        missing = f"no muxers of js-libp2p: {INSTALL}"
-    else:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)
 
 
 class JsMuxer:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.libp2p.joined import MUXERS, Side
-from tests.libp2p.js_muxer import echo, js_muxer, require_js_libp2p
+from tests.libp2p.js_muxer import ORACLE, echo, js_muxer
+from tests.node_js import require_packages
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("kind", MUXERS)]
 
@@ -15,7 +16,7 @@ SIZES = (0, 1, 300, 70_000, 200_000, 700_000)
 
 @pytest.fixture(autouse=True)
 def _js_libp2p() -> None:
-    require_js_libp2p()
+    require_packages(ORACLE)
 
 
 async def test_streams_that_js_opens_bring_their_bytes_and_take_them_back(kind: str, tmp_path: Path) -> None:

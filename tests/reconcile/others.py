@@ -1,22 +1,17 @@
 """Other implementations of negentropy v1, each in a process of Node.js: see `oracle/oracle.mjs`.
 
-`npm ci --prefix tests/reconcile/oracle` installs nostr-tools, whose whole algorithm is in its module nip77.
+One is nostr-tools, whose whole algorithm is in its module nip77.
 """
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ORACLE = Path(__file__).parent / "oracle"
-INSTALL = "npm ci --prefix tests/reconcile/oracle"
 
 Item = tuple[int, bytes]
 
@@ -67,16 +62,3 @@ def other(items: Iterable[Item], frame_bytes: int, module: Path | None = None) -
             yield Other(process, items, frame_bytes)
         finally:
             process.kill()
-
-
-def require_nostr_tools() -> None:
-    """Skip the test where nostr-tools is not installed; in CI that fails it."""
-    if shutil.which("node") is None:
-        missing = "no node: on Debian, apt-get install nodejs npm"
-    elif not (ORACLE / "node_modules").exists():
-        missing = f"no nostr-tools: {INSTALL}"
-    else:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)

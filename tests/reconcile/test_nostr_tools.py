@@ -7,7 +7,8 @@ import pytest
 from mailserver.reconcile.sides import Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
-from tests.reconcile.others import other, require_nostr_tools
+from tests.node_js import require_packages
+from tests.reconcile.others import ORACLE, other
 from tests.reconcile.sets import Talk, ids, items, received
 
 pytestmark = pytest.mark.integration
@@ -17,7 +18,7 @@ UNLIMITED = 1_000_000
 
 @pytest.fixture(autouse=True)
 def _nostr_tools() -> None:
-    require_nostr_tools()
+    require_packages(ORACLE)
 
 
 def drawn(
