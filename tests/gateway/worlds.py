@@ -156,9 +156,8 @@ def _made(
 
 def message(number: int = 0, *, topic: Topic = NEWS, seconds: float = 0.0, **details: Any) -> WakuMessage:
     """A message as a client of v2 sends it, at the present of the tests and some seconds."""
-    payload = f"message {number}".encode()
-    timestamp = NOW * NS + int(seconds * NS) + 7
-    return WakuMessage(payload, content_topic_of(topic), **({"timestamp": timestamp} | details))
+    fields = {"payload": f"message {number}".encode(), "timestamp": NOW * NS + int(seconds * NS) + 7}
+    return WakuMessage(content_topic=content_topic_of(topic), **(fields | details))
 
 
 def mapped(envelope: Envelope) -> WakuMessage:
