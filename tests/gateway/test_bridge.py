@@ -84,13 +84,13 @@ async def test_messages_of_one_payload_that_differ_in_time_or_meta_have_an_envel
 
 
 async def test_message_is_known_after_a_restart(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with running_gateway(tmp_path) as gateway:
-            assert await send(gateway, message(1)) is Status.OK
-            found = envelopes(gateway)
+    async with running_gateway(tmp_path) as gateway:
+        assert await send(gateway, message(1)) is Status.OK
+    async with running_gateway(tmp_path) as gateway:
+        assert await send(gateway, message(1)) is Status.OK
 
-    assert len(found) == 1
-    assert results(gateway) == {"known": 1.0}
+        assert len(envelopes(gateway)) == 1
+        assert results(gateway) == {"known": 1.0}
 
 
 async def test_message_whose_sender_died_before_its_post_is_sent_again(gateway: Gateway) -> None:

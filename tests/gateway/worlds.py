@@ -156,7 +156,7 @@ def _made(
 
 def message(number: int = 0, *, topic: Topic = NEWS, seconds: float = 0.0, **details: Any) -> WakuMessage:
     """A message as a client of v2 sends it, at the present of the tests and some seconds."""
-    fields = {"payload": f"message {number}".encode(), "timestamp": NOW * NS + int(seconds * NS) + 7}
+    fields: dict[str, Any] = {"payload": f"message {number}".encode(), "timestamp": NOW * NS + int(seconds * NS) + 7}
     return WakuMessage(content_topic=content_topic_of(topic), **(fields | details))
 
 
