@@ -13,6 +13,8 @@ const ALLOWANCE_MS = 120_000; // clocks differ, and a message of Waku v1 may be 
 // Call `onMessage` with each message since a time (a Date), once, until the signal is aborted; `onState` with "connecting",
 // "connected" once history is there, and "lost".
 export async function follow(node, address, decoder, { since, onMessage, onState, signal }) {
+  const [, peer] = address.split("/p2p/");
+  if (!peer) throw new Error("the address does not say who the gateway is: it must end in /p2p/...");
   const seen = new Set();
   const show = (message) => {
     if (message === undefined || seen.has(message.hashStr)) return; // not for us, or known
@@ -24,7 +26,6 @@ export async function follow(node, address, decoder, { since, onMessage, onState
   while (!signal.aborted) {
     const over = new AbortController();
     const gone = new Promise((resolve) => {
-      const peer = address.split("/p2p/").at(-1);
       node.libp2p.addEventListener("peer:disconnect", (event) => `${event.detail}` === peer && resolve(), over);
       signal.addEventListener("abort", resolve, over);
     });

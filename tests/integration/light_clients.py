@@ -107,6 +107,9 @@ class LightClient:
                 self._answers[said["id"]].set_exception(AssertionError(said["error"]))
             else:
                 self._answers[said["id"]].set_result(said["result"])
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(AssertionError("js-waku has ended"))
 
 
 @contextlib.asynccontextmanager
@@ -133,9 +136,8 @@ async def light_client(*flags: str) -> AsyncIterator[LightClient]:
         yield client
         await client.ask("stop")
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended in this moment
-                process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            process.kill()
         await process.wait()
         await reading
 
