@@ -115,13 +115,16 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) -o requirements.lock && \
 	$(LOCK) --extra export -c requirements.lock -o requirements-export.lock && \
 	$(LOCK) --extra archive -c requirements-export.lock -o requirements-archive.lock && \
-	$(LOCK) --extra export --group dev -c requirements-export.lock -o requirements-dev.lock
+	$(LOCK) --extra gateway -c requirements-archive.lock -o requirements-gateway.lock && \
+	$(LOCK) --extra export --extra gateway --group dev -c requirements-export.lock -c requirements-gateway.lock \
+		-o requirements-dev.lock
 
 audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
 	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "pip-audit>=2.9" && \
 	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
-		-r requirements.lock -r requirements-archive.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
+		-r requirements.lock -r requirements-archive.lock -r requirements-gateway.lock -r requirements-export.lock \
+		-r requirements-dev.lock $(ARGS)
 
 clean: ## remove what was installed, and every cache
 	rm -rf .venv .venv-* $(NODE_FOLDERS:%=%/node_modules) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist

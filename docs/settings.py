@@ -1,15 +1,17 @@
-"""Writes the settings into docs/operating/settings.md and .env.example, from `mailserver.app.config.Config` and
-`spark_export.options`: `make docs`. A test compares the files with the code.
+"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway
+and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
 """
 
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import Field, fields
+from dataclasses import Field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mailserver.app.config import Config
+from mailserver.app.config_sources import MAILSERVER, Sources
+from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 
@@ -22,6 +24,11 @@ SET_BY_COMPOSE = {
     "MAILSERVER_LISTEN",
     "MAILSERVER_METRICS",
     "MAILSERVER_ARCHIVE",
+    "MAILSERVER_FEED_SOCKET",
+    "GATEWAY_DATA_DIR",
+    "GATEWAY_LISTEN",
+    "GATEWAY_WEBSOCKET",
+    "GATEWAY_METRICS",
     "SPARK_EXPORT_STORE",
     "SPARK_EXPORT_ARCHIVE",
     "SPARK_EXPORT_SCRATCH",
@@ -31,6 +38,9 @@ SET_BY_COMPOSE = {
 IN_COMPOSE = {
     "MAILSERVER_ADVERTISE": "Set it: the default is good for this machine only.",
     "MAILSERVER_RPC": "No port of it is published.",
+    "GATEWAY_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
+    "GATEWAY_ADVERTISE": "Set it: the default is good for this machine only.",
+    "GATEWAY_TRUSTED_PROXIES": "A proxy on this machine comes from Docker's own network: 172.16.0.0/12.",
     "SPARK_EXPORT_DRIVER_MEMORY": "COMPACTION_MEMORY is for the JVM and Python together, twice as much.",
     "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",
     "SPARK_EXPORT_MAX_AGE_HOURS": "The container counts as unhealthy then.",
@@ -56,9 +66,9 @@ def _row(setting: Field[Any]) -> str:
     return f"| `--{setting.name.replace('_', '-')}`{mark} | {default} | {setting.metadata['help']} |"
 
 
-def settings_table() -> str:
-    """Return a Markdown table of every setting."""
-    rows = "\n".join(map(_row, fields(Config)))
+def settings_table(sources: Sources[Any]) -> str:
+    """Return a Markdown table of every setting of a program."""
+    rows = "\n".join(map(_row, sources.settings))
     return f"| flag | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
@@ -69,9 +79,9 @@ def _example(variable: str, help_text: str, default: str) -> str:
     return "\n".join([*lines, f"# {variable}={default}"])
 
 
-def _mailserver_examples() -> Iterator[str]:
-    for setting in fields(Config):
-        variable = f"MAILSERVER_{setting.name.upper()}"
+def _settings_examples(sources: Sources[Any]) -> Iterator[str]:
+    for setting in sources.settings:
+        variable = f"{sources.prefix}{setting.name.upper()}"
         if variable not in SET_BY_COMPOSE:
             value = setting.default
             default = str(value).lower() if isinstance(value, bool) else _default(value)
@@ -92,9 +102,9 @@ def _compaction_examples() -> Iterator[str]:
             yield _example(variable, words, "false" if option.switch else option.default or "")
 
 
-def mailserver_examples() -> str:
-    """Return the part of .env.example with the settings of the mailserver."""
-    return "".join(f"\n{example}\n" for example in _mailserver_examples())
+def settings_examples(sources: Sources[Any]) -> str:
+    """Return the part of .env.example with the settings of a program."""
+    return "".join(f"\n{example}\n" for example in _settings_examples(sources))
 
 
 def compaction_examples() -> str:
@@ -104,10 +114,24 @@ def compaction_examples() -> str:
 
 WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
     ROOT / "docs" / "operating" / "settings.md": (
-        ("<!-- settings: `make docs` -->\n", "<!-- end of settings -->\n", settings_table),
+        ("<!-- settings: `make docs` -->\n", "<!-- end of settings -->\n", partial(settings_table, MAILSERVER)),
+        (
+            "<!-- settings of the gateway: `make docs` -->\n",
+            "<!-- end of settings of the gateway -->\n",
+            partial(settings_table, GATEWAY),
+        ),
     ),
     ROOT / ".env.example": (
-        ("# --- The mailserver (`make docs`)\n", "\n# --- A file of the mailserver's settings\n", mailserver_examples),
+        (
+            "# --- The mailserver (`make docs`)\n",
+            "\n# --- A file of the mailserver's settings\n",
+            partial(settings_examples, MAILSERVER),
+        ),
+        (
+            "# --- The gateway (`make docs`)\n",
+            "\n# --- A file of the gateway's settings\n",
+            partial(settings_examples, GATEWAY),
+        ),
         ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),
     ),
 }

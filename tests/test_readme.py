@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from docs.settings import WRITTEN, settings_table, updated
 from mailserver.app.config import Config
+from mailserver.app.config_sources import MAILSERVER
 
 ROOT = Path(__file__).parents[1]
 HEADING = re.compile("^#+ (.+)$", re.MULTILINE)
@@ -23,7 +24,7 @@ def test_settings_are_as_the_code_has_them(path: Path) -> None:
 
 
 def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded() -> None:
-    rows = [row.split(" | ") for row in settings_table().splitlines()[2:]]
+    rows = [row.split(" | ") for row in settings_table(MAILSERVER).splitlines()[2:]]
 
     assert [row[0].removeprefix("| ").strip("`↻ ") for row in rows] == [
         "--" + setting.name.replace("_", "-") for setting in fields(Config)
@@ -41,7 +42,7 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
 def test_every_alert_has_its_line() -> None:
     rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
     lines = re.findall(
-        r"^\| \**(Mailserver[A-Za-z]+)\** \|",
+        r"^\| \**((?:Mailserver|Gateway)[A-Za-z]+)\** \|",
         (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"),
         re.MULTILINE,
     )
@@ -50,9 +51,10 @@ def test_every_alert_has_its_line() -> None:
 
 
 def requirements() -> dict[str, Requirement]:
-    """The packages that the mailserver and the compaction ask for, by name."""
+    """The packages that the mailserver, its gateway and the compaction ask for, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return by_name(project["dependencies"] + project["optional-dependencies"]["export"])
+    more = project["optional-dependencies"]
+    return by_name(project["dependencies"] + more["gateway"] + more["export"])
 
 
 def requirements_of_site() -> dict[str, Requirement]:
@@ -72,8 +74,8 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def test_every_dependency_is_locked_by_hash_and_as_new_as_it_must_be() -> None:
-    lock = (ROOT / "requirements-export.lock").read_text("utf-8")
-    locked = {name: (version, rest) for name, version, rest in LOCKED.findall(lock)}
+    locks = [(ROOT / f"requirements-{extra}.lock").read_text("utf-8") for extra in ("export", "gateway")]
+    locked = {name: (version, rest) for lock in locks for name, version, rest in LOCKED.findall(lock)}
 
     for name, requirement in requirements().items():
         version, rest = locked[name]

@@ -10,12 +10,14 @@ import pytest
 
 from mailserver.app import daemon
 from mailserver.app.config_sources import MAILSERVER
+from mailserver.app.gateway_config import GATEWAY
+from mailserver.gateway import host
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
 from spark_export.schedule import STOP_LIMIT_S
 
 UNITS = Path(__file__).parents[1] / "docker" / "systemd"
-SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service"]
+SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service", "waku-mailserver-gateway.service"]
 TIMER = "waku-mailserver-compaction.timer"
 PROGRAMS = "/opt/waku-mailserver/bin/"
 
@@ -82,9 +84,19 @@ def test_service_is_hardened(unit: str) -> None:
     assert {"MemoryMax", "LimitNOFILE", "TasksMax"} <= service.keys()
 
 
-def test_both_share_user_folder_and_settings() -> None:
+def test_all_share_user_folder_and_settings() -> None:
     for name in ("User", "StateDirectory", "StateDirectoryMode", "UMask", "EnvironmentFile"):
-        assert settings(SERVICES[0])[f"Service.{name}"] == settings(SERVICES[1])[f"Service.{name}"]
+        values = [settings(unit)[f"Service.{name}"] for unit in SERVICES]
+        assert values == [values[0]] * len(SERVICES)
+
+
+def test_gateway_finds_the_mailserver_and_its_feed_socket() -> None:
+    mailserver = MAILSERVER.load({}, environment(SERVICES[0]), None)
+    gateway = GATEWAY.load({}, environment(SERVICES[2]), None)
+
+    assert mailserver.feed_socket
+    assert gateway.data_dir == mailserver.data_dir
+    assert int(settings(SERVICES[2])["Service.TimeoutStopSec"][0]) > 5 > host.STOP_TIMEOUT_S
 
 
 @pytest.mark.parametrize("unit", SERVICES)
@@ -94,7 +106,7 @@ def test_what_a_service_writes_is_its_users_alone(unit: str) -> None:
 
 
 def test_both_know_the_same_store_and_archive() -> None:
-    mailserver, compaction = map(environment, SERVICES)
+    mailserver, compaction = map(environment, SERVICES[:2])
     config = MAILSERVER.load({}, mailserver, None)  # raises, if one is no setting
 
     assert compaction["SPARK_EXPORT_STORE"] == str(config.data_dir / STORE_FILE)

@@ -9,6 +9,8 @@ import contextlib
 import json
 import logging
 import socket
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,18 @@ from typing import Any
 from mailserver.api.caller import Call, Caller
 from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.errors import ErrorCode, Known
-from mailserver.api.params import Fields, Json, enode, list_of, whole
+from mailserver.api.params import Fields, Json, enode, flag, list_of, whole
+from mailserver.app.history import History
 from mailserver.catchup.catchup import MAX_SOURCES, Catchup
 from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
+from mailserver.catchup.compared import Compared
 from mailserver.catchup.ledger import CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
-from mailserver.errors import ConnectionLost, MailserverError, StartupError
+from mailserver.errors import ConnectionLost, MailserverError, StartupError, StoreError
 from mailserver.monitoring.state import Monitoring
 from mailserver.net.unix_socket import bind_private, short_path
+from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
@@ -39,6 +44,8 @@ MAX_LINE_BYTES = 1024 * 1024
 
 SYNC = "mailserver_sync"
 SYNC_PROGRESS = "mailserver_syncProgress"
+SYNC_ARCHIVE = "mailserver_syncArchive"
+SYNC_ARCHIVE_PROGRESS = "mailserver_syncArchiveProgress"
 STATUS = "mailserver_status"
 
 OnNotification = Callable[[Json], None]
@@ -104,6 +111,36 @@ class CatchupMethods:
         return [progress.since(was).as_json() for was, progresses in now for progress in progresses]
 
 
+class ArchiveMethods:
+    """Comparing the store with its archive, on request of a command."""
+
+    def __init__(self, history: History, acceptance: Acceptance) -> None:
+        self._history = history
+        self._acceptance = acceptance
+
+    def table(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {SYNC_ARCHIVE: Method(self._sync_archive, ("since", "until", "takes"), timeout_s=None)}
+
+    async def _sync_archive(self, params: Fields, call: Call) -> Json:
+        """Compare a range; notify the caller of the progress; return how it ended. It ends early if the caller goes."""
+        since, until = (params.required(name, whole(0, MAX_U32)) for name in ("since", "until"))
+        takes = params.required("takes", flag)
+        shown = deque[Compared](maxlen=1)
+        comparing = asyncio.ensure_future(
+            self._history.compare(self._acceptance, time.time, since=since, until=until, takes=takes, show=shown.append)
+        )
+        try:
+            while not comparing.done():
+                if shown:
+                    await call.caller.notify(SYNC_ARCHIVE_PROGRESS, shown[0].as_json)
+                await asyncio.wait([comparing], timeout=SHOW_INTERVAL_S)
+            return comparing.result().as_json()
+        finally:
+            comparing.cancel()
+            await asyncio.wait([comparing])
+
+
 def _is_worth_waiting(source: Progress) -> bool:
     """Whether the source is being asked, or will be soon."""
     if source.state is State.WAITING:
@@ -113,6 +150,7 @@ def _is_worth_waiting(source: Progress) -> bool:
 
 CONTROL_ERRORS: Known = {
     CatchupError: ErrorCode.STORE_UNAVAILABLE,
+    StoreError: ErrorCode.STORE_UNAVAILABLE,
     ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away, so nobody reads this
 }
 

@@ -21,7 +21,7 @@ from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config
-from mailserver.app.control import CONTROL_ERRORS, CatchupMethods, ControlSocket, StatusMethods
+from mailserver.app.control import CONTROL_ERRORS, ArchiveMethods, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.process import background, listen, raise_file_limit
@@ -87,7 +87,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
             _monitor(
                 config, store, history, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
             ) as monitoring,
-            _take_commands(config, catchup, monitoring),
+            _take_commands(config, catchup, monitoring, history, settings.acceptance),
             _serve_gateways(config, server),
             _serve_rpc(config, server.node, history.lists, failed=stop.set),
         ):
@@ -173,9 +173,15 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _take_commands(config: Config, catchup: Catchup, monitoring: Monitoring) -> AsyncIterator[None]:
+async def _take_commands(
+    config: Config, catchup: Catchup, monitoring: Monitoring, history: History, acceptance: Acceptance
+) -> AsyncIterator[None]:
     """Answer commands over the control socket."""
-    methods = {**CatchupMethods(catchup).table(), **StatusMethods(monitoring).table()}
+    methods = {
+        **CatchupMethods(catchup).table(),
+        **ArchiveMethods(history, acceptance).table(),
+        **StatusMethods(monitoring).table(),
+    }
     control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
     await control.start(config.data_dir)
     try:

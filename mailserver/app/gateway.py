@@ -11,7 +11,7 @@ import platform
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from ipaddress import ip_address
 
 from mailserver import __version__
@@ -20,7 +20,6 @@ from mailserver.app.gateway_config import GatewayConfig
 from mailserver.app.gateway_monitor import GatewayMonitor
 from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.data_dir.gateway_files import gateway_locked, load_or_make_seed, write_addresses
-from mailserver.errors import ConfigError, DecodeError
 from mailserver.feed_socket.client import FeedClient
 from mailserver.gateway.bridge import Bridge
 from mailserver.gateway.filter_service import FilterService, FilterSubscribe, OldFilter
@@ -59,7 +58,6 @@ async def run_gateway(config: GatewayConfig) -> None:
     Raises:
         StartupError: the data directory, the key or a port cannot be used.
         StoreError: the index of messages cannot be opened.
-        ConfigError: an address to announce is none.
     """
     raise_file_limit()
     stop = asyncio.Event()
@@ -132,7 +130,7 @@ class Gateway:
         protocols: dict[str, MakeHandler] = {
             ProtocolId.FILTER_SUBSCRIBE: requests_to(FilterSubscribe(self.filters, rates, metrics)),
             ProtocolId.OLD_FILTER: requests_to(OldFilter(self.filters, rates, metrics)),
-            ProtocolId.STORE_QUERY: requests_to(StoreService(messages, config.network_topic, rates, metrics)),
+            ProtocolId.STORE_QUERY: requests_to(StoreService(messages, rates, metrics)),
             ProtocolId.LIGHTPUSH: requests_to(LightPush(bridge, rates, metrics)),
             ProtocolId.LIGHTPUSH_2: requests_to(LightPush2(bridge, rates, metrics)),
             ProtocolId.METADATA: requests_to(MetadataService(Metadata(cluster, (shard,)), metrics)),
@@ -153,7 +151,6 @@ class Gateway:
 
         Raises:
             StartupError: we cannot listen.
-            ConfigError: an address to announce is none.
         """
         config = self._config
         listened: list[Multiaddr] = []
@@ -164,7 +161,7 @@ class Gateway:
             if config.websocket:
                 port = await listen(self.host.listen_websocket, "websocket", config.websocket)
                 listened.append(_multiaddr(parse_address("websocket", config.websocket)[0], port, Part.WS))
-            self._addresses = _announced(config.advertise) or tuple(listened)
+            self._addresses = config.announced or tuple(listened)
             yield tuple(f"{address}/p2p/{self._key.peer_id}" for address in self._addresses)
         finally:
             await self.host.stop()
@@ -211,18 +208,6 @@ async def _monitor(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[Non
         yield
     finally:
         await monitor.stop()
-
-
-def _announced(texts: Iterable[str]) -> tuple[Multiaddr, ...]:
-    """The addresses that the settings name.
-
-    Raises:
-        ConfigError: one is none.
-    """
-    try:
-        return tuple(map(Multiaddr.parse, texts))
-    except DecodeError as error:
-        raise ConfigError(f"advertise: {error}") from error
 
 
 def _multiaddr(host: str, port: int, *more: Part) -> Multiaddr:

@@ -9,9 +9,10 @@ from pathlib import Path
 from mailserver.app.config import LOG_LEVELS, networks, parse_address, setting
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
-from mailserver.errors import ConfigError
+from mailserver.errors import ConfigError, DecodeError
 from mailserver.gateway.limits import HostLimits
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.libp2p.multiaddr import Multiaddr
 from mailserver.limits.admission import AdmissionLimits
 from mailserver.units import number_text
 
@@ -118,6 +119,18 @@ class GatewayConfig:
         )
 
     @property
+    def announced(self) -> tuple[Multiaddr, ...]:
+        """The addresses to announce; none: those that are listened on.
+
+        Raises:
+            ConfigError: one is no multiaddr.
+        """
+        try:
+            return tuple(map(Multiaddr.parse, self.advertise))
+        except DecodeError as error:
+            raise ConfigError(f"advertise: {error}") from error
+
+    @property
     def proxy_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Whose `X-Forwarded-For` is believed."""
         return networks("trusted_proxies", self.trusted_proxies)
@@ -162,10 +175,10 @@ def check_gateway_config(config: GatewayConfig) -> None:
             raise ConfigError(f"{name}: {getattr(config, name)} is not between 1 and {most}")
     if config.pow_share > 1:
         raise ConfigError(f"pow_share: {number_text(config.pow_share)} is more than 1, a whole processor")
-    _ = config.proxy_networks, config.allowed_networks
+    _ = config.announced, config.proxy_networks, config.allowed_networks
     for name, choices in (("log_level", LOG_LEVELS), ("log_format", tuple(form.value for form in LogFormat))):
         if getattr(config, name) not in choices:
-            raise ConfigError(f"{name}: {getattr(config, name)!r} is none of {', '.join(choices)}")
+            raise ConfigError(f"{name}: {getattr(config, name)!r} is not one of {', '.join(choices)}")
 
 
 GATEWAY = Sources(GatewayConfig, "GATEWAY_", check_gateway_config)

@@ -8,10 +8,13 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mailserver.app.config import Config
 from mailserver.archive.access.places import files_of, is_on_s3
 from mailserver.archive.files import local_folder
+from mailserver.catchup.compared import Compared, CompareWithArchive
+from mailserver.errors import StoreError
 from mailserver.history.id_lists import IdLists
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource
@@ -24,10 +27,14 @@ LIBRARIES = ("pyarrow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What answers requests, and questions about ids (`lists`). `archive_problem`: why the archive could not be read of
-    late; "" if it could."""
+    """What answers requests, and questions about ids (`lists`).
+
+    `archive_problem`: why the archive could not be read of late; "" if it could. `compare`: compares the store with the
+    archive, or says why that is not read.
+    """
 
     lists: IdLists
+    compare: CompareWithArchive
     archive_problem: Callable[[], str] = lambda: ""
 
     @property
@@ -40,16 +47,18 @@ class History:
 def open_history(config: Config, store: StoreWithIds, metrics: Metrics) -> Iterator[History]:
     """Answer from the archive, too, where the settings say so and it can be read from here."""
     if not config.archive or not config.answer_from_archive:
-        yield History(IdLists(store, store.message_ids))
+        cause = "the settings say not to read it" if config.archive else "there is none: set --archive"
+        yield _of_store(store, cause)
         return
     files = files_of(config.archive)
     cause = cause_for_store_only(config)
     if files is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
-        yield History(IdLists(store, store.message_ids))
+        yield _of_store(store, cause)
         return
 
     from mailserver.archive.reading.source import ArchiveSource  # noqa: PLC0415 - as above
+    from mailserver.catchup.archived import compare_with_archive  # noqa: PLC0415
     from mailserver.history.merged import MergedHistory  # noqa: PLC0415
     from mailserver.history.merged_ids import MergedIds  # noqa: PLC0415
 
@@ -68,9 +77,18 @@ def open_history(config: Config, store: StoreWithIds, metrics: Metrics) -> Itera
     )
     try:
         lists = IdLists(MergedHistory(store, archive), MergedIds(store, store.message_ids, archive))
-        yield History(lists, lambda: archive.problem)
+        yield History(lists, partial(compare_with_archive, store, archive), lambda: archive.problem)
     finally:
         archive.close()
+
+
+def _of_store(store: StoreWithIds, cause: str) -> History:
+    """Answers from the store alone, and the cause."""
+
+    async def compare(*_: object, **_asked: object) -> Compared:
+        raise StoreError(f"the archive cannot be compared with: {cause}")
+
+    return History(IdLists(store, store.message_ids), compare)
 
 
 def cause_for_store_only(config: Config) -> str:

@@ -16,6 +16,7 @@ from mailserver.errors import (
     DisconnectReason,
     LocalProtocolError,
     MailserverError,
+    Rejection,
     RemoteProtocolError,
 )
 from mailserver.ids.envelopes import CONTENT, envelope_differences, envelope_muid, meta_of
@@ -25,14 +26,14 @@ from mailserver.net.sessions import random_key
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.access import encode_access
 from mailserver.wakuid.answers import Answer, Done, Envelopes, Ids, Reconciled, Refused, Terms, decode_answer
-from mailserver.wakuid.packets import QUESTIONS, WAKUID
+from mailserver.wakuid.packets import MAX_FETCHED_IDS, QUESTIONS, WAKUID
 from mailserver.wakuid.peer import IdPacketReceived
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Open, Query, Question, Reconcile
 
 OnIds = Callable[[Sequence[Muid]], None]
 
 _COMPARED_BYTES = 32 * 1024 * 1024  # hashed to say what was changed of an envelope: 30 ms
-
+_FEWER = 4  # if so many ids are too much to look for, this part of them is next
 _EMPTY = "a packet with nothing in it"  # with those, an answer need never end
 
 
@@ -210,6 +211,26 @@ class IdClient:
             on_envelopes(envelopes)
 
         await self._ask_for_envelopes(Fetch(0, network_topic, muids), check)
+
+    async def fetch_all(self, muids: Sequence[Muid], on_envelopes: OnEnvelopes) -> None:
+        """Ask for envelopes by any number of MUIDs, as many at once as the mailserver finds.
+
+        If they lie far apart in its archive, these are fewer than MAX_FETCHED_IDS.
+
+        Raises:
+            WrongAnswer, QuestionRefused, NoAnswer, ConnectionLost: as `fetch`.
+        """
+        at, at_once = 0, MAX_FETCHED_IDS
+        while at < len(muids):
+            part = muids[at : at + at_once]
+            try:
+                await self.fetch(part, on_envelopes)
+            except QuestionRefused as error:
+                if error.refused.rejection is not Rejection.TOO_WIDE or len(part) == 1:
+                    raise
+                at_once = max(1, len(part) // _FEWER)
+            else:
+                at += len(part)
 
     async def fetch_items(self, groups: Sequence[Items], on_envelopes: OnEnvelopes) -> None:
         """Ask for the envelopes that a comparison has found missing. Those that the mailserver lacks do not come.

@@ -18,7 +18,6 @@ from mailserver.errors import ConfigError, DecodeError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import Muid
 from mailserver.waku.envelope import Envelope
-from mailserver.wakuid.packets import MAX_FETCHED_IDS
 
 STDIN = "-"
 
@@ -57,8 +56,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
                         missing.pop(envelope_muid(ids.terms.network_topic, envelope))
                     printer.show(envelopes)
 
-                for at in range(0, len(muids), MAX_FETCHED_IDS):
-                    await ids.fetch(muids[at : at + MAX_FETCHED_IDS], take)
+                await ids.fetch_all(muids, take)
             printer.finish("")
 
     uvloop.run(ask())

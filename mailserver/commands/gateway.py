@@ -5,10 +5,13 @@ import gc
 
 import uvloop
 
-from mailserver.app.gateway import run_gateway
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.commands.settings import add_settings, settings_of
+from mailserver.errors import StartupError
+
+_EXTRA = "websockets"
+"""What only the gateway needs: the other commands work without it."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +26,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    try:
+        from mailserver.app.gateway import run_gateway  # noqa: PLC0415 - it imports what may not be installed
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != _EXTRA:
+            raise
+        raise StartupError(f"{error.name} is not installed: pip install 'waku-mailserver[gateway]'") from error
     config = settings_of(arguments, GATEWAY)
     set_up_logging(config.log_level, LogFormat(config.log_format))
     gc.freeze()  # what is imported stays, so the collector need not look through it

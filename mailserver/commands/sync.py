@@ -1,6 +1,11 @@
-"""`waku-mailserver sync`: fetch missing envelopes, through the running daemon or, if there is none, without it."""
+"""`waku-mailserver sync`: fetch missing envelopes from other mailservers, or take them from the archive.
+
+The running daemon does it, or, if there is none, the command itself.
+"""
 
 import argparse
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,10 +13,12 @@ import uvloop
 
 from mailserver.api.params import Json
 from mailserver.app.config import Config
-from mailserver.app.control import SYNC, call_daemon
+from mailserver.app.control import SYNC, SYNC_ARCHIVE, call_daemon
+from mailserver.app.history import open_history
 from mailserver.app.logs import set_up_logging
 from mailserver.app.wiring import catchup_settings
 from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
+from mailserver.catchup.compared import Compared
 from mailserver.catchup.progress import Progress
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked, read_time
@@ -21,12 +28,19 @@ from mailserver.commands.terminal import progress_bar
 from mailserver.data_dir.folder import DataDirInUse, locked, read_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import ConfigError, StartupError
+from mailserver.metrics.registry import Metrics
+
+_OF_THE_ARCHIVE = ("archive", "answer_from_archive", "archive_reads", "archive_cache_bytes")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `sync`."""
-    add_settings(parser, only={"data_dir", "password", "min_pow", "request_pow", "archive_topics"})
-    parser.add_argument(
+    add_settings(
+        parser,
+        only={"data_dir", "password", "min_pow", "request_pow", "archive_topics", "network_topic", *_OF_THE_ARCHIVE},
+    )
+    sources = parser.add_mutually_exclusive_group()
+    sources.add_argument(
         "--from",
         dest="sources",
         action="append",
@@ -34,6 +48,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ENODE",
         help="a mailserver to fetch from; repeatable (default: the trusted peers of the settings)",
+    )
+    sources.add_argument(
+        "--from-archive",
+        action="store_true",
+        help="compare the store with the archive of the settings, and store again what it lacks",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --from-archive: only say what store and archive lack of each other"
     )
     parser.add_argument(
         "--since",
@@ -54,15 +76,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _sync(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    sources = tuple(arguments.sources) or _others(config)
-    if not sources:
-        raise ConfigError("no mailserver to fetch from: give --from ENODE, or set trusted_peers")
     now = int(datetime.now(UTC).timestamp())
     if arguments.since > now:
         raise ConfigError(f"--since {arguments.since} is in the future")
     until = now if arguments.until is None else arguments.until
     if arguments.since > until:
         raise ConfigError(f"--since {arguments.since} is after --until {until}")
+    if arguments.from_archive:
+        return _sync_archive(config, arguments, until)
+    if arguments.dry_run:
+        raise ConfigError("--dry-run goes with --from-archive")
+    sources = tuple(arguments.sources) or _others(config)
+    if not sources:
+        raise ConfigError("no mailserver to fetch from: give --from ENODE, or set trusted_peers")
     with progress_bar() as bar:
         progress = uvloop.run(
             _catch_up(
@@ -78,6 +104,22 @@ def _sync(arguments: argparse.Namespace) -> int:
     for complaint in unasked:
         complain(complaint)
     return 0 if is_complete(progress) and not unasked else 1
+
+
+def _sync_archive(config: Config, arguments: argparse.Namespace, until: int) -> int:
+    """Compare with the archive; 1 if something is missing here afterwards."""
+    with progress_bar() as bar:
+        compared = uvloop.run(
+            _compare(
+                config,
+                since=arguments.since,
+                until=until,
+                takes=not arguments.dry_run,
+                show=lambda now: bar(*now.overview()),
+            )
+        )
+    print(compared.report(as_json=arguments.json))
+    return 0 if compared.is_complete else 1
 
 
 def _others(config: Config) -> tuple[Enode, ...]:
@@ -106,4 +148,27 @@ async def _catch_up(
     except DataDirInUse:
         params: dict[str, Json] = {"sources": [str(source) for source in sources], "since": since, "until": until}
         result = await call_daemon(config.data_dir, SYNC, params, lambda progress: show(read(progress)))
+        return read(result)
+
+
+async def _compare(
+    config: Config, *, since: int, until: int, takes: bool, show: Callable[[Compared], None]
+) -> Compared:
+    """Let the daemon compare store and archive; if none is running, do it here."""
+    set_up_logging("warning")
+    try:
+        with locked(config.data_dir):
+            async with open_own_store(config.data_dir, config.network_topic) as store:
+                with open_history(config, store, Metrics()) as history:
+                    acceptance = catchup_settings(config).acceptance
+                    return await history.compare(
+                        acceptance, time.time, since=since, until=until, takes=takes, show=show
+                    )
+    except DataDirInUse:
+        params: dict[str, Json] = {"since": since, "until": until, "takes": takes}
+
+        def read(progress: Any) -> Compared:
+            return Compared.from_json(progress)
+
+        result = await call_daemon(config.data_dir, SYNC_ARCHIVE, params, lambda progress: show(read(progress)))
         return read(result)

@@ -192,10 +192,9 @@ class _Gateway:
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in (self._send_feed(), self._announce(), self._notice_end())]
             await self._take_posts(tasks)
-            while self._posts:
-                await self._next_answer()
             for task in others:
                 task.cancel()
+            # Those that store what was posted end by themselves.
         await self._pipe.finish()
 
     async def _send_feed(self) -> None:

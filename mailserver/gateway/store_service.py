@@ -7,7 +7,7 @@ from functools import partial
 
 from mailserver.errors import StoreError
 from mailserver.gateway.index.message_store import MessageStore
-from mailserver.gateway.index.values import MessagePage, MessageQuery, StoredMessage, UnknownCursor
+from mailserver.gateway.index.values import UnknownCursor
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
 from mailserver.limits.admission import groups_of
@@ -18,7 +18,6 @@ from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.store_query import (
     StoreQueryRequest,
     StoreQueryResponse,
-    WakuMessageKeyValue,
     decode_store_query_request,
 )
 from mailserver.waku2.store_rules import UNKNOWN_CURSOR, StoreQuery, StoreRefusal, check_query
@@ -40,9 +39,8 @@ class StoreService:
 
     max_request_bytes = FRAME_BOUNDS[ProtocolId.STORE_QUERY].to_service
 
-    def __init__(self, messages: MessageStore, network_topic: str, rates: Rates, metrics: GatewayMetrics) -> None:
+    def __init__(self, messages: MessageStore, rates: Rates, metrics: GatewayMetrics) -> None:
         self._messages = messages
-        self._network_topic = network_topic
         self._rates = rates
         self._metrics = metrics
 
@@ -77,24 +75,17 @@ class StoreService:
         return self._encoded(answer)
 
     async def _find(self, peer: Peer, request_id: str, query: StoreQuery) -> StoreQueryResponse:
-        page = MessagePage((), None)
-        if not query.has_nothing(self._network_topic):
-            try:
-                async with asyncio.timeout(QUERY_TIMEOUT_S):
-                    payer = Payer(groups_of(peer.host).address, peer.peer_id)
-                    page = await self._messages.query(_query_of(query), payer=payer, goes_on=_goes_on)
-            except UnknownCursor:
-                return UNKNOWN_CURSOR.answer(request_id)
-            except (StoreError, TimeoutError) as error:
-                log.error("store query failed error=%r", str(error) or type(error).__name__)
-                return _UNAVAILABLE.answer(request_id)
-        entries = tuple(map(self._entry, page.messages))
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                payer = Payer(groups_of(peer.host).address, peer.peer_id)
+                page = await self._messages.query(query, payer=payer, goes_on=_goes_on)
+        except UnknownCursor:
+            return UNKNOWN_CURSOR.answer(request_id)
+        except (StoreError, TimeoutError) as error:
+            log.error("store query failed error=%r", str(error) or type(error).__name__)
+            return _UNAVAILABLE.answer(request_id)
+        entries = tuple(page.entries)
         return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, entries, page.cursor)
-
-    def _entry(self, found: StoredMessage) -> WakuMessageKeyValue:
-        if found.message is None:
-            return WakuMessageKeyValue(found.hash)
-        return WakuMessageKeyValue(found.hash, found.message, self._network_topic)
 
     def _encoded(self, answer: StoreQueryResponse) -> bytes:
         self._metrics.requests.labels(Asked.STORE.value, str(int(answer.status_code))).inc()
@@ -103,16 +94,3 @@ class StoreService:
 
 def _goes_on(work: int) -> bool:
     return work < MAX_QUERY_WORK
-
-
-def _query_of(query: StoreQuery) -> MessageQuery:
-    return MessageQuery(
-        content_topics=query.content_topics or None,
-        time_start=query.time_start,
-        time_end=query.time_end,
-        hashes=query.message_hashes or None,
-        cursor=query.cursor,
-        is_forward=query.is_forward,
-        limit=query.limit,
-        include_data=query.include_data,
-    )

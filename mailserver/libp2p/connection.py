@@ -124,8 +124,6 @@ class Connection:
 
     def next_timer(self) -> float | None:
         """When to call `handle_timer`; None if nothing is waited for."""
-        if self._is_closed:
-            return None
         if self._upgrade is not None:
             return self._deadline
         return next(iter(self._deadlines.values()), None)
@@ -155,15 +153,18 @@ class Connection:
         return out
 
     def _flush(self, muxer: Muxer) -> None:
-        frames = muxer.data_to_send()
-        if frames:
-            assert self._channel is not None, "a muxer has a channel"
-            self._out += self._channel.seal(frames)
+        assert self._channel is not None, "a muxer has a channel"
+        self._out += self._channel.seal(muxer.data_to_send())
 
     @property
     def queued_bytes(self) -> int:
         """How many bytes on streams wait for `data_to_send`, or for the peer's windows."""
         return 0 if self._muxer is None else self._muxer.queued_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes have come of a message that is not whole."""
+        return len(self._received)
 
     @property
     def received_frames(self) -> int:

@@ -6,9 +6,8 @@ libp2p/specs, identify. Deployed nodes may tell in several messages: fields of l
 
 from dataclasses import dataclass
 
-from mailserver.codec import protobuf
+from mailserver.codec import protobuf, varint
 from mailserver.errors import DecodeError
-from mailserver.libp2p import varint
 
 IDENTIFY = "/ipfs/id/1.0.0"
 

@@ -9,8 +9,8 @@ Spec: libp2p/specs, mplex/README.md.
 
 from enum import IntEnum
 
+from mailserver.codec import varint
 from mailserver.errors import DecodeError, LocalProtocolError
-from mailserver.libp2p import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES, FramedMuxer, StreamState, wire_id_of
 from mailserver.libp2p.streams import MAX_CONNECTION_BYTES, MAX_STREAM_BYTES, MAX_STREAMS, StreamId

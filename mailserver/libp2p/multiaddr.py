@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from mailserver.codec import varint
 from mailserver.errors import DecodeError
-from mailserver.libp2p import varint
 from mailserver.libp2p.peer_id import PeerId
 
 MAX_PARTS = 8

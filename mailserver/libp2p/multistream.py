@@ -12,8 +12,8 @@ from collections.abc import Container, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
+from mailserver.codec import varint
 from mailserver.errors import DecodeError
-from mailserver.libp2p import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
 
 HEADER = "/multistream/1.0.0"

@@ -8,7 +8,7 @@ PING = "/ipfs/ping/1.0.0"
 PING_BYTES = 32
 
 MAX_PING_STREAMS = 2
-"""How many streams of it a peer may have at once, at least and at most: "SHOULD accept at most two"."""
+"""How many streams of it a peer may have at once: "SHOULD accept at most two"."""
 
 
 class Echo:

@@ -16,6 +16,10 @@ from mailserver.libp2p.multistream import Answering, Proposing
 from mailserver.libp2p.noise import NOISE, NoiseChannel, NoiseHandshake, NoiseKeys
 from mailserver.libp2p.peer_id import PeerId
 
+MAX_MUXER_MESSAGES = 64
+"""In how many messages of Noise the muxer must be agreed on: empty ones bring nothing, and would have no end. Deployed
+nodes send each line, or a line and its length, in one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
@@ -54,6 +58,7 @@ class Upgrade:
         self._out: list[bytes] = []
         self._handshake: NoiseHandshake | None = None  # once /noise is agreed on
         self._channel: NoiseChannel | None = None  # once the handshake is finished
+        self._messages = 0  # with the negotiation of the muxer
         self._negotiation = self._negotiate((NOISE,))
 
     def _negotiate(self, protocols: tuple[str, ...]) -> Answering | Proposing:
@@ -61,9 +66,8 @@ class Upgrade:
 
     def data_to_send(self) -> list[bytes]:
         """Return what is to be sent since the last call."""
-        negotiated = self._negotiation.data_to_send()
-        if negotiated:
-            self._out += [negotiated] if self._channel is None else self._channel.seal([negotiated])
+        negotiated = [self._negotiation.data_to_send()]
+        self._out += negotiated if self._channel is None else self._channel.seal(negotiated)
         out, self._out = [piece for piece in self._out if piece], []
         return out
 
@@ -126,6 +130,9 @@ class Upgrade:
     def _agree_on_muxer(self, channel: NoiseChannel) -> None:
         negotiation = self._negotiation
         while negotiation.agreed is None and (plaintext := channel.open(self._received)) is not None:
+            self._messages += 1
+            if self._messages > MAX_MUXER_MESSAGES:
+                raise Libp2pFault(Cause.TOO_MANY_PROPOSALS, limit=MAX_MUXER_MESSAGES)
             negotiation.receive_data(plaintext)
             if negotiation.is_refused:
                 raise Libp2pFault(Cause.NO_COMMON_MUXER)

@@ -5,7 +5,7 @@ Whoever follows keeps a place in this order (`store.message_ids.Arrival`), which
 envelope of this store. Both hold for one store, which has an identity; a file that took its place has another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from mailserver.errors import StoreError
@@ -64,10 +64,15 @@ class Arrived(Protocol):
 
 
 class Bodies(NamedTuple):
-    """Envelopes that were looked for: the size of each, 0 if it is not there, and the first of them as they are."""
+    """Envelopes that were looked for.
+
+    `sizes`: of each, 0 if it is not there. `fitting`: how many of the first were read as they are, or would have been.
+    `raws`: those that were.
+    """
 
     sizes: Sequence[int]
-    raws: Sequence[bytes]
+    fitting: int
+    raws: Mapping[Arrival, bytes]
 
 
 class ArrivalLog(Protocol):
@@ -87,13 +92,21 @@ class ArrivalLog(Protocol):
         """
 
     async def read(
-        self, arrivals: Sequence[Arrival], whole: int, max_bytes: int, *, payer: Payer = OURSELVES
+        self,
+        arrivals: Sequence[Arrival],
+        whole: int,
+        max_bytes: int,
+        *,
+        known: Container[Arrival] = (),
+        payer: Payer = OURSELVES,
     ) -> Bodies:
         """Look for envelopes; read some of the first `whole` as they are.
 
         These are the first that is there, and more as long as all of them fit into `max_bytes`. One that is damaged may
         be read as it is.
 
+        Args:
+            known: these need not be read, but count as if they were.
         Raises:
             StoreError: the store cannot be read.
         """

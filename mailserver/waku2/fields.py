@@ -5,7 +5,7 @@ is deployed. Strings are UTF-8. What proto3 calls a default may be absent or wri
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import NamedTuple
 
 from mailserver.codec.protobuf import WireType, read_fields, read_packed, write_bytes
@@ -74,7 +74,12 @@ class Fields:
         """
         if value > rule.most:
             raise DecodeError(f"{rule.name} is too large", got=value, limit=rule.most)
-        _add(self._numbers.setdefault(rule.name, []), value, rule)
+        found = self._numbers.get(rule.name)
+        if found is None or rule.most_often == 1:
+            self._numbers[rule.name] = [value]
+        else:
+            _check_room(found, rule)
+            found.append(value)
 
     def add_data(self, rule: Rule, value: bytes) -> None:
         """Add bytes.
@@ -84,7 +89,12 @@ class Fields:
         """
         if len(value) > rule.most:
             raise DecodeError(f"{rule.name} is too long", got=len(value), limit=rule.most)
-        _add(self._data.setdefault(rule.name, []), value, rule)
+        found = self._data.get(rule.name)
+        if found is None or rule.most_often == 1:
+            self._data[rule.name] = [value]
+        else:
+            _check_room(found, rule)
+            found.append(value)
 
     def number(self, name: str) -> int | None:
         """A number, or None if it is absent."""
@@ -166,12 +176,9 @@ def write_text(field_number: int, text: str) -> bytes:
     return write_bytes(field_number, text.encode())
 
 
-def _add(values: list[int] | list[bytes], value: int | bytes, rule: Rule) -> None:
-    if rule.most_often == 1:
-        values.clear()
-    elif len(values) >= rule.most_often:
+def _check_room(found: Sized, rule: Rule) -> None:
+    if len(found) >= rule.most_often:
         raise DecodeError(f"{rule.name} come too often", limit=rule.most_often)
-    values.append(value)  # type: ignore[arg-type]  # both are of one kind
 
 
 def _text(name: str, value: bytes) -> str:

@@ -17,11 +17,11 @@ from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, WakuMessage, decode_m
 from mailserver.waku2.fields import (
     CONTENT_TOPICS,
     MAX_U32,
-    MESSAGE,
     PUBSUB_TOPIC,
     REQUEST_ID,
     STATUS_CODE,
     STATUS_DESC,
+    data,
     number,
     read,
     write_text,
@@ -51,7 +51,7 @@ _REQUEST = {
     11: CONTENT_TOPICS,
 }
 _RESPONSE = {1: REQUEST_ID, 10: STATUS_CODE, 11: STATUS_DESC}
-_PUSH = {1: MESSAGE, 2: PUBSUB_TOPIC}
+_PUSH = {1: data("waku_message", MAX_MESSAGE_BYTES), 2: PUBSUB_TOPIC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class FilterSubscribeRequest:
         return b"".join(parts)
 
 
-def decode_filter_subscribe_request(data: bytes) -> FilterSubscribeRequest:
+def decode_filter_subscribe_request(packet: bytes) -> FilterSubscribeRequest:
     """Decode the protobuf form.
 
     Raises:
         DecodeError: it has another form, an unknown type, or is beyond a bound.
     """
-    fields = read(data, _REQUEST)
+    fields = read(packet, _REQUEST)
     kind = fields.number("filter_subscribe_type") or 0
     try:
         subscribe_type = FilterSubscribeType(kind)
@@ -110,13 +110,13 @@ class FilterSubscribeResponse:
         return b"".join(parts)
 
 
-def decode_filter_subscribe_response(data: bytes) -> FilterSubscribeResponse:
+def decode_filter_subscribe_response(packet: bytes) -> FilterSubscribeResponse:
     """Decode the protobuf form.
 
     Raises:
         DecodeError: it has another form, or is beyond a bound.
     """
-    fields = read(data, _RESPONSE)
+    fields = read(packet, _RESPONSE)
     return FilterSubscribeResponse(
         fields.text("request_id") or "", fields.number("status_code") or 0, fields.text("status_desc")
     )
@@ -140,14 +140,14 @@ def encode_message_push(message: bytes, pubsub_topic: str) -> bytes:
     return write_bytes(1, message) + write_text(2, pubsub_topic)
 
 
-def decode_message_push(data: bytes) -> MessagePush:
+def decode_message_push(packet: bytes) -> MessagePush:
     """Decode the protobuf form.
 
     Raises:
         DecodeError: it has another form, or is beyond a bound; or it has no message.
     """
-    fields = read(data, _PUSH)
-    message = fields.data("message")
+    fields = read(packet, _PUSH)
+    message = fields.data("waku_message")
     if message is None:
-        raise DecodeError("message is missing")
+        raise DecodeError("waku_message is missing")
     return MessagePush(decode_message(message), fields.text("pubsub_topic"))

@@ -46,15 +46,15 @@ MAX_EXPIRED_AT_ONCE = 16
 """Subscribers that one call of `expire` removes: each may have MAX_CRITERIA, which take half a millisecond."""
 
 
-class Verdict(NamedTuple):
+class FilterVerdict(NamedTuple):
     """What became of a request: the code, and a text for its sender, which names no topic and no peer."""
 
     status: FilterStatus
     text: str
 
 
-OK = Verdict(FilterStatus.OK, FilterStatus.OK.text)
-NOT_FOUND = Verdict(FilterStatus.NOT_FOUND, FilterStatus.NOT_FOUND.text)
+OK = FilterVerdict(FilterStatus.OK, FilterStatus.OK.text)
+NOT_FOUND = FilterVerdict(FilterStatus.NOT_FOUND, FilterStatus.NOT_FOUND.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Subscriptions(Generic[S]):
         verdict = self._verdict(subscriber, request, now)
         return FilterSubscribeResponse(request.request_id, verdict.status, verdict.text)
 
-    def _verdict(self, subscriber: S, request: FilterSubscribeRequest, now: float) -> Verdict:
+    def _verdict(self, subscriber: S, request: FilterSubscribeRequest, now: float) -> FilterVerdict:
         match request.filter_subscribe_type:
             case FilterSubscribeType.SUBSCRIBER_PING:
                 return self.ping(subscriber, now)
@@ -136,15 +136,17 @@ class Subscriptions(Generic[S]):
             case FilterSubscribeType.UNSUBSCRIBE_ALL:
                 return self.unsubscribe_all(subscriber)
 
-    def ping(self, subscriber: S, now: float) -> Verdict:
+    def ping(self, subscriber: S, now: float) -> FilterVerdict:
         """Say whether the subscriber has something in filter-subscribe, and keep it."""
         known = self._heard_of(subscriber, now)
         return NOT_FOUND if known is None or not known.filter.criteria else OK
 
-    def subscribe(self, subscriber: S, pubsub_topic: str | None, content_topics: Iterable[str], now: float) -> Verdict:
+    def subscribe(
+        self, subscriber: S, pubsub_topic: str | None, content_topics: Iterable[str], now: float
+    ) -> FilterVerdict:
         """Add criteria: all of them, or none."""
         asked = self._criteria(pubsub_topic, content_topics)
-        if isinstance(asked, Verdict):
+        if isinstance(asked, FilterVerdict):
             return asked
         known = self._heard_of(subscriber, now)
         wanted = [each for each in asked if known is None or each not in known.filter.criteria]
@@ -157,10 +159,10 @@ class Subscriptions(Generic[S]):
 
     def unsubscribe(
         self, subscriber: S, pubsub_topic: str | None, content_topics: Iterable[str], now: float
-    ) -> Verdict:
+    ) -> FilterVerdict:
         """Remove criteria. Those that the subscriber does not have are no fault, if it has others."""
         asked = self._criteria(pubsub_topic, content_topics)
-        if isinstance(asked, Verdict):
+        if isinstance(asked, FilterVerdict):
             return asked
         known = self._heard_of(subscriber, now)
         if known is None or not known.filter.criteria:
@@ -171,38 +173,38 @@ class Subscriptions(Generic[S]):
         self._remove_if_empty(subscriber, known)
         return OK
 
-    def unsubscribe_all(self, subscriber: S) -> Verdict:
+    def unsubscribe_all(self, subscriber: S) -> FilterVerdict:
         """Remove all that the subscriber has, that of the old filter, too."""
         if subscriber not in self._subscribers:
             return NOT_FOUND
         self._remove(subscriber)
         return OK
 
-    def _criteria(self, pubsub_topic: str | None, content_topics: Iterable[str]) -> list[Criterion] | Verdict:
+    def _criteria(self, pubsub_topic: str | None, content_topics: Iterable[str]) -> list[Criterion] | FilterVerdict:
         topics = dict.fromkeys(content_topics)
         if not pubsub_topic or not topics:
-            return Verdict(FilterStatus.BAD_REQUEST, "pubsub_topic and content_topics must be given")
+            return FilterVerdict(FilterStatus.BAD_REQUEST, "pubsub_topic and content_topics must be given")
         return self._bad_topics(topics) or [Criterion(pubsub_topic, topic) for topic in topics]
 
-    def _bad_topics(self, topics: dict[str, None]) -> Verdict | None:
+    def _bad_topics(self, topics: dict[str, None]) -> FilterVerdict | None:
         if len(topics) > self._limits.max_request_topics:
-            return Verdict(
+            return FilterVerdict(
                 FilterStatus.BAD_REQUEST, f"more than {self._limits.max_request_topics} content topics in one request"
             )
         if "" in topics:
-            return Verdict(FilterStatus.BAD_REQUEST, "a content topic is empty")
+            return FilterVerdict(FilterStatus.BAD_REQUEST, "a content topic is empty")
         return None
 
     # The old filter
 
-    def apply_old(self, subscriber: S, request_id: str, request: FilterRequest, now: float) -> Verdict:
+    def apply_old(self, subscriber: S, request_id: str, request: FilterRequest, now: float) -> FilterVerdict:
         """Do what a FilterRequest asks for. Nobody is told the verdict: it is there to be counted.
 
         A second one with the same id, which is against the specification, replaces the first.
         """
         topics = dict.fromkeys(request.content_topics)
         if not request.topic and not topics:
-            return Verdict(FilterStatus.BAD_REQUEST, "neither a topic nor a content filter is given")
+            return FilterVerdict(FilterStatus.BAD_REQUEST, "neither a topic nor a content filter is given")
         if refused := self._bad_topics(topics):
             return refused
         pubsub_topic = request.topic or ANY
@@ -213,7 +215,7 @@ class Subscriptions(Generic[S]):
         old = {} if known is None else known.old
         replaced = old.get(request_id)
         if replaced is None and len(old) >= MAX_OLD_REQUESTS:
-            return Verdict(FilterStatus.SERVICE_UNAVAILABLE, f"peer has made {MAX_OLD_REQUESTS} requests")
+            return FilterVerdict(FilterStatus.SERVICE_UNAVAILABLE, f"peer has made {MAX_OLD_REQUESTS} requests")
         if refused := self._no_room(subscriber, criteria, 0 if replaced is None else len(replaced), now):
             return refused
         known = self._known(subscriber, now)
@@ -224,7 +226,7 @@ class Subscriptions(Generic[S]):
             self._index.add(subscription, criterion)
         return OK
 
-    def _unsubscribe_old(self, subscriber: S, known: _Subscriber[S] | None, named: set[Criterion]) -> Verdict:
+    def _unsubscribe_old(self, subscriber: S, known: _Subscriber[S] | None, named: set[Criterion]) -> FilterVerdict:
         """Stop pushing what these match, by whichever request it was asked for: the id of this one is a new one."""
         if known is None or not known.old:
             return NOT_FOUND
@@ -296,20 +298,20 @@ class Subscriptions(Generic[S]):
             known.last_request = now
         return known
 
-    def _no_room(self, subscriber: S, wanted: list[Criterion], fewer: int, now: float) -> Verdict | None:
+    def _no_room(self, subscriber: S, wanted: list[Criterion], fewer: int, now: float) -> FilterVerdict | None:
         """Make room for criteria, while the subscriber gives up `fewer` others; say why there is none."""
         known = self._subscribers.get(subscriber)
         held = 0 if known is None else len(known) - fewer
         if held + len(wanted) > self._limits.max_criteria:
-            return Verdict(
+            return FilterVerdict(
                 FilterStatus.SERVICE_UNAVAILABLE, f"peer may have no more than {self._limits.max_criteria} criteria"
             )
         while known is None and len(self._subscribers) >= self._limits.max_subscribers:
             if not self._evict(subscriber, now):
-                return Verdict(FilterStatus.SERVICE_UNAVAILABLE, "no room for more subscribers")
+                return FilterVerdict(FilterStatus.SERVICE_UNAVAILABLE, "no room for more subscribers")
         while self._index.memory_bytes + self._index.cost(wanted) > self._limits.max_table_bytes:
             if not self._evict(subscriber, now):
-                return Verdict(FilterStatus.SERVICE_UNAVAILABLE, "no room for more criteria")
+                return FilterVerdict(FilterStatus.SERVICE_UNAVAILABLE, "no room for more criteria")
         return None
 
     def _is_too_full(self, known: _Subscriber[S]) -> bool:

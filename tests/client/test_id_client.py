@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_i
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
+from mailserver.store.message_ids import RangeTooWide
+from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.answers import Done, Ids, Reconciled, Refused, Terms, encode_envelopes
@@ -167,6 +170,40 @@ async def test_envelopes_are_fetched_by_muid_in_the_order_that_is_asked_for(stor
         await (await opened(client)).fetch(muids(asked), taken)
 
     assert taken.envelopes == [envelopes[7], envelopes[2]]
+
+
+@pytest.mark.parametrize("limit", [10_000, 100, 1])
+async def test_any_number_is_fetched_as_many_at_once_as_the_mailserver_finds(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """A mailserver that has them in its archive, far apart, refuses to look for too many."""
+    envelopes = make_envelopes(2200 if limit > 1 else 20, data_bytes=10)
+    await fill(store, envelopes)
+    find, asked, taken = SqliteMessageIds.find, list[int](), Taken()
+
+    async def find_few(ids: SqliteMessageIds, names: Sequence[Muid], **more: Any) -> FoundRows:
+        asked.append(len(names))
+        if len(names) > limit:
+            raise RangeTooWide
+        return await find(ids, names, **more)
+
+    monkeypatch.setattr(SqliteMessageIds, "find", find_few)
+    async with mailserver(store) as client:
+        await (await opened(client)).fetch_all(muids(envelopes), taken)
+
+    assert taken.envelopes == envelopes
+    assert asked[:3] == {10_000: [1000, 1000, 200], 100: [1000, 250, 62], 1: [20, 5, 1]}[limit]
+
+
+async def test_one_that_is_too_much_to_look_for_is_told(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_none(*_: object, **_more: object) -> FoundRows:
+        raise RangeTooWide
+
+    monkeypatch.setattr(SqliteMessageIds, "find", find_none)
+    async with mailserver(store) as client:
+        ids = await opened(client)
+        assert await rejection_of(ids.fetch_all(muids(make_envelopes(3)), Taken())) is Rejection.TOO_WIDE
+        await ids.fetch_all([], Taken())
 
 
 async def test_long_envelopes_are_fetched_packet_by_packet(store: SqliteStore) -> None:

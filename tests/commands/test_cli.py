@@ -26,7 +26,21 @@ from mailserver.errors import StartupError
 from mailserver.mail.request import CURSOR_BYTES
 from tests.pairs import private_key
 
-COMMANDS = ("run", "sync", "request", "post", "id", "status", "enode", "stats", "check", "backup", "config", "doctor")
+COMMANDS = (
+    "run",
+    "gateway",
+    "sync",
+    "request",
+    "post",
+    "id",
+    "status",
+    "enode",
+    "stats",
+    "check",
+    "backup",
+    "config",
+    "doctor",
+)
 SOURCES = ("default", "file", "environment", "flag")
 """From the weakest to the strongest."""
 NOBODY = f"enode://{private_key('nobody').public_key.hex()}@127.0.0.1:1"
@@ -47,6 +61,11 @@ def enode() -> Iterator[str]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield str(Enode(private_key("nobody").public_key, "127.0.0.1", holder.getsockname()[1]))
+
+
+WITHOUT_WEBSOCKETS = (
+    "import sys; sys.modules['websockets'] = None; from mailserver.commands.cli import main; sys.exit(main({!r}))"
+)
 
 
 def usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -241,6 +260,15 @@ def test_sync_needs_someone_to_fetch_from(tmp_path: Path, capsys: pytest.Capture
     said = failure(["sync", "--since", "0"], 2, capsys)
 
     assert said == "no mailserver to fetch from: give --from ENODE, or set trusted_peers"
+    assert not list(tmp_path.iterdir())
+
+
+def test_sync_stores_what_other_mailservers_send(
+    enode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(["sync", "--from", enode, "--since", "0", "--dry-run"], 2, capsys)
+
+    assert said == "--dry-run goes with --from-archive"
     assert not list(tmp_path.iterdir())
 
 
@@ -474,3 +502,23 @@ def test_running_mailserver_rarely_looks_for_garbage() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_gateway_says_what_to_install_and_other_commands_do_not_need_it() -> None:
+    gateway, enode = (
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_WEBSOCKETS.format([command, "--data-dir", "d"])],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        for command in ("gateway", "enode")
+    )
+
+    assert gateway.returncode == enode.returncode == 1
+    assert re.fullmatch(
+        r"waku-mailserver: websockets[.a-z0-9]* is not installed: pip install 'waku-mailserver\[gateway\]'\n",
+        gateway.stderr,
+    )
+    assert "not installed" not in enode.stderr

@@ -87,17 +87,17 @@ def test_grafana_is_given_its_datasource_and_dashboards_where_it_looks_for_them(
     assert mounts[folder] == built.folder / "docker" / "grafana" / "dashboards"
 
 
-@pytest.mark.parametrize("profile", [(), PROFILE])
-def test_the_compose_file_is_right_without_any_setting(built: Stack, profile: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("profile", "services"), [((), 2), (PROFILE, 4), (("--profile", "gateway"), 3)])
+def test_the_compose_file_is_right_without_any_setting(built: Stack, profile: tuple[str, ...], services: int) -> None:
     alone = built.folder / "alone"
     alone.mkdir(exist_ok=True)
     (alone / "docker-compose.yml").write_bytes((REPOSITORY / "docker-compose.yml").read_bytes())
 
     config = json.loads(docker("compose", *profile, "config", "--format", "json", folder=alone).stdout)
 
-    assert len(config["services"]) == (4 if profile else 2)
+    assert len(config["services"]) == services
     published = [port for service in config["services"].values() for port in service.get("ports", [])]
-    assert {port["host_ip"] for port in published if port["target"] != 30303} == {"127.0.0.1"}
+    assert {port["host_ip"] for port in published if port["target"] not in (30303, 60000)} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("service", ["prometheus", "grafana"])

@@ -15,6 +15,7 @@ from mailserver.feed_socket.client import FeedClient, Gap, PostUnanswered
 from mailserver.feed_socket.frames import (
     FEED_FILE,
     MAX_POSTS_AT_ONCE,
+    Envelopes,
     FeedEnvelope,
     Frame,
     Hello,
@@ -84,6 +85,18 @@ async def test_terms_are_there_with_the_connection_and_follow(world: World, monk
     await until(lambda: len(seen) == 3)
 
     assert seen == [before, world.terms(), None]
+
+
+async def test_connection_outlasts_the_time_for_hello(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "HELLO_TIMEOUT_S", 0.2)
+    client = await joined(world)
+    loop = asyncio.get_running_loop()
+
+    later = loop.time() + 0.3
+    await until(lambda: loop.time() >= later)
+
+    published = world.publish(1)
+    assert await take_raws(client, 1) == published
 
 
 async def test_gap_says_how_much_was_missed_and_all_else_comes(tmp_path: Path) -> None:
@@ -360,18 +373,15 @@ async def test_what_is_no_daemon_is_not_believed(
 
 
 async def test_gaps_with_nothing_between_them_are_one(tmp_path: Path) -> None:
-    frames: list[Frame] = [Hello(TERMS), Missed(1), Missed(2), Hello(TERMS)]
+    batch = (FeedEnvelope(make_envelope(1).hash(), make_envelope(1).raw),)
+    frames: list[Frame] = [Hello(TERMS), Missed(9), Envelopes(batch), Missed(1), Hello(TERMS), Missed(2)]
     client = FeedClient(tmp_path)
 
     async with saying(tmp_path, *(frame.encode() for frame in frames)):
         running = asyncio.create_task(client.run())
-        await until(lambda: client.terms is not None)
-        assert await take(client) == Gap(None)
+        assert [await take(client) for _ in range(3)] == [Gap(None), batch, Gap(3)]
         running.cancel()
         await asyncio.wait([running])
-
-    assert Gap(1).and_then(Gap(2)) == Gap(3)
-    assert Gap(1).and_then(Gap(None)) == Gap(None).and_then(Gap(1)) == Gap(None)
 
 
 async def test_answer_to_nothing_is_ignored(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ MODULES = (
     "mail",
     "ids",
     "reconcile",
+    "waku2",
+    "feed_socket",
     "wakuid",
     "rpc",
     "disk",

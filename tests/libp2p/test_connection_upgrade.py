@@ -1,16 +1,19 @@
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.codec import varint
 from mailserver.errors import LocalProtocolError
-from mailserver.libp2p import mplex, varint, yamux
+from mailserver.libp2p import mplex, yamux
 from mailserver.libp2p.connection import HANDSHAKE_TIMEOUT_S, Connection
 from mailserver.libp2p.events import Closed, Secured
 from mailserver.libp2p.faults import Cause
 from mailserver.libp2p.multistream import HEADER, MAX_LINE_BYTES, MAX_PROPOSALS
 from mailserver.libp2p.noise import MAX_HANDSHAKE_MESSAGE_BYTES, NOISE, HandshakePayload
+from mailserver.libp2p.upgrade import MAX_MUXER_MESSAGES
 from tests.libp2p.links import Pair, ScriptedPeer, closed, dialing, feed, lines, listening
 from tests.libp2p.names import DIALER, LISTENER, MUXERS, identity, noise_keys
 from tests.pairs import START
@@ -91,6 +94,21 @@ def test_dialer_proposes_its_muxers_to_a_peer_that_names_none() -> None:
     assert peer.connection.events() == [Secured(identity(LISTENER).peer_id, mplex.PROTOCOL)]
 
 
+def test_muxer_must_be_agreed_on_in_a_bounded_number_of_messages() -> None:
+    peer = ScriptedPeer.of_listener()
+    peer.payload = noise_keys(DIALER, ()).payload
+    peer.agree_on_noise()
+    peer.shake_hands()
+    said = lines(HEADER, "x" * 100)
+
+    for byte in said[:MAX_MUXER_MESSAGES]:
+        peer.say_sealed(bytes([byte]))
+    assert peer.connection.events() == []
+    peer.say_sealed(said[MAX_MUXER_MESSAGES:])
+
+    assert cause(peer.connection) is Cause.TOO_MANY_PROPOSALS
+
+
 def test_frames_behind_the_negotiation_of_the_muxer_are_of_the_muxer() -> None:
     peer = ScriptedPeer.of_listener()
     peer.payload = noise_keys(DIALER, ()).payload
@@ -142,6 +160,18 @@ def test_no_key_is_drawn_for_a_stranger_who_does_not_speak_noise() -> None:
 
     assert peer.heard == lines(HEADER, "na")
     assert peer.connection.events() == []
+
+
+def test_dialer_need_not_wait_before_it_begins_with_noise() -> None:
+    peer = ScriptedPeer.of_listener()
+    message = peer.handshake.write_message(b"")
+
+    peer.say(lines(HEADER, NOISE) + len(message).to_bytes(2, "big") + message)
+
+    peer.heard_lines(HEADER, NOISE)
+    peer.handshake.read_message(peer.heard_message())
+    peer.say_message(peer.handshake.write_message(peer.payload))
+    assert peer.connection.events() == [Secured(identity(DIALER).peer_id, yamux.PROTOCOL)]
 
 
 def test_node_that_does_not_speak_noise_is_left() -> None:
@@ -364,6 +394,20 @@ def test_bytes_after_the_end_are_not_read(role: str) -> None:
 
     assert peer.connection.events() == []
     assert peer.heard == before
+
+
+@both_roles
+def test_bytes_after_the_end_are_not_kept(role: str) -> None:
+    connection = PEERS[role]().connection
+    connection.close()
+
+    tracemalloc.start()
+    for _ in range(16):
+        connection.receive_data(bytes(1 << 16), START)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 1 << 16
 
 
 def conversation() -> tuple[list[bytes], list[bytes]]:

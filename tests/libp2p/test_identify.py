@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.codec import protobuf
+from mailserver.codec import protobuf, varint
 from mailserver.errors import DecodeError
-from mailserver.libp2p import varint
 from mailserver.libp2p.identify import MAX_IDENTIFY_BYTES, MAX_IDENTIFY_MESSAGES, Identify, IdentifyReader
 from mailserver.libp2p.multiaddr import Multiaddr
 from tests.libp2p.names import identity

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mailserver.libp2p import varint
+from mailserver.codec import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
 from mailserver.libp2p.mplex import MAX_FRAME_BYTES, Flag, Mplex

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.libp2p import varint
+from mailserver.codec import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.multistream import (
     HEADER,

@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,11 @@ def test_both_forms_of_text_are_one_peer_id() -> None:
 def test_key_of_42_bytes_is_its_own_multihash() -> None:
     key = bytes(range(MAX_IDENTITY_BYTES))
 
-    assert PeerId.of_key(key).multihash == bytes([0, MAX_IDENTITY_BYTES]) + key
+    peer_id = PeerId.of_key(key)
+
+    assert peer_id.multihash == bytes([0, MAX_IDENTITY_BYTES]) + key
+    assert PeerId.decode(peer_id.multihash) == peer_id
+    assert PeerId.decode(b"\0\1k") == PeerId.of_key(b"k")
 
 
 def test_longer_key_is_hashed() -> None:
@@ -105,6 +111,19 @@ def test_truncated_multihash_is_refused() -> None:
 def test_text_that_is_no_peer_id_is_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         PeerId.parse(text)
+
+
+def test_base32_of_something_else_than_a_cid_of_a_key_is_refused() -> None:
+    multihash = PeerId.parse(EXAMPLES["cid"]).multihash
+    texts = {
+        prefix + base64.b32encode(start + multihash).decode().rstrip("=").lower()
+        for prefix, start in [("b", b"\x01\x72"), ("b", b""), ("b", b"\x01\x55"), ("c", b"\x01\x72")]
+    }
+
+    texts.remove(EXAMPLES["cid"])
+    for text in texts:
+        with pytest.raises(DecodeError):
+            PeerId.parse(text)
 
 
 @given(st.text(max_size=80) | st.from_regex(r"(1|Qm|b)[1-9a-zA-Z]{0,60}", fullmatch=True))

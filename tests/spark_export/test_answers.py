@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -160,3 +161,24 @@ def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark
     assert archived > len(everything) // 2
     assert "the store could not answer" in broken.stderr
     assert "is missing" in log
+
+
+def test_store_that_was_lost_gets_back_what_was_archived_and_nothing_is_archived_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    everything = [one for day in range(4) for one in envelopes(12, day=DAY + day, first=100 * day)]
+    archive, store = tmp_path / "archive", put(tmp_path / "data" / STORE_FILE, everything)
+    compact_into(spark, archive, store)
+    for file in store.parent.glob(f"{STORE_FILE}*"):
+        file.unlink()
+
+    command = ("sync", "--data-dir", store.parent, "--from-archive", "--since", 0, "--archive", archive, "--min-pow", 0)
+    done = run_command(*command)
+    now = int(time.time())
+    report = compact_into(spark, archive, store, run="run-2", now=now + 2 * DAY_S)
+
+    assert done.stdout.startswith("archive: 48 envelopes compared, 48 of them missing here, 48 stored;"), done.stderr
+    assert report.rows == 0
+    assert_answers_all(store, archive, everything)
+    prune(store, before=now + DAY_S)
+    assert_answers_all(store, archive, everything)

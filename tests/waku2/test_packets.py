@@ -264,7 +264,7 @@ def test_packet_beyond_a_bound_is_refused_by_the_name_of_the_field(packet: Packe
         (FilterSubscribeRequest, "0a01 ff", "request_id is not UTF-8"),
         (FilterSubscribeRequest, "5201 ff", "pubsub_topic is not UTF-8"),
         (FilterSubscribeRequest, "5a01 61 5a01 ff", "content_topics is not UTF-8"),
-        (MessagePush, "1200", "message is missing"),
+        (MessagePush, "1200", "waku_message is missing"),
         (MessagePush, "0a00", "payload is missing"),
         (FilterRpc, "1203 1a0108", "protobuf number is truncated"),
         (FilterRpc, "1202 0802", "subscribe is too large, got 2, limit 1"),

@@ -9,7 +9,7 @@ find a thousand, for which each row group is read once; to send these takes as m
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,12 @@ from mailserver.archive.reading.page import WINDOW_BYTES
 from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import RowGroup
 from mailserver.archive.reading.scan import Match
-from mailserver.archive.reading.search import search
+from mailserver.archive.reading.search import ANY_NUMBER, search
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import NoId, sync_id
 from mailserver.reconcile.sides import Needed
-from mailserver.store.interface import GoesOn, Query
+from mailserver.store.interface import GoesOn, Query, always
 from mailserver.store.message_ids import RangeTooWide
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import decode_envelope
@@ -90,6 +90,45 @@ def _looks(groups: Sequence[Needed]) -> Iterator[_Look]:
         yield _Look(min(seconds), max(seconds), wanted, np.array(sorted(seconds), np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class ItemsOfTime:
+    """The envelopes that were created from a second on, `lower`, by their ids of reconciliation, in the order in which
+    they are read fastest."""
+
+    lower: int
+    items: dict[bytes, Match]
+
+
+async def newest_items(
+    reader: PaidReader, periods: Sequence[Period], network_topic: str, lower: int, upper: int, most: int
+) -> ItemsOfTime:
+    """Make the ids of the newest envelopes of a time, of whole seconds.
+
+    Args:
+        periods: the archive's periods.
+        lower, upper: Unix seconds, inclusive.
+        most: about how many envelopes at most; all of one second come together.
+    Raises:
+        ArchiveError: the archive cannot be read.
+    """
+    query = Query(lower, upper, FULL_INTEREST)
+    matches = (await search(reader, periods, query, most, above=None, goes_on=always)).matches
+    if len(matches) == most:
+        lower = matches[-1].created  # the first second that may not be whole
+        if matches[0].created > lower:
+            lower += 1
+            matches = [match for match in matches if match.created >= lower]
+        else:
+            query = Query(lower, lower, FULL_INTEREST)
+            matches = (await search(reader, periods, query, ANY_NUMBER, above=None, goes_on=always)).matches
+    matches.sort(key=_where)  # so that each row group is read once
+    items: dict[bytes, Match] = {}
+    for some in _windows(matches):
+        named = zip(await _items(reader, network_topic, some), some, strict=True)
+        items |= {item: match for item, match in named if item is not None}
+    return ItemsOfTime(lower, items)
+
+
 async def _walk(
     reader: PaidReader, period: Period, network_topic: str, look: _Look, wanted: set[bytes], goes_on: GoesOn
 ) -> dict[bytes, Match]:
@@ -130,6 +169,11 @@ async def _items(reader: PaidReader, network_topic: str, some: Sequence[Match]) 
         except (DecodeError, NoId):
             items.append(None)
     return items
+
+
+def _where(match: Match) -> tuple[str, int, int]:
+    """Where an envelope is, for sorting."""
+    return match.group.file.names[0], match.group.number, match.row
 
 
 def _windows(matches: Sequence[Match]) -> Iterator[list[Match]]:

@@ -19,6 +19,9 @@ from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
 from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
+ANY_NUMBER = 200_000
+"""So many matches are enough of a time that is known to have fewer."""
+
 LOWEST_HASH = EnvelopeHash(bytes(HASH_BYTES))
 _LAST_HASH = EnvelopeHash(b"\xff" * HASH_BYTES)
 _BEFORE_TIME: Place = (-1, LOWEST_HASH)

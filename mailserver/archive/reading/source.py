@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
 from mailserver.archive.files import ReadableFiles
-from mailserver.archive.reading.by_id import find_items
+from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_items
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period
 from mailserver.archive.reading.page import ArchivePage
@@ -15,11 +15,11 @@ from mailserver.archive.reading.reader import PaidReader, SharedArchive
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
-from mailserver.archive.reading.search import ArchiveFound, search
+from mailserver.archive.reading.search import ANY_NUMBER, ArchiveFound, search
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics
 from mailserver.reconcile.sides import Needed
-from mailserver.store.interface import GoesOn, Payer, Place, Query, always
+from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, always
 from mailserver.waku.bloom import FULL_INTEREST
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ REMEMBERED_S = 300.0
 
 ATTEMPTS = 3
 """How often a search begins again because a period was replaced. A run replaces one period after the other."""
-
-_ANY_NUMBER = 200_000
 
 T = TypeVar("T")
 
@@ -113,13 +111,27 @@ class ArchiveSource:
         except ArchiveError as error:
             raise self._failed(error) from error
 
+    async def newest_items(self, network_topic: str, lower: int, upper: int, most: int) -> ItemsOfTime:
+        """Make the ids of the newest envelopes of a time: see `by_id.newest_items`.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, OURSELVES)
+        try:
+            return await self._on_periods(
+                reader, lambda periods: newest_items(reader, periods, network_topic, lower, upper, most)
+            )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
     def page(self, found: Sequence[Match], query: Query, payer: Payer) -> ArchivePage:
         """Make a page that reads some of the envelopes that were found for a query."""
         reader = PaidReader(self._archive, payer)
 
         async def again(some: Sequence[Match]) -> list[Match]:
             above = some[-1].created - 1, some[-1].hash
-            return _same(some, (await self._search(reader, query, _ANY_NUMBER, above, always)).matches)
+            return _same(some, (await self._search(reader, query, ANY_NUMBER, above, always)).matches)
 
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
 
@@ -131,7 +143,7 @@ class ArchiveSource:
             now: list[Match] = []
             for second in {match.created for match in some}:
                 query = Query(second, second, FULL_INTEREST)
-                now += (await self._search(reader, query, _ANY_NUMBER, None, always)).matches
+                now += (await self._search(reader, query, ANY_NUMBER, None, always)).matches
             return _same(some, now)
 
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)

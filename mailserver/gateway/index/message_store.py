@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
 from mailserver.gateway.index.search import find_hashes
-from mailserver.gateway.index.values import MessagePage, MessageQuery
+from mailserver.gateway.index.values import MessagePage
 from mailserver.gateway.index.writing import forget, keep
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.arrivals import ArrivalLog, Arrived
@@ -28,6 +29,7 @@ from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite import work
 from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku2.store_rules import StoreQuery
 
 MAX_NEWS = 1000
 """How many messages are read at once in the order of arrival."""
@@ -53,7 +55,7 @@ class MessageStore:
         self.follower = sources.follower
         """What indexes what arrives. Its `run` has to run: what nobody asks for is indexed and removed by it."""
 
-    async def query(self, query: MessageQuery, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> MessagePage:
+    async def query(self, query: StoreQuery, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> MessagePage:
         """Find a page of messages. All that was stored before this call is found.
 
         Args:
@@ -64,6 +66,8 @@ class MessageStore:
             UnknownCursor: there is no message of this hash.
             NotIndexedYet: too much is not indexed yet.
         """
+        if query.has_nothing(self._sources.network_topic):
+            return MessagePage([], None)
         await self.follower.catch_up()
         return await PageSearch(self._sources, query, payer, goes_on).page()
 
@@ -136,4 +140,4 @@ async def open_messages(
     """
     async with open_database(path) as database:
         follower = await Follower.start(database, arrivals, network_topic, wall_clock)
-        yield MessageStore(Sources(network_topic, database, arrivals, follower))
+        yield MessageStore(Sources(network_topic, database, arrivals, follower, EntryCache()))

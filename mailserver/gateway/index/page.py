@@ -7,22 +7,26 @@ in a row are gone, rounds become longer.
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
+from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import Database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import Original, map_envelope
 from mailserver.gateway.index.search import Key, Scope, find, find_hashes, original_of, place_of, scope_of
-from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, MessageQuery, StoredMessage
-from mailserver.ids.waku_message import MessageHash, WakuMessage
+from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, StoredEntry
+from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog
 from mailserver.store.interface import GoesOn, Payer
+from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite import work
 from mailserver.waku.envelope import decode_envelope
+from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_rules import StoreQuery
 
 MAX_ROUND_KEYS = 1000
 """How many messages a round looks up at most."""
@@ -39,6 +43,7 @@ class Sources:
     database: Database
     arrivals: ArrivalLog
     follower: Follower
+    cache: EntryCache
 
 
 class _Looked(NamedTuple):
@@ -51,7 +56,7 @@ class _Looked(NamedTuple):
 class PageSearch:
     """The search for one page."""
 
-    def __init__(self, sources: Sources, query: MessageQuery, payer: Payer, goes_on: GoesOn) -> None:
+    def __init__(self, sources: Sources, query: StoreQuery, payer: Payer, goes_on: GoesOn) -> None:
         """Search at a payer's expense.
 
         Args:
@@ -68,7 +73,7 @@ class PageSearch:
         self._ahead: Sequence[Key] = ()
         self._is_last_round = False
         self._originals: dict[MessageHash, Original] = {}
-        self._found: list[StoredMessage] = []
+        self._found: list[WakuMessageKeyValue] = []
         self._bytes = 0
 
     async def page(self) -> MessagePage:
@@ -84,7 +89,7 @@ class PageSearch:
             before = len(self._found)
             is_full = await self._take(keys)
             if is_full:
-                return self._ended(self._found[-1].hash)
+                return self._ended(self._found[-1].message_hash)
             if self._is_last_round and not self._ahead:
                 return self._ended(None)
             looked_at = len(keys) - len(self._ahead)
@@ -106,7 +111,7 @@ class PageSearch:
 
     async def _look_up(self, count: int) -> Sequence[Key]:
         """The next messages that the query wants, from the index."""
-        names = len(self._query.content_topics or ()) + len(self._query.hashes or ()) + 1
+        names = len(self._query.content_topics) + len(self._query.message_hashes) + 1
         most = work.STATEMENT + names * work.PAIR + count * work.ROW
         looked = await self._sources.database.read(partial(self._look, count=count), most, self._payer)
         self._is_last_round = len(looked.keys) < count
@@ -120,14 +125,14 @@ class PageSearch:
             self._scope = scope_of(query)
             if query.cursor is not None:
                 self._scope = self._scope.behind(place_of(connection, query.cursor))
-            if query.hashes is not None:
-                self._named = self._scope.of(find_hashes(connection, query.hashes))
-        if query.hashes is None:
-            keys: Sequence[Key] = find(connection, self._scope, count)
+            if query.message_hashes:
+                self._named = self._scope.of(find_hashes(connection, query.message_hashes))
+        if query.message_hashes:
+            keys, self._named = self._named[:count], self._named[count:]
+        else:
+            keys = find(connection, self._scope, count)
             if keys:
                 self._scope = self._scope.behind(keys[-1].place)
-        else:
-            keys, self._named = self._named[:count], self._named[count:]
         originals = {}
         for key in keys if query.include_data else ():
             if key.is_original and (original := original_of(connection, key)) is not None:
@@ -139,47 +144,57 @@ class PageSearch:
         there are more. What was not looked at yet is ahead."""
         self._ahead = ()
         whole = self._lacking if self._query.include_data else 0
+        cached = {key: entry for key in keys[:whole] if (entry := self._sources.cache.get(key)) is not None}
         names = [key.arrival for key in keys]
-        sizes, raws = await self._sources.arrivals.read(names, whole, MAX_PAGE_BYTES - self._bytes, payer=self._payer)
-        self._sources.follower.note_missing([key for key, size in zip(keys, sizes, strict=True) if not size])
-        messages = await self._messages(keys, raws)
-        for at, (key, size) in enumerate(zip(keys, sizes, strict=True)):
-            if not size:
-                continue
+        bodies = await self._sources.arrivals.read(
+            names,
+            whole,
+            MAX_PAGE_BYTES - self._bytes,
+            known={key.arrival for key in cached},
+            payer=self._payer,
+        )
+        there = [(key, size) for key, size in zip(keys, bodies.sizes, strict=True) if size]
+        if len(there) < len(keys):
+            sizes = zip(keys, bodies.sizes, strict=True)
+            self._sources.follower.note_missing([key for key, size in sizes if not size])
+        entries = cached | await self._entries([key for key in keys if key.arrival in bodies.raws], bodies.raws)
+        readable = {*keys[: bodies.fitting]}
+        for at, (key, size) in enumerate(there):
             if not self._lacking:
                 return True
             if not self._query.include_data:
-                self._found.append(StoredMessage(key.hash, None))
-            elif at < len(raws):
-                message = messages[at]
-                if message is not None:
-                    self._found.append(StoredMessage(key.hash, message))
+                self._found.append(WakuMessageKeyValue(key.hash))
+            elif key in readable:
+                if key in entries:
+                    self._found.append(entries[key])
                     self._bytes += size
-            elif at < whole and self._found:  # it is too long for the rest of the page
+            elif bodies.fitting < whole and self._found:  # it is too long for the rest of the page
                 return True
             else:
-                self._ahead = [each for each, there in zip(keys[at:], sizes[at:], strict=True) if there]
+                self._ahead = [each for each, _ in there[at:]]
                 return False
         return False
 
-    async def _messages(self, keys: Sequence[Key], raws: Sequence[bytes]) -> Sequence[WakuMessage | None]:
-        """The messages of envelopes; None where there is no envelope, or another than was indexed."""
-        if not raws:
-            return ()
-        self._payer.charge(CHECK * len(raws))
-        messages = await asyncio.to_thread(
-            lambda: [self._message(key, raw) if raw else None for key, raw in zip(keys, raws, strict=False)]
+    async def _entries(self, keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> dict[Key, StoredEntry]:
+        """The entries of messages whose envelopes were read, but for those with another envelope than was indexed."""
+        if not keys:
+            return {}
+        self._payer.charge(CHECK * len(keys))
+        entries = await asyncio.to_thread(
+            lambda: {key: entry for key in keys if (entry := self._entry(key, raws[key.arrival])) is not None}
         )
-        there = sum(map(bool, raws))
-        self._sources.follower.damaged += there - sum(message is not None for message in messages)
-        return messages
+        self._sources.follower.damaged += len(keys) - len(entries)
+        for key, entry in entries.items():
+            self._sources.cache.put(key, entry)
+        return entries
 
-    def _message(self, key: Key, raw: bytes) -> WakuMessage | None:
+    def _entry(self, key: Key, raw: bytes) -> StoredEntry | None:
         original = self._originals.get(key.hash)
-        if key.is_original and original is None:  # it has gone since the index was read
-            return None
+        network_topic = self._sources.network_topic
         try:
-            mapped = map_envelope(self._sources.network_topic, decode_envelope(raw), original)
+            mapped = map_envelope(network_topic, decode_envelope(raw), original)
         except DecodeError:
             return None
-        return mapped.message if mapped is not None and mapped.hash == key.hash else None
+        if mapped is None or mapped.hash != key.hash:
+            return None
+        return StoredEntry.of(key.hash, mapped.message, network_topic)

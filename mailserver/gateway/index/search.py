@@ -14,13 +14,14 @@ from typing import NamedTuple
 from mailserver.errors import DecodeError
 from mailserver.gateway.index.mapping import Original, in_slots, read_original
 from mailserver.gateway.index.schema import PREFIX_BYTES
-from mailserver.gateway.index.values import MAX_TOPICS_OF_QUERY, MessageQuery, UnknownCursor
+from mailserver.gateway.index.values import UnknownCursor
 from mailserver.ids.envelopes import topic_of
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
 from mailserver.store.message_ids import Arrival
 from mailserver.waku.envelope import Topic
+from mailserver.waku2.store_rules import MAX_QUERY_TOPICS, StoreQuery
 
-_TOPIC_SLOTS = (1, 2, 4, 10, 32, MAX_TOPICS_OF_QUERY)
+_TOPIC_SLOTS = (1, 2, 4, 10, 32, MAX_QUERY_TOPICS)
 
 MessagePlace = tuple[int, bytes]
 """A place in the order of messages: (timestamp, first 16 bytes of the hash)."""
@@ -63,13 +64,13 @@ class Scope:
         return sorted((key for key in keys if self.low < key.place < self.high), reverse=not self.is_forward)
 
 
-def scope_of(query: MessageQuery) -> Scope:
+def scope_of(query: StoreQuery) -> Scope:
     """What a query searches, but for its cursor."""
-    if query.hashes is not None:
+    if query.message_hashes:
         return Scope(FIRST_PLACE, LAST_PLACE, None, query.is_forward)
     start, end = query.time_start, query.time_end
     topics = None
-    if query.content_topics is not None:
+    if query.content_topics:
         topics = tuple(dict.fromkeys(topic for name in query.content_topics if (topic := _topic(name)) is not None))
     return Scope(
         # No hash is empty: all of the second at the start are behind this place, and those at the end as well.

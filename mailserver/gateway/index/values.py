@@ -1,18 +1,11 @@
-"""What the index of messages is asked for, and what it says: store v3 as far as it is no protobuf (13/WAKU2-STORE)."""
+"""What the index of messages answers: a page of store v3 (13/WAKU2-STORE)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mailserver.errors import MailserverError
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-
-MAX_TOPICS_OF_QUERY = 100
-"""How many content topics a query may name. Clients that are deployed name 10 at most."""
-
-MAX_HASHES_OF_QUERY = 100
-"""How many messages a query may name by their hashes."""
-
-MAX_MESSAGES_OF_PAGE = 100
+from mailserver.waku2.store_query import WakuMessageKeyValue
 
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 """A page ends with the last envelope that fits into this. js-waku reads no answer of more than 4 MiB; a message takes
@@ -27,52 +20,28 @@ class UnknownCursor(MailserverError):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageQuery:
-    """A page of messages of one network topic, in the order (timestamp, hash). Times are Unix nanoseconds.
+class StoredEntry(WakuMessageKeyValue):
+    """A message of a page as an answer has it. It is encoded once, however often it is asked for."""
 
-    `content_topics`: any of these; None for all. `time_start` is inclusive, `time_end` exclusive. `hashes`: only these,
-    and then topics and times count for nothing; None for all. `cursor`: only what follows this message, or comes before
-    it, if `is_forward` is False. `limit`: from 1 to MAX_MESSAGES_OF_PAGE. `include_data`: the messages,
-    and not only their hashes.
-    """
+    encoded: bytes = b""
 
-    content_topics: tuple[str, ...] | None = None
-    time_start: int | None = None
-    time_end: int | None = None
-    hashes: tuple[MessageHash, ...] | None = None
-    cursor: MessageHash | None = None
-    is_forward: bool = True
-    limit: int = 20
-    include_data: bool = True
+    @classmethod
+    def of(cls, name: MessageHash, message: WakuMessage, network_topic: str) -> "StoredEntry":
+        """Encode a message."""
+        plain = WakuMessageKeyValue(name, message, network_topic)
+        return cls(name, message, network_topic, plain.encode())
 
-    def __post_init__(self) -> None:
-        """Check the bounds.
-
-        Raises:
-            ValueError: one is passed.
-        """
-        if not 1 <= self.limit <= MAX_MESSAGES_OF_PAGE:
-            raise ValueError(f"a page of {self.limit} messages is not one of 1 to {MAX_MESSAGES_OF_PAGE}")
-        if len(self.content_topics or ()) > MAX_TOPICS_OF_QUERY:
-            raise ValueError(f"more than {MAX_TOPICS_OF_QUERY} content topics")
-        if len(self.hashes or ()) > MAX_HASHES_OF_QUERY:
-            raise ValueError(f"more than {MAX_HASHES_OF_QUERY} hashes")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A message that is in the store. `message` is None if only its hash was asked for."""
-
-    hash: MessageHash
-    message: WakuMessage | None
+    def encode(self) -> bytes:
+        """The protobuf form."""
+        return self.encoded
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Messages in the order (timestamp, hash), whatever the direction.
+    """Entries in the order (timestamp, hash), whatever the direction.
 
     `cursor`: where the next page begins; None if nothing follows.
     """
 
-    messages: Sequence[StoredMessage]
+    entries: Sequence[WakuMessageKeyValue]
     cursor: MessageHash | None

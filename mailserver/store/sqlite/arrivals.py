@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError, StoreError
@@ -71,17 +71,15 @@ _AFTER = f"""
     )
 """
 # What is not bytes is damaged: as if it was not there.
-_READ = f"""
-    SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
-        SELECT t.size, CASE WHEN t.key < ?2 AND (t.total <= ?3 OR t.total = t.size) THEN e.raw END AS raw
-        FROM (
-            SELECT key, seq, size, sum(size) OVER (ORDER BY key ROWS UNBOUNDED PRECEDING) AS total
-            FROM (
-                SELECT j.key, j.value AS seq, iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
-                FROM json_each(?1) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
-            )
-        ) AS t LEFT JOIN envelopes AS e ON e.seq = t.seq AND t.size > 0
-        ORDER BY t.key LIMIT -1
+_SIZES = f"""
+    SELECT {packed_numbers("size")} FROM (
+        SELECT iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
+        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value ORDER BY j.key LIMIT -1
+    )
+"""
+_RAWS = f"""
+    SELECT {packed_bytes("raw")} FROM (
+        SELECT e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e ON e.seq = j.value ORDER BY j.key LIMIT -1
     )
 """
 _MISSING = f"""
@@ -91,8 +89,10 @@ _MISSING = f"""
     )
 """
 
+R = TypeVar("R")
 
-class _Replaced(Exception):
+
+class _Replaced(StoreError):
     """The open files are not the store at its path any more."""
 
 
@@ -171,31 +171,30 @@ class SqliteArrivalLog:
         return SqliteArrived(Arrival(end), Arrival(last), removals, removed_until, seqs, *packed)
 
     async def read(
-        self, arrivals: Sequence[Arrival], whole: int, max_bytes: int, *, payer: Payer = OURSELVES
+        self,
+        arrivals: Sequence[Arrival],
+        whole: int,
+        max_bytes: int,
+        *,
+        known: Container[Arrival] = (),
+        payer: Payer = OURSELVES,
     ) -> Bodies:
         """Look for envelopes; read some of the first `whole` as they are."""
-        parameters = json.dumps([*arrivals]), whole, max_bytes
-        most = costs.STATEMENT + costs.ENVELOPE * len(arrivals) + max_bytes // costs.UNIT_BYTES
+        most = costs.STATEMENT + costs.ENVELOPE * (len(arrivals) + whole) + max_bytes // costs.UNIT_BYTES
         readers = await self._open()
-        packed, raws = await self._run(readers, _READ, parameters, most, payer)
-        body = raws or b""
-        unused = (len(body) - max_bytes) // costs.UNIT_BYTES
+        read = partial(_read, arrivals=arrivals, whole=whole, max_bytes=max_bytes, known=known)
+        bodies = await self._run(readers, lambda _, connection: read(connection), most, payer)
+        unused = (sum(map(len, bodies.raws.values())) - max_bytes) // costs.UNIT_BYTES
         payer.charge(unused)
         readers.pool.correct(unused, payer)
-        sizes, bodies, at = numbers(packed), list[bytes](), 0
-        for size in sizes:
-            if size and at == len(body):
-                break
-            bodies.append(body[at : at + size])
-            at += size
-        return Bodies(sizes, bodies[:whole])
+        return bodies
 
     async def missing(self, arrivals: Sequence[Arrival], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there."""
-        parameters = (json.dumps([*arrivals]),)
+        find = partial(_row, sql=_MISSING, parameters=(json.dumps([*arrivals]),))
         work = costs.STATEMENT + costs.ENVELOPE * len(arrivals)
         readers = await self._open()
-        (found,) = await self._run(readers, _MISSING, parameters, work, payer)
+        (found,) = await self._run(readers, lambda _, connection: find(connection), work, payer)
         return [Arrival(seq) for seq in numbers(found)]
 
     async def close(self) -> None:
@@ -205,16 +204,21 @@ class SqliteArrivalLog:
 
     async def _newest(self, parameters: tuple[int, int]) -> tuple[Any, ...]:
         """What the store at the path says now, even if it has just taken the place of another."""
-        work = costs.STATEMENT + parameters[1] * costs.ROW
+
+        def look_and_read(reader: _Reader, connection: sqlite3.Connection) -> tuple[Any, ...]:
+            if reader.presence.look():
+                raise _Replaced(f"{self._path} was just replaced: try again")
+            return _row(connection, _AFTER, parameters)
+
+        # Usually there is little. What was read counts afterwards, so that its turn comes soon.
         readers = await self._open()
         try:
-            return await self._run(readers, _AFTER, parameters, work, OURSELVES, looks=True)
+            row = await self._run(readers, look_and_read, costs.STATEMENT, OURSELVES)
         except _Replaced:
             readers = await self._open(instead_of=readers)
-        try:
-            return await self._run(readers, _AFTER, parameters, work, OURSELVES, looks=True)
-        except _Replaced:
-            raise StoreError(f"{self._path} was just replaced: try again") from None
+            row = await self._run(readers, look_and_read, costs.STATEMENT, OURSELVES)
+        readers.pool.correct(len(row[-1] or b"") // costs.UNIT_BYTES, OURSELVES)
+        return row
 
     async def _open(self, *, instead_of: _Readers | None = None) -> _Readers:
         """The connections; open them if there are none, or if these are not of the store at the path."""
@@ -245,37 +249,56 @@ class SqliteArrivalLog:
             await readers.close()
 
     async def _run(
-        self,
-        readers: _Readers,
-        sql: str,
-        parameters: Sequence[object],
-        work: int,
-        payer: Payer,
-        *,
-        looks: bool = False,
-    ) -> tuple[Any, ...]:
-        """Run one statement, when it is the payer's turn; return its one row.
-
-        Args:
-            looks: whether to look first if the files are still those of the path.
-        """
+        self, readers: _Readers, job: Callable[[_Reader, sqlite3.Connection], R], work: int, payer: Payer
+    ) -> R:
+        """Do something in a reader's thread, when it is the payer's turn."""
         reader = await readers.pool.take(payer, work)
         try:
             payer.charge(work)
-            return await reader.worker.run(partial(_row, reader.presence if looks else None, sql, parameters))
+            return await reader.worker.run(partial(job, reader))
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the store: {explain(error, self._path)}") from error
         finally:
             readers.pool.give_back(reader)
 
 
-def _row(
-    presence: Presence | None, sql: str, parameters: Sequence[object], connection: sqlite3.Connection
-) -> tuple[Any, ...]:
-    if presence is not None and presence.look():
-        raise _Replaced
+def _row(connection: sqlite3.Connection, sql: str, parameters: Sequence[object]) -> tuple[Any, ...]:
     row: tuple[Any, ...] = connection.execute(sql, parameters).fetchone()
     return row
+
+
+def _read(
+    connection: sqlite3.Connection,
+    arrivals: Sequence[Arrival],
+    whole: int,
+    max_bytes: int,
+    known: Container[Arrival],
+) -> Bodies:
+    """What `SqliteArrivalLog.read` reads, all at one moment."""
+    connection.execute("BEGIN")
+    try:
+        sizes = numbers(_row(connection, _SIZES, (json.dumps([*arrivals]),))[0])
+        fitting = _fitting(sizes[:whole], max_bytes)
+        found = [(each, size) for each, size in zip(arrivals[:fitting], sizes, strict=False) if size]
+        wanted = [(each, size) for each, size in found if each not in known]
+        body = _row(connection, _RAWS, (json.dumps([each for each, _ in wanted]),))[0] if wanted else b""
+    finally:
+        connection.execute("ROLLBACK")
+    raws, at = {}, 0
+    for each, size in wanted:
+        raws[each] = body[at : at + size]
+        at += size
+    return Bodies(sizes, fitting, raws)
+
+
+def _fitting(sizes: Sequence[int], max_bytes: int) -> int:
+    """How many of the first fit, and at least so many that one is there."""
+    total = 0
+    for at, size in enumerate(sizes):
+        if size and total and total + size > max_bytes:
+            return at
+        total += size
+    return len(sizes)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

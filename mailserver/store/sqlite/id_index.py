@@ -5,7 +5,8 @@ writer calls `advance` when it has nothing else to do: it indexes one batch of r
 indexed. The same builds the index of a store that had none, and builds it anew if the network topic has changed.
 
 A row has no id, and is not indexed, if its envelope is damaged, says another time than the row, or was created before
-1970 had begun. If the index is found not to fit the rows, it is built anew. A batch is one transaction: whoever reads
+1970 had begun. If the index is found not to fit the rows, it is built anew; what a row leaves behind that was damaged
+since is looked for as the row is deleted. A batch is one transaction: whoever reads
 sees rows up to `until_seq` in all tables, and no others.
 """
 
@@ -30,6 +31,9 @@ BATCH_ROWS = 2000
 
 BATCH_BYTES = 4 * 1024 * 1024
 """A batch ends with the envelope that reaches this."""
+
+MENDED_IDS = 50_000
+"""Of how many ids of a minute the sum is made anew, in the transaction that deletes a damaged envelope: 0.1 s."""
 
 EMPTIED_ROWS = 10_000
 """Most rows of `ids`, or of `id_sums`, that are removed in one transaction when all are."""
@@ -111,6 +115,15 @@ _DELETE_IDS = {
     """
     for count in _AT_ONCE
 }
+_FORGET_ROWS = "DELETE FROM ids WHERE seq IN (SELECT seq FROM temp.doomed) RETURNING created"
+_IDS_OF_TIME = f"""
+    SELECT count(*), {packed_bytes("id")} FROM (
+        SELECT id FROM ids WHERE created >= ? AND created < ? ORDER BY created, id LIMIT ?
+    )
+"""
+_SUMS_OF_TIME = """
+    SELECT CAST(count AS INTEGER), CAST(sum AS BLOB) FROM id_sums WHERE span = ? AND bucket >= ? AND bucket < ?
+"""
 _READ_SUMS = {
     count: f"""
         WITH wanted (span, bucket) AS (VALUES {_values(2, count)})
@@ -179,9 +192,41 @@ def forget_doomed(execute: Execute) -> None:
     items = _items(network_topic, packed)
     expected = sum(created > 0 for created in numbers(packed[1]))  # a row that was damaged since has an id there, too
     deleted = sum(execute(_DELETE_IDS[len(part)], _flat(part)).rowcount for part in _parts(items))
-    if deleted != expected or not _subtract(execute, items):
-        log.warning("message ids do not fit the store, indexing it anew deleted=%d expected=%d", deleted, expected)
-        _begin_anew(execute)
+    if deleted == expected and _subtract(execute, items):
+        return
+    if deleted != expected and _mend(execute, numbers(packed[1])):
+        log.warning("message ids of damaged envelopes removed deleted=%d expected=%d", deleted, expected)
+        return
+    log.warning("message ids do not fit the store, indexing it anew deleted=%d expected=%d", deleted, expected)
+    _begin_anew(execute)
+
+
+def _mend(execute: Execute, created: Iterable[int]) -> bool:
+    """Remove what is left in `ids` of the rows of `temp.doomed`, and make the sums anew of the minutes, hours and days
+    of that, and of these times of creation: those that the rows have.
+
+    An envelope that was damaged since has its id in `ids` all the same, but it cannot be computed any more. To look for
+    it by its row takes 0.1 s in a million; to index these anew takes most of a minute. Return whether there were so few
+    ids that it could be done.
+    """
+    seconds = {second for (second,) in execute(_FORGET_ROWS)}
+    minutes = {second // SPANS[-1] for second in seconds.union(created) if second > 0}
+    sums: _Sums = {}
+    for minute in minutes:
+        start = minute * SPANS[-1]
+        count, packed = execute(_IDS_OF_TIME, (start, start + SPANS[-1], MENDED_IDS + 1)).fetchone()
+        if count > MENDED_IDS:
+            return False
+        sums[SPANS[-1], minute] = sum_of_ids(pieces(packed, ID_BYTES))
+    _replace(execute, sums)
+    for span, part in ((SPANS[-2], SPANS[-1]), (SPANS[-3], SPANS[-2])):
+        sums = {}
+        for bucket in {minute * SPANS[-1] // span for minute in minutes}:
+            parts = execute(_SUMS_OF_TIME, (part, bucket * span // part, (bucket + 1) * span // part)).fetchall()
+            total = sum(int.from_bytes(each, "little") for _, each in parts)
+            sums[span, bucket] = SumOfIds(sum(count for count, _ in parts), total % _MODULUS)
+        _replace(execute, sums)
+    return True
 
 
 def give_up(connection: sqlite3.Connection, until_seq: int) -> None:
@@ -251,9 +296,7 @@ def _subtract(execute: Execute, items: Sequence[Item]) -> bool:
         there[key] = SumOfIds(before.ids - count, (before.total - total) % _MODULUS)
     if any(left.ids < 0 or (left.ids == 0 and left.total) for left in there.values()):
         return False
-    for part in _parts([key for key, left in there.items() if not left.ids]):
-        execute(_DELETE_SUMS[len(part)], _flat(part))
-    _write(execute, {key: left for key, left in there.items() if left.ids})
+    _replace(execute, there)
     return True
 
 
@@ -272,6 +315,13 @@ def _sums_of(items: Sequence[Item]) -> _Sums:
             before = sums.get(key, _NO_SUM)
             sums[key] = SumOfIds(before.ids + count, (before.total + total) % _MODULUS)
     return sums
+
+
+def _replace(execute: Execute, sums: _Sums) -> None:
+    """Put sums in place of what there is; those of nothing are removed."""
+    for part in _parts([*sums]):
+        execute(_DELETE_SUMS[len(part)], _flat(part))
+    _write(execute, {key: each for key, each in sums.items() if each.ids})
 
 
 def _read(execute: Execute, keys: Iterable[tuple[int, int]]) -> _Sums:

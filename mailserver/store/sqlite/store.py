@@ -259,7 +259,7 @@ async def open_store(
                     # another store's by now. While readers are open, the writer does not do so, and they cannot.
                     await worker.close()
     finally:
-        await worker.close()
+        await worker.close(_write_back)
 
 
 async def read_stats(path: Path) -> StoreStats:
@@ -290,6 +290,13 @@ def _network_topic(connection: sqlite3.Connection) -> str:
     """To which the ids in the index belong; "" if there is none yet, or it is being emptied."""
     row = connection.execute("SELECT network_topic FROM id_index").fetchone()
     return "" if row is None else str(row[0])
+
+
+def _write_back(connection: sqlite3.Connection) -> None:
+    """Write the log back into the file. SQLite does so when the last connection is closed, but other processes may have
+    some. Then whoever copies the file alone, once nothing writes it, has all of it."""
+    with contextlib.suppress(sqlite3.Error):  # nothing is lost: it stays in the log
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _touch(connection: sqlite3.Connection) -> None:

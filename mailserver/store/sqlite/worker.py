@@ -36,9 +36,15 @@ class Worker:
         """Do some work; return its result. Once begun it runs to its end, even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
 
-    async def close(self) -> None:
-        """Close the connection after all work that was begun, and end the thread. A second call does nothing."""
+    async def close(self, last: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """Close the connection after all work that was begun, and end the thread. A second call does nothing.
+
+        Args:
+            last: what is done before it is closed.
+        """
         if not self._closed:
             self._closed = True
+            if last is not None:
+                await self.run(last)
             await self.run(sqlite3.Connection.close)
             self._thread.shutdown()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from mailserver.libp2p import varint
+from mailserver.codec import varint
 from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.streams import MAX_STREAMS, StreamId
 from mailserver.libp2p.yamux import HEADER

@@ -7,8 +7,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.gateway.index.schema import APPLICATION_ID, INDEX_FILE, SCHEMA_VERSION
-from mailserver.gateway.index.values import MessageQuery
-from tests.gateway.index.worlds import envelope, new, opened_messages, original
+from tests.gateway.index.worlds import envelope, new, opened_messages, original, query_for
 from tests.store.samples import START, change, make_store, rows, write
 
 
@@ -66,13 +65,15 @@ async def test_folder_that_is_missing_is_told(tmp_path: Path) -> None:
 
 
 async def test_index_that_cannot_be_written_or_read_is_a_store_error(tmp_path: Path) -> None:
+    make_store(tmp_path / "mailserver.db", [new(envelope(1))])
     async with opened_messages(tmp_path) as messages:
+        await messages.follower.catch_up()
         change(tmp_path / INDEX_FILE, "DROP TABLE originals", "DROP TABLE messages")
 
         with pytest.raises(StoreError, match="no such table"):
             await messages.keep_original(envelope(1), original(1, timestamp=1))
         with pytest.raises(StoreError, match="no such table"):
-            await messages.knows(original(1, timestamp=1).hash("/waku/2/rs/1/4"))
+            await messages.is_stored(original(1, timestamp=1).hash("/waku/2/rs/1/4"))
 
 
 async def test_index_that_is_being_made_when_the_power_fails_is_made_again(tmp_path: Path) -> None:
@@ -80,4 +81,4 @@ async def test_index_that_is_being_made_when_the_power_fails_is_made_again(tmp_p
     make_store(tmp_path / "mailserver.db", [new(envelope(1))])
 
     async with opened_messages(tmp_path) as messages:
-        assert len((await messages.query(MessageQuery())).messages) == 1
+        assert len((await messages.query(query_for())).entries) == 1

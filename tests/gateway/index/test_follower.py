@@ -10,7 +10,7 @@ from mailserver.errors import StoreError
 from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.message_store import open_messages
 from mailserver.gateway.index.schema import INDEX_FILE
-from mailserver.gateway.index.values import MessagePage, MessageQuery, UnknownCursor
+from mailserver.gateway.index.values import MessagePage, UnknownCursor
 from mailserver.gateway.index.writing import CURSOR_KEPT_S, ORIGINAL_KEPT_S
 from mailserver.ids.envelopes import message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
@@ -28,6 +28,7 @@ from tests.gateway.index.worlds import (
     opened_messages,
     opened_world,
     original,
+    query_for,
     stored,
 )
 from tests.store.samples import START, change, make_store, rows
@@ -50,9 +51,9 @@ async def test_index_goes_on_where_it_ended(tmp_path: Path) -> None:
     async with opened_world(tmp_path) as world:
         assert world.messages.follower.progress == before
         await world.store.put([new(envelope(3, created=START + 3))])
-        page = await world.messages.query(MessageQuery())
+        page = await world.messages.query(query_for())
 
-    assert page.messages == all_of(envelopes(4))
+    assert page.entries == all_of(envelopes(4))
 
 
 async def test_index_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
@@ -62,9 +63,9 @@ async def test_index_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / INDEX_FILE).unlink()
 
     async with opened_messages(tmp_path) as messages:
-        page = await messages.query(MessageQuery())
+        page = await messages.query(query_for())
 
-    assert page.messages == all_of(envelopes(3))
+    assert page.entries == all_of(envelopes(3))
 
 
 async def test_index_of_another_network_topic_is_made_anew_and_its_originals_are_found_again(tmp_path: Path) -> None:
@@ -76,10 +77,10 @@ async def test_index_of_another_network_topic_is_made_anew_and_its_originals_are
     change(tmp_path / STORE_FILE, "UPDATE id_index SET network_topic = ''")
 
     async with opened_messages(tmp_path, OTHER_TOPIC) as messages:
-        page = await messages.query(MessageQuery())
-        is_known = await messages.knows(message.hash(OTHER_TOPIC))
+        page = await messages.query(query_for())
+        is_known = await messages.is_stored(message.hash(OTHER_TOPIC))
 
-    assert page.messages == [stored(message_of(envelope(1)), OTHER_TOPIC), stored(message, OTHER_TOPIC)]
+    assert page.entries == [stored(message_of(envelope(1)), OTHER_TOPIC), stored(message, OTHER_TOPIC)]
     assert is_known
 
 
@@ -88,18 +89,18 @@ async def test_store_that_was_replaced_is_indexed_from_its_beginning(tmp_path: P
     async with opened_world(tmp_path) as world:
         await world.put(*envelopes(3))
         each = await world.send(message)
-        await world.messages.query(MessageQuery())
+        await world.messages.query(query_for())
     make_store(tmp_path / "other.db", [new(envelope(8)), new(each)])
 
     async with opened_messages(tmp_path) as messages:
-        before = await messages.query(MessageQuery())
+        before = await messages.query(query_for())
         (tmp_path / "other.db").replace(tmp_path / STORE_FILE)
-        after = await messages.query(MessageQuery())
+        after = await messages.query(query_for())
         with pytest.raises(UnknownCursor):
-            await messages.query(MessageQuery(cursor=before.messages[0].hash))
+            await messages.query(query_for(cursor=before.entries[0].message_hash))
 
-    assert before.messages == [*all_of(envelopes(3)), stored(message)]
-    assert after.messages == [stored(message_of(envelope(8))), stored(message)]
+    assert before.entries == [*all_of(envelopes(3)), stored(message)]
+    assert after.entries == [stored(message_of(envelope(8))), stored(message)]
 
 
 class CountedReads(SqliteArrivalLog):
@@ -116,10 +117,10 @@ async def test_those_who_ask_at_the_same_time_share_a_step(tmp_path: Path) -> No
     make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(3)])
     log = CountedReads(tmp_path / STORE_FILE, DEFAULT_NETWORK_TOPIC)
     async with open_messages(tmp_path / INDEX_FILE, log, DEFAULT_NETWORK_TOPIC) as messages:
-        pages = await asyncio.gather(*(messages.query(MessageQuery()) for _ in range(30)))
+        pages = await asyncio.gather(*(messages.query(query_for()) for _ in range(30)))
     await log.close()
 
-    assert all(page.messages == all_of(envelopes(3)) for page in pages)
+    assert all(page.entries == all_of(envelopes(3)) for page in pages)
     assert log.reads <= 3  # the first knows no store yet
 
 
@@ -128,10 +129,35 @@ async def test_message_that_was_confirmed_is_found_while_others_step(world: Worl
         each = envelope(number, created=START + number)
         await world.put(each)
         wanted = message_of(each).hash(DEFAULT_NETWORK_TOPIC)
-        page = await world.messages.query(MessageQuery(hashes=(wanted,), include_data=False))
-        return len(page.messages) == 1
+        page = await world.messages.query(query_for(message_hashes=(wanted,), include_data=False))
+        return len(page.entries) == 1
 
     assert all(await asyncio.gather(*(put_and_ask(number) for number in range(100))))
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+async def test_walk_meets_all_that_stays_once_while_others_arrive_and_go(world: World, *, is_forward: bool) -> None:
+    # What goes is older by reception; what stays was created before, between and after it.
+    goes = [envelope(number, created=START + 2 * number) for number in range(600)]
+    stays = [envelope(number, created=START + 2 * (number - 1000) + 1) for number in range(1000, 1600)]
+    await world.put(*goes, received=START)
+    await world.put(*stays, received=START + 1)
+
+    async def change_all() -> None:
+        for number in range(60):
+            await world.prune(10)
+            await world.store.put([new(envelope(2000 + number, created=START + 20 * number), START + 2)])
+            await world.messages.follower.catch_up()
+            await world.messages.follower.sweep()
+
+    changing = asyncio.create_task(change_all())
+    found = await world.walk(query_for(limit=10, is_forward=is_forward))
+    await changing
+
+    names = [entry.message_hash for entry in found]
+    lasting = [entry.message_hash for entry in all_of(stays)]
+    assert [name for name in names if name in {*lasting}] == (lasting if is_forward else lasting[::-1])
+    assert len(names) == len({*names}) > len(lasting)
 
 
 async def test_what_is_asked_for_while_too_much_is_not_indexed_is_refused(
@@ -142,7 +168,7 @@ async def test_what_is_asked_for_while_too_much_is_not_indexed_is_refused(
     await world.put(*envelopes(100))
 
     with pytest.raises(NotIndexedYet) as caught:
-        await world.messages.query(MessageQuery())
+        await world.messages.query(query_for())
     assert caught.value.left == 90
 
     while world.messages.follower.behind > 25:
@@ -150,8 +176,8 @@ async def test_what_is_asked_for_while_too_much_is_not_indexed_is_refused(
             running = tasks.create_task(world.messages.follower.run())
             await until(lambda: world.messages.follower.behind <= 25)
             running.cancel()
-    page = await world.messages.query(MessageQuery(limit=100))
-    assert page.messages == all_of(envelopes(100))
+    page = await world.messages.query(query_for(limit=100))
+    assert page.entries == all_of(envelopes(100))
 
 
 async def test_asking_ends_if_indexing_takes_too_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +185,7 @@ async def test_asking_ends_if_indexing_takes_too_long(world: World, monkeypatch:
     await world.put(envelope(1))
 
     with pytest.raises(NotIndexedYet):
-        await world.messages.query(MessageQuery())
+        await world.messages.query(query_for())
 
 
 async def test_step_of_somebody_who_did_not_wait_is_not_done_twice(world: World) -> None:
@@ -170,7 +196,7 @@ async def test_step_of_somebody_who_did_not_wait_is_not_done_twice(world: World)
         asking.cancel()
         await asyncio.wait([asking])
 
-    found = await world.walk(MessageQuery())
+    found = await world.walk(query_for())
 
     assert found == all_of(envelopes(120))
 
@@ -180,32 +206,32 @@ async def test_damaged_envelopes_are_counted_and_left_out(tmp_path: Path) -> Non
     change(tmp_path / STORE_FILE, "UPDATE envelopes SET raw = substr(raw, 1, 40) || x'00' WHERE seq = 2")
 
     async with opened_messages(tmp_path) as messages:
-        page = await messages.query(MessageQuery())
+        page = await messages.query(query_for())
 
-        assert page.messages == all_of(envelopes(1) + envelopes(1, first=2))
+        assert page.entries == all_of(envelopes(1) + envelopes(1, first=2))
         assert messages.follower.damaged == 1
 
 
 async def test_envelope_that_was_damaged_since_it_was_indexed_is_left_out_and_the_page_filled(tmp_path: Path) -> None:
     make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(4)])
     async with opened_messages(tmp_path) as messages:
-        await messages.query(MessageQuery())
+        await messages.follower.catch_up()
         change(tmp_path / STORE_FILE, "UPDATE envelopes SET raw = CAST(raw || x'00' AS BLOB) WHERE seq = 1")
         ((other,),) = rows(tmp_path / STORE_FILE, "SELECT hex(raw) FROM envelopes WHERE seq = 3")
         change(tmp_path / STORE_FILE, f"UPDATE envelopes SET raw = x'{other}' WHERE seq = 2")
 
-        page = await messages.query(MessageQuery(limit=2))
+        page = await messages.query(query_for(limit=2))
 
-        assert page.messages == all_of(envelopes(2, first=2))
+        assert page.entries == all_of(envelopes(2, first=2))
         assert messages.follower.damaged == 2
 
 
 async def test_envelope_from_before_1970_has_no_message(world: World) -> None:
     await world.store.put([new(envelope(1, created=0)), new(envelope(2, created=1))])
 
-    page = await world.messages.query(MessageQuery())
+    page = await world.messages.query(query_for())
 
-    assert page.messages == all_of([envelope(2, created=1)])
+    assert page.entries == all_of([envelope(2, created=1)])
 
 
 async def test_messages_of_pruned_envelopes_leave_the_index_and_no_others(world: World) -> None:
@@ -227,13 +253,43 @@ async def test_messages_of_pruned_envelopes_leave_the_index_and_no_others(world:
     assert count(world.folder, "gone") == 9 * 250 - 1  # the ephemeral one was in no order
 
 
+async def test_what_is_gone_is_found_in_many_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SWEPT_KEYS", 2)
+    for number in range(7):
+        await world.send(original(number, timestamp=at(9_000_000 + number)), created=START + number)
+    await world.put(*envelopes(7, first=20))
+    await world.messages.follower.catch_up()
+    await world.prune(5)
+    await world.messages.follower.catch_up()
+
+    await world.messages.follower.sweep()
+
+    assert (count(world.folder), count(world.folder, "originals")) == (9, 2)
+    assert await world.walk(query_for()) == world.model.answer(query_for())
+
+
+async def test_index_that_cannot_be_swept_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FOLLOW_S", 30.0)
+    await world.put(*envelopes(3))
+    await world.messages.follower.catch_up()
+    await world.prune(1)
+    await world.messages.follower.catch_up()
+    change(world.folder / INDEX_FILE, "DROP TABLE gone")
+
+    running = asyncio.create_task(world.messages.follower.run())
+    await until(lambda: "no such table" in world.messages.follower.problem)
+
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def test_gone_messages_that_a_query_meets_leave_the_index(world: World) -> None:
     await world.put(*envelopes(10))
     await world.messages.follower.catch_up()
     await world.messages.follower.sweep()
     change(world.folder / STORE_FILE, "DELETE FROM envelopes WHERE seq = 5")  # not as pruning does it
 
-    await world.messages.query(MessageQuery())
+    await world.messages.query(query_for())
     await world.messages.follower.sweep()
 
     assert count(world.folder) == 9
@@ -298,15 +354,15 @@ async def test_store_that_cannot_be_read_is_a_problem_until_it_can(
         await until(lambda: bool(messages.follower.problem))
         problem = messages.follower.problem
         with pytest.raises(StoreError, match="there is none"):
-            await messages.query(MessageQuery())
+            await messages.query(query_for())
 
         make_store(tmp_path / STORE_FILE, [new(envelope(1))])
         await until(lambda: not messages.follower.problem)
         running.cancel()
 
         assert "there is none" in problem
-        assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
-        assert (await messages.query(MessageQuery())).messages == all_of([envelope(1)])
+        assert len([record for record in caplog.records if "are not indexed" in record.message]) == 1
+        assert (await messages.query(query_for())).entries == all_of([envelope(1)])
 
 
 async def test_news_are_the_messages_that_arrived_after_a_place(world: World) -> None:
@@ -352,4 +408,4 @@ async def test_live_envelopes_are_mapped_with_their_originals(world: World) -> N
 
 
 async def test_empty_store_has_no_messages(world: World) -> None:
-    assert await world.messages.query(MessageQuery()) == MessagePage([], None)
+    assert await world.messages.query(query_for()) == MessagePage([], None)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.gateway.index.values import MessageQuery
 from mailserver.ids.envelopes import content_topic_of, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.envelope import Topic
-from tests.gateway.index.worlds import World, at, bridged, envelope, opened_world, original
+from mailserver.waku2.store_rules import StoreQuery
+from tests.gateway.index.worlds import World, at, bridged, envelope, opened_world, original, query_for
 from tests.properties import settings
 from tests.store.samples import NEWS, SPORT, START, UNSHRUNK
 
@@ -35,7 +35,7 @@ v2 = st.builds(
 )
 times = st.none() | st.builds(lambda second, extra: at(second) + extra, seconds, st.sampled_from([0, 1]))
 NONE_OF_OURS = "/app/1/chat/proto"
-content_topics = st.none() | st.lists(topics.map(content_topic_of) | st.just(NONE_OF_OURS), max_size=4).map(tuple)
+content_topics = st.lists(topics.map(content_topic_of) | st.just(NONE_OF_OURS), max_size=4).map(tuple)
 arrivals = st.one_of(
     st.tuples(st.just("put"), st.tuples(v1, st.integers(0, 3))),
     st.tuples(st.just("send"), st.tuples(v2, seconds, st.integers(0, 3))),
@@ -63,18 +63,22 @@ async def do(world: World, action: str, details: Any) -> None:
         await world.messages.follower.sweep()
 
 
-def drawn_query(data: st.DataObject, world: World) -> MessageQuery:
-    known = [*world.model.known]
-    named: st.SearchStrategy[Any] = st.lists(st.sampled_from(known), max_size=8).map(tuple) if known else st.just(())
-    query = MessageQuery(
-        content_topics=data.draw(content_topics),
-        time_start=data.draw(times),
-        time_end=data.draw(times),
+def drawn_query(data: st.DataObject, world: World) -> StoreQuery:
+    query = query_for(
         is_forward=data.draw(st.booleans()),
         limit=data.draw(st.integers(1, 5)),
         include_data=data.draw(st.booleans()),
     )
-    return replace(query, hashes=data.draw(named)) if data.draw(st.integers(0, 3)) == 0 else query
+    known = [*world.model.known]
+    if known and data.draw(st.integers(0, 3)) == 0:
+        names = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=8))
+        return replace(query, message_hashes=tuple(names))
+    return replace(
+        query,
+        content_topics=data.draw(content_topics),
+        time_start=data.draw(times),
+        time_end=data.draw(times),
+    )
 
 
 def storable(world: World) -> list[Any]:

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mailserver.gateway.index.values import MessagePage, MessageQuery
+from mailserver.gateway.index.values import MessagePage
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from tests.gateway.index.worlds import World, at, bridged, new, opened_messages, original, stored
+from tests.gateway.index.worlds import World, at, bridged, new, opened_messages, original, query_for, stored
 
 MESSAGE = original(1, timestamp=at(0) + 5, meta=b"m" * 64, version=2)
 NAME = MESSAGE.hash(DEFAULT_NETWORK_TOPIC)
@@ -44,13 +44,13 @@ async def test_original_survives_a_kill_before_its_envelope_is_posted(tmp_path: 
     killed_sender(tmp_path, "kept")
 
     async with open_store(tmp_path / STORE_FILE) as store, opened_messages(tmp_path) as messages:
-        before = await messages.query(MessageQuery())
-        is_known = await messages.knows(NAME)
+        before = await messages.query(query_for())
+        was_stored = await messages.is_stored(NAME)
         await store.put([new(bridged(MESSAGE))])
-        after = await messages.query(MessageQuery())
+        after = await messages.query(query_for())
 
     assert before == MessagePage([], None)
-    assert is_known
+    assert not was_stored
     assert after == MessagePage([stored(MESSAGE)], None)
 
 
@@ -58,14 +58,14 @@ async def test_original_survives_a_kill_before_its_envelope_is_indexed(tmp_path:
     killed_sender(tmp_path, "posted")
 
     async with open_store(tmp_path / STORE_FILE), opened_messages(tmp_path) as messages:
-        assert await messages.query(MessageQuery()) == MessagePage([stored(MESSAGE)], None)
+        assert await messages.query(query_for()) == MessagePage([stored(MESSAGE)], None)
 
 
 async def test_original_of_a_refused_envelope_can_be_forgotten(world: World) -> None:
     await world.messages.keep_original(bridged(MESSAGE), MESSAGE)
     await world.messages.forget_original(bridged(MESSAGE).hash())
 
-    assert not await world.messages.knows(NAME)
+    assert not await world.messages.is_stored(NAME)
 
 
 async def test_original_of_an_envelope_that_is_in_the_store_stays(world: World) -> None:
@@ -75,13 +75,13 @@ async def test_original_of_an_envelope_that_is_in_the_store_stays(world: World) 
     await world.messages.forget_original(bridged(MESSAGE).hash())
     await world.messages.keep_original(bridged(MESSAGE), original(1, timestamp=at(3)))  # a second time
 
-    assert await world.messages.query(MessageQuery()) == MessagePage([stored(MESSAGE)], None)
-    assert await world.messages.knows(NAME)
+    assert await world.messages.query(query_for()) == MessagePage([stored(MESSAGE)], None)
+    assert await world.messages.is_stored(NAME)
 
 
 async def test_messages_of_v1_are_known_by_their_hashes_once_they_are_indexed(world: World) -> None:
     await world.put(bridged(MESSAGE))
-    (page,) = (await world.messages.query(MessageQuery())).messages
+    (page,) = (await world.messages.query(query_for())).entries
 
-    assert await world.messages.knows(page.hash)
-    assert not await world.messages.knows(NAME)
+    assert await world.messages.is_stored(page.message_hash)
+    assert not await world.messages.is_stored(NAME)

@@ -5,10 +5,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mailserver.gateway.index.message_store import MessageStore, open_messages
 from mailserver.gateway.index.schema import INDEX_FILE
-from mailserver.gateway.index.values import MessagePage, MessageQuery, StoredMessage
+from mailserver.gateway.index.values import MessagePage, StoredEntry
 from mailserver.ids.envelopes import NS, content_topic_of, message_of, topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.ids.waku_message import MessageHash, WakuMessage
@@ -18,6 +19,8 @@ from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_rules import StoreQuery
 from tests.store.samples import NEWS, START
 
 TTL = 50
@@ -51,12 +54,30 @@ def bridged(message: WakuMessage, created: int = START, nonce: int = 0) -> Envel
     return encode_envelope(created + TTL, TTL, topic_of(message.content_topic), message.payload, nonce)
 
 
-def stored(message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC) -> StoredMessage:
-    return StoredMessage(message.hash(network_topic), message)
+def stored(message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC) -> StoredEntry:
+    return StoredEntry.of(message.hash(network_topic), message, network_topic)
+
+
+_ANYTHING = StoreQuery(
+    include_data=True,
+    message_hashes=(),
+    pubsub_topic=None,
+    content_topics=(),
+    time_start=None,
+    time_end=None,
+    cursor=None,
+    is_forward=True,
+    limit=20,
+)
+
+
+def query_for(**wanted: Any) -> StoreQuery:
+    """A query for everything, forward, in pages of 20, but for what is named."""
+    return replace(_ANYTHING, **wanted)
 
 
 def hashes(page: MessagePage) -> list[MessageHash]:
-    return [each.hash for each in page.messages]
+    return [each.message_hash for each in page.entries]
 
 
 @dataclass
@@ -81,7 +102,7 @@ class Model:
         self.arrived.sort(key=lambda each: each[:2])
         del self.arrived[:count]
 
-    def answer(self, query: MessageQuery) -> list[StoredMessage]:
+    def answer(self, query: StoreQuery) -> list[WakuMessageKeyValue]:
         """Everything that a query wants, without its limit, in the order of its direction."""
         messages = self.messages
         found = sorted(
@@ -91,22 +112,22 @@ class Model:
         if query.cursor is not None:
             place = self.known[query.cursor].timestamp or 0, query.cursor
             found = [each for each in found if (each > place if query.is_forward else each < place)]
-        return [StoredMessage(name, messages[name] if query.include_data else None) for _, name in found]
+        return [stored(messages[name]) if query.include_data else WakuMessageKeyValue(name) for _, name in found]
 
-    def page(self, query: MessageQuery) -> MessagePage:
+    def page(self, query: StoreQuery) -> MessagePage:
         """What a store answers."""
         everything = self.answer(query)
         found = everything[: query.limit]
-        cursor = found[-1].hash if len(everything) > query.limit else None
+        cursor = found[-1].message_hash if len(everything) > query.limit else None
         return MessagePage(found if query.is_forward else found[::-1], cursor)
 
 
-def _wants(query: MessageQuery, name: MessageHash, message: WakuMessage) -> bool:
-    if query.hashes is not None:
-        return name in query.hashes
+def _wants(query: StoreQuery, name: MessageHash, message: WakuMessage) -> bool:
+    if query.message_hashes:
+        return name in query.message_hashes
     timestamp = message.timestamp or 0
     return (
-        (query.content_topics is None or message.content_topic in query.content_topics)
+        (not query.content_topics or message.content_topic in query.content_topics)
         and (query.time_start is None or query.time_start <= timestamp)
         and (query.time_end is None or timestamp < query.time_end)
     )
@@ -142,12 +163,12 @@ class World:
         await self.store.prune(Surplus(2**33, count))
         self.model.prune(count)
 
-    async def walk(self, query: MessageQuery) -> list[StoredMessage]:
+    async def walk(self, query: StoreQuery) -> list[WakuMessageKeyValue]:
         """All pages of a query, in the order of its direction."""
-        found: list[StoredMessage] = []
+        found: list[WakuMessageKeyValue] = []
         while True:
             page = await self.messages.query(query)
-            found += page.messages if query.is_forward else page.messages[::-1]
+            found += page.entries if query.is_forward else page.entries[::-1]
             if page.cursor is None:
                 return found
             query = replace(query, cursor=page.cursor)
@@ -174,10 +195,10 @@ async def opened_world(folder: Path, wall_clock: Callable[[], float] = time.time
         yield World(folder, store, messages)
 
 
-def all_of(some: Iterable[Envelope]) -> Sequence[StoredMessage]:
+def all_of(some: Iterable[Envelope]) -> Sequence[StoredEntry]:
     """The messages of envelopes of v1, in the order of store v3."""
     found = [stored(message_of(each)) for each in some]
-    return sorted(found, key=lambda each: (each.message and each.message.timestamp, each.hash))
+    return sorted(found, key=lambda each: (each.message and each.message.timestamp, each.message_hash))
 
 
 def at(second: int) -> int:

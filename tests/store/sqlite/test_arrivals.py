@@ -145,15 +145,24 @@ async def test_envelopes_are_read_by_their_places_as_far_as_they_fit(
     short = await log.read(places, 5, len(some[1].raw) + 10)
     none_fits = await log.read(places, 5, 1)
     only_sizes = await log.read(places, 0, EVERY_BYTE)
+    sizes = [len(some[2].raw), 0, len(some[1].raw), 0, len(some[3].raw)]
 
-    assert everything.raws == [some[2].raw, b"", some[1].raw, b"", some[3].raw]
-    assert some_whole.raws == [some[2].raw, b"", some[1].raw]
-    assert short.raws[0] == none_fits.raws[0] == some[2].raw
-    assert not any(short.raws[1:])
-    assert not any(none_fits.raws[1:])
-    assert not any(only_sizes.raws)
-    sizes = [len(raw) for raw in everything.raws]
-    assert everything.sizes == some_whole.sizes == short.sizes == none_fits.sizes == only_sizes.sizes == sizes
+    assert everything == (sizes, 5, {3: some[2].raw, 2: some[1].raw, 4: some[3].raw})
+    assert some_whole == (sizes, 3, {3: some[2].raw, 2: some[1].raw})
+    assert short == none_fits == (sizes, 2, {3: some[2].raw})
+    assert only_sizes == (sizes, 0, {})
+
+
+async def test_envelopes_that_are_known_count_but_are_not_read(
+    path: Path, store: SqliteStore, log: SqliteArrivalLog
+) -> None:
+    some = [envelope(number, 1000) for number in range(3)]
+    await store.put(new(*some))
+    places = [Arrival(number) for number in (1, 2, 3)]
+
+    found = await log.read(places, 3, 2 * len(some[0].raw), known={places[0]})
+
+    assert found == ([len(each.raw) for each in some], 2, {2: some[1].raw})
 
 
 async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log: SqliteArrivalLog) -> None:
@@ -162,7 +171,7 @@ async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log:
 
     found = await log.read([Arrival(1), Arrival(2)], 2, EVERY_BYTE)
 
-    assert found == ([0, len(envelope(2).raw)], [b"", envelope(2).raw])
+    assert found == ([0, len(envelope(2).raw)], 2, {2: envelope(2).raw})
 
 
 async def test_missing_envelopes_are_told(path: Path, store: SqliteStore, log: SqliteArrivalLog) -> None:

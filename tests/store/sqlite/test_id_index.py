@@ -229,13 +229,10 @@ def test_transaction_that_is_killed_leaves_all_of_it_or_nothing(path: Path, tmp_
 @pytest.mark.parametrize(
     "damage",
     [
-        "DELETE FROM ids WHERE seq = 3",
-        "UPDATE ids SET id = zeroblob(32) WHERE seq = 3",
         "DELETE FROM id_sums WHERE span = 60",
         "UPDATE id_sums SET sum = x'00' WHERE span = 60",
         "UPDATE id_sums SET count = count - 1 WHERE span = 86400",
         "UPDATE id_sums SET sum = zeroblob(32)",
-        "UPDATE envelopes SET raw = x'00' WHERE seq = 3",
         "DELETE FROM id_index",
     ],
 )
@@ -252,6 +249,62 @@ def test_index_that_does_not_fit_is_built_anew(path: Path, damage: str, caplog: 
 
     assert_all_is_indexed(path, OURS)
     assert ("indexing it anew" in caplog.text) == ("id_index" not in damage)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE envelopes SET raw = x'00' WHERE seq = 3",
+        "UPDATE envelopes SET raw = CAST(substr(raw, 1, 30) || x'99' || substr(raw, 32) AS BLOB) WHERE seq = 3",
+        "UPDATE envelopes SET created = created - 90000 WHERE seq = 3",
+        "DELETE FROM ids WHERE seq = 3",
+        "UPDATE ids SET id = zeroblob(32) WHERE seq = 3",
+        "UPDATE ids SET created = created + 90000 WHERE seq = 3",
+    ],
+)
+def test_damaged_row_costs_no_other_its_place_in_the_index(
+    path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with writing(path) as connection:
+        insert_group(connection, some_rows(60))
+        advance_to_the_end(connection)
+        before = rows(path, "SELECT * FROM ids WHERE seq > 5")
+        connection.execute(damage)
+
+        delete_batch(connection, Surplus(END_OF_TIME, 5), None, removing=lambda *_: None)
+
+    assert_all_is_indexed(path, OURS)
+    assert rows(path, "SELECT * FROM ids") == before
+    assert caplog.messages == ["message ids of damaged envelopes removed deleted=4 expected=5"]
+
+
+def test_row_that_was_damaged_before_it_was_indexed_is_no_fault_of_the_index(path: Path) -> None:
+    with writing(path) as connection:
+        insert_group(connection, some_rows(60))
+        connection.execute("UPDATE envelopes SET raw = x'00' WHERE seq = 3")
+        advance_to_the_end(connection)
+
+        delete_batch(connection, Surplus(END_OF_TIME, 5), None, removing=lambda *_: None)
+
+    assert_all_is_indexed(path, OURS)
+    assert rows(path, "SELECT count(*), max(seq) FROM ids") == [(55, 60)]
+
+
+def test_damaged_row_of_too_many_of_a_minute_has_the_store_indexed_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(id_index, "MENDED_IDS", 20)
+    with writing(path) as connection:
+        insert_group(connection, [row(number, created=START) for number in range(30)])
+        advance_to_the_end(connection)
+        connection.execute("UPDATE envelopes SET raw = x'00' WHERE seq = 3")
+
+        delete_batch(connection, Surplus(END_OF_TIME, 5), None, removing=lambda *_: None)
+        assert "indexing it anew" in caplog.text
+        advance_to_the_end(connection)
+
+    assert_all_is_indexed(path, OURS)
 
 
 def test_index_that_readers_find_damaged_is_made_anew_once(

@@ -57,6 +57,18 @@ async def test_closed_store_leaves_no_log_behind(path: Path) -> None:
     assert names_in(path.parent) == {path.name}
 
 
+async def test_store_that_is_closed_while_others_read_it_is_whole_without_its_log(path: Path, tmp_path: Path) -> None:
+    async with open_store(path) as store:
+        await store.put(new_envelopes(5))
+        reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+        reader.execute("SELECT count(*) FROM envelopes").fetchall()
+
+    write(tmp_path / "copy.db", read(path))
+    reader.close()
+
+    assert rows(tmp_path / "copy.db", "SELECT count(*) FROM envelopes") == [(5,)]
+
+
 async def test_file_that_is_no_store_is_not_opened(path: Path) -> None:
     write(path, b"a diary")
 

@@ -1,0 +1,42 @@
+"""Messages that were asked for lately, as answers have them: clients ask for the same at every reconnect."""
+
+from collections import OrderedDict
+
+from mailserver.gateway.index.search import Key
+from mailserver.gateway.index.values import StoredEntry
+
+MAX_CACHE_BYTES = 16 * 1024 * 1024
+"""Some 10,000 messages of the usual half kilobyte."""
+
+_ENTRY_BYTES = 600
+"""What an entry takes beside the message and its encoded form."""
+
+
+class EntryCache:
+    """The entries that were used last. What is kept says nothing about what is still in the store."""
+
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[Key, StoredEntry] = OrderedDict()
+
+    def get(self, key: Key) -> StoredEntry | None:
+        """The entry of a message; None if it is not kept."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: Key, entry: StoredEntry) -> None:
+        """Keep an entry, in place of those that were not used for longest."""
+        if key in self._entries:
+            return
+        self._entries[key] = entry
+        self._bytes += _size(entry)
+        while self._bytes > self._max_bytes:
+            _, oldest = self._entries.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+
+def _size(entry: StoredEntry) -> int:
+    return 2 * len(entry.encoded) + _ENTRY_BYTES

@@ -1,0 +1,34 @@
+"""What is kept of messages that were asked for."""
+
+from mailserver.gateway.index.cache import EntryCache
+from mailserver.gateway.index.search import Key
+from mailserver.gateway.index.values import StoredEntry
+from mailserver.ids.envelopes import message_of
+from mailserver.store.message_ids import Arrival
+from tests.gateway.index.worlds import envelope, stored
+
+
+def entry(number: int) -> tuple[Key, StoredEntry]:
+    found = stored(message_of(envelope(number, size=1000)))
+    return Key(0, found.message_hash, Arrival(number), is_original=False), found
+
+
+def test_those_that_were_not_used_for_longest_go_when_it_is_full() -> None:
+    some = [entry(number) for number in range(4)]
+    cache = EntryCache(max_bytes=9000)  # room for three
+    for each in some[:3]:
+        cache.put(*each)
+    cache.get(some[0][0])
+    cache.put(*some[0])
+
+    cache.put(*some[3])
+
+    assert [cache.get(key) for key, _ in some] == [some[0][1], None, some[2][1], some[3][1]]
+
+
+def test_entry_that_is_longer_than_all_room_is_not_kept() -> None:
+    cache = EntryCache(max_bytes=100)
+
+    cache.put(*entry(1))
+
+    assert cache.get(entry(1)[0]) is None
