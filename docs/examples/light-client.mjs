@@ -44,9 +44,15 @@ function show(message) {
   element("messages").insertBefore(line, later ?? null);
 }
 
-function showState(state) {
-  const states = { connecting: "Connecting", connected: "Connected", lost: "The connection is lost" };
-  element("state").textContent = states[state];
+const STATES = {
+  connecting: "Connecting",
+  connected: "Connected",
+  lost: "The connection is lost",
+  failed: "Not connected"
+};
+
+function showState(state, error) {
+  element("state").textContent = error ? `${STATES[state]}: ${error.message}` : STATES[state];
   for (const each of element("post").elements) each.disabled = state !== "connected";
 }
 
@@ -82,11 +88,9 @@ async function start(gateway, chat) {
   }
 }
 
-const failed = (error) => (element("state").textContent = `${error.message}`);
-
 element("where").onsubmit = (event) => {
   event.preventDefault();
-  start(element("gateway").value.trim(), element("chat").value).catch(failed);
+  start(element("gateway").value.trim(), element("chat").value).catch((error) => showState("failed", error));
 };
 
 const given = new URLSearchParams(location.hash.slice(1));

@@ -115,7 +115,14 @@ def test_page_goes_on_after_the_gateway_was_restarted(browser: Browser, page: Pa
         wait_for(browser, WORDS, "while it is down", "afterwards")
 
 
-def test_page_says_what_is_wrong_with_an_address(browser: Browser, page: Path) -> None:
-    open_page(browser, page, "/ip4/127.0.0.1/tcp/8000/ws")
+@pytest.mark.parametrize(
+    ("peer", "words"),
+    [
+        ("", "the address does not say who the gateway is"),
+        ("/p2p/12D3KooWEtnPr88aXKeZnbR7cEGwkRqazAj8evM4v39PxNXPQwM3", ""),
+    ],
+)
+def test_page_says_why_it_is_not_connected(browser: Browser, page: Path, peer: str, words: str) -> None:
+    open_page(browser, page, f"/ip4/127.0.0.1/tcp/9/ws{peer}")  # nobody listens there
 
-    browser.wait_for("document.getElementById('state').textContent.startsWith('the address does not say who')")
+    browser.wait_for(f"document.getElementById('state').textContent.startsWith('Not connected: {words}')")
