@@ -1,8 +1,9 @@
 // Follows one content topic through one gateway, for as long as the application runs.
 //
 // The SDK (@waku/sdk 0.0.36) dials an address once. When its only node goes away, it never takes it back by itself. So an
-// application dials again, asks for pushes anew, and then for the history of the time without pushes: what comes between
-// the two comes twice, and is told apart by its hash.
+// application dials again. The SDK then renews its subscriptions, but does not say when, so they are made anew and waited
+// for. Then comes the history of the time without pushes: what comes between the two comes twice, and is told apart by
+// its hash.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30_000;
