@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit others coverage floors dev check docs site demo faults fuzz soak bench java node lock audit clean help anew
+.PHONY: run compact test unit others coverage floors dev check docs site page demo faults fuzz soak bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -73,6 +73,10 @@ site: $(DEV) ## build the docs as a site, with search, in dist/site
 	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . dist/site
 	@echo "dist/site/index.html"
 
+page: node ## build docs/examples/light-client.html, a page that is a client of the gateway, in dist/page
+	@npm run page --prefix tests/gateway/js --silent -- --outdir=$(CURDIR)/dist/page --log-level=warning
+	@echo "dist/page/light-client.html"
+
 faults: java $(DEV) ## kills, power cuts, full disks, hostile peers...: make faults ARGS="--quick kills"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
@@ -85,7 +89,7 @@ soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick
 bench: java $(DEV) ## measure: make bench ARGS="--runs 3 busy idle"
 	@$(BIN)/python -m bench $(ARGS)
 
-# The packages of Node.js that tests need, by their lock files; no script of theirs runs. npm writes the
+# The packages of Node.js that tests and the page need, by their lock files; no script of theirs runs. npm writes the
 # stamp last.
 NODE_FOLDERS := tests/gateway/js tests/libp2p/oracle tests/reconcile/oracle
 

@@ -1,6 +1,6 @@
 """`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood, the
-compaction, answers from its archive, and comparisons of stores, of our mailserver. With --enode it measures the first
-five of any other mailserver, and with --beside-ours those of ours before, in the same run.
+compaction, answers from its archive, comparisons of stores, and the gateway, of our mailserver. With --enode it
+measures the first five of any other mailserver, and with --beside-ours those of ours before, in the same run.
 
 Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
 handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
@@ -32,6 +32,8 @@ from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics
 from bench.fetching import FetchFailed
 from bench.flood import FloodFailed, flood_specs, measure_flood
+from bench.gateway import GatewaySpec, measure_gateway
+from bench.gateway_results import GatewayResults
 from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
@@ -143,6 +145,9 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     syncs: tuple[Sync, ...] = ()
     if "sync" in arguments.parts and arguments.enode is None:
         syncs = tuple(_measure_syncs(arguments, topics))
+    gateways: tuple[GatewayResults, ...] = ()
+    if "gateway" in arguments.parts and arguments.enode is None:
+        gateways = (_measure_gateway(arguments, topics),)
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -165,6 +170,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         busy,
         archives,
         syncs,
+        gateways,
     )
 
 
@@ -371,6 +377,23 @@ def _measure_syncs(arguments: argparse.Namespace, topics: Topics) -> Iterator[Sy
         with prepared_store(arguments, envelopes) as store:
             progress("sync: comparing two copies, and fetching everything")
             yield measure_sync(store, envelopes, topics, runs=arguments.runs, password=arguments.password)
+
+
+def _measure_gateway(arguments: argparse.Namespace, topics: Topics) -> GatewayResults:
+    spec = GatewaySpec(
+        pushes=arguments.pushes,
+        pushes_per_s=arguments.push_rate,
+        clients=arguments.light_clients,
+        late=arguments.late_envelopes,
+        interval_s=QUICK_LATE_INTERVAL_S if arguments.quick else LATE_INTERVAL_S,
+        queries=arguments.queries,
+        handshakes=arguments.handshakes,
+        idle_s=arguments.idle_seconds,
+        sent=arguments.sent_messages,
+    )
+    with prepared_store(arguments, arguments.gateway_store) as store:
+        measuring = measure_gateway(spec, arguments.runs, arguments.password, store, arguments.gateway_store, topics)
+        return uvloop.run(measuring)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,19 @@ from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
 
-PARTS = ("ingest", "history", "busy", "relay", "handshakes", "idle", "flood", "compaction", "archive", "sync")
+PARTS = (
+    "ingest",
+    "history",
+    "busy",
+    "relay",
+    "handshakes",
+    "idle",
+    "flood",
+    "compaction",
+    "archive",
+    "sync",
+    "gateway",
+)
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -36,6 +48,12 @@ QUICK: dict[str, Any] = {
     "flooders": 2,
     "density": 1,
     "hot_answers": 5,
+    "gateway_store": 50_000,
+    "light_clients": 20,
+    "pushes": 400,
+    "push_rate": 1000,
+    "queries": 50,
+    "sent_messages": 32,
 }
 """What --quick sets, where it is not given."""
 
@@ -58,6 +76,12 @@ DEFAULTS: dict[str, Any] = {
     "flooders": 5,
     "density": 1,
     "hot_answers": 1000,
+    "gateway_store": 1_000_000,
+    "light_clients": 1000,
+    "pushes": 60_000,
+    "push_rate": 20_000,
+    "queries": 500,
+    "sent_messages": 1000,
 }
 
 
@@ -107,6 +131,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "flood-seconds", "how long a flood is measured once it is slowed")
     _add_number(parser, "flood-store", "envelopes in the store of the flooded mailserver")
     _add_number(parser, "hot-answers", "answers from the store, alone and while the archive is read")
+    _add_number(parser, "gateway-store", "envelopes in the store of which a gateway is asked")
+    _add_number(parser, "light-clients", "clients of a gateway")
+    _add_number(parser, "pushes", "pushes in one run of those to clients of a gateway")
+    _add_number(parser, "push-rate", "of them a second that are offered")
+    _add_number(parser, "queries", "store queries in one run, asked of a gateway")
+    _add_number(parser, "sent-messages", "messages in one run that clients send by a gateway")
     _add_number(parser, "topics", "topics that they are spread over")
     parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The mailserver under test: a process of its own, what it has used of the machine, and how long it took to start."""
+"""The mailserver under test and its gateway, each a process of its own: what it has used, how long it took to start."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from types import TracebackType
 
 from mailserver.codec.keys import Enode
 from mailserver.data_dir.folder import ENODE_FILE
+from mailserver.data_dir.gateway_files import ADDRESSES_FILE
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -60,16 +61,16 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
-class Daemon:
-    """Our mailserver on a free port of loopback, as long as the context is entered. Its log is DIR/daemon.log."""
+class _Server:
+    """A process of ours that says in a file that it listens, as long as the context is entered."""
 
-    def __init__(self, data_dir: Path, password: str, flags: Sequence[str] = ()) -> None:
-        """Prepare to start it; `flags` are added to those that every daemon here gets."""
-        self._data_dir = data_dir
-        self._password = password
-        self._flags = flags
+    def __init__(self, name: str, command: Sequence[str], told_in: Path, flags: Sequence[str]) -> None:
+        """Prepare to start `waku-mailserver COMMAND`; it writes the file `told_in` once it listens."""
+        self._name = name
+        self._command = [sys.executable, "-m", "mailserver", *command, *flags]
+        self._told_in = told_in
+        self._log_file = told_in.parent / f"{name}.log"
         self._process: subprocess.Popen[bytes]
-        self.enode: Enode
         self.start_s = 0.0
         self.start_cpu_s = 0.0
         """From making the process until it listens, and what CPU it has used by then."""
@@ -79,26 +80,27 @@ class Daemon:
         """Its process id."""
         return self._process.pid
 
-    def __enter__(self) -> "Daemon":
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        enode_file = self._data_dir / ENODE_FILE
-        enode_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "mailserver", "run", "--data-dir", str(self._data_dir)]
-        command += ["--listen", "127.0.0.1:0", "--password", self._password, *self._flags]
+    def usage(self) -> Usage:
+        """What it has used."""
+        return usage(self.pid)
+
+    def _start(self) -> str:
+        """Start it; return what it has written."""
+        self._told_in.parent.mkdir(parents=True, exist_ok=True)
+        self._told_in.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAILSERVER_")}
         began = time.perf_counter()
-        with (self._data_dir / "daemon.log").open("wb") as log:
-            self._process = subprocess.Popen(command, env=environment, stderr=log)
-        while not enode_file.exists():
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(self._command, env=environment, stderr=log)
+        while not self._told_in.exists():
             if self._process.poll() is not None:
-                raise DaemonFailed(f"the daemon ended with {self._process.returncode}: {self._log()}")
+                raise DaemonFailed(f"the {self._name} ended with {self._process.returncode}: {self._log()}")
             if time.perf_counter() - began > START_TIMEOUT_S:
                 self._process.kill()
-                raise DaemonFailed(f"the daemon did not listen within {START_TIMEOUT_S:g} s: {self._log()}")
+                raise DaemonFailed(f"the {self._name} did not listen within {START_TIMEOUT_S:g} s: {self._log()}")
             time.sleep(_POLL_S)
         self.start_s, self.start_cpu_s = time.perf_counter() - began, usage(self.pid).cpu_s
-        self.enode = Enode.parse(enode_file.read_text(encoding="ascii"))
-        return self
+        return self._told_in.read_text(encoding="ascii")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -109,9 +111,38 @@ class Daemon:
         except subprocess.TimeoutExpired as expired:
             self._process.kill()
             self._process.wait()
-            raise DaemonFailed(f"the daemon did not stop within {STOP_TIMEOUT_S:g} s: {self._log()}") from expired
+            raise DaemonFailed(f"the {self._name} did not stop within {STOP_TIMEOUT_S:g} s: {self._log()}") from expired
         if self._process.returncode != 0:
-            raise DaemonFailed(f"the daemon ended with {self._process.returncode}: {self._log()}")
+            raise DaemonFailed(f"the {self._name} ended with {self._process.returncode}: {self._log()}")
 
     def _log(self) -> str:
-        return (self._data_dir / "daemon.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+        return self._log_file.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+class Daemon(_Server):
+    """Our mailserver on a free port of loopback, as long as the context is entered. Its log is DIR/daemon.log."""
+
+    def __init__(self, data_dir: Path, password: str, flags: Sequence[str] = ()) -> None:
+        """Prepare to start it; `flags` are added to those that every daemon here gets."""
+        command = ["run", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--password", password]
+        super().__init__("daemon", command, data_dir / ENODE_FILE, flags)
+        self.enode: Enode
+
+    def __enter__(self) -> "Daemon":
+        self.enode = Enode.parse(self._start())
+        return self
+
+
+class Gateway(_Server):
+    """The gateway of a data directory on a free port of loopback, in the same manner. Its log is DIR/gateway.log."""
+
+    def __init__(self, data_dir: Path, flags: Sequence[str] = ()) -> None:
+        """Prepare to start it, without limits for clients of loopback; `flags` are added."""
+        command = ["gateway", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--websocket", ""]
+        command += ["--allowed-addresses", "127.0.0.0/8", "--connections-per-second", "0"]
+        super().__init__("gateway", command, data_dir / ADDRESSES_FILE, flags)
+        self.address = ""
+
+    def __enter__(self) -> "Gateway":
+        self.address = self._start().split()[0]
+        return self

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from bench.gateway_report import gateway_text
 from bench.results import (
     ArchiveHistory,
     Busy,
@@ -76,6 +77,7 @@ def as_text(results: Results) -> str:
     parts += [f"{archive_lines(archive)}\n{archive_table(archive)}" for archive in results.archives]
     for sync in results.syncs:
         parts += [f"{sync_line(sync)}\n{sync_table(sync)}", f"{fetch_line()}\n{fetch_table(sync)}"]
+    parts += map(gateway_text, results.gateways)
     return "\n\n".join(parts)
 
 

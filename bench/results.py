@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from bench.gateway_results import GatewayResults
+
 
 def percentile(values: Iterable[float], share: float) -> float | None:
     """The least value that such a share of them does not exceed; None if there are none."""
@@ -356,3 +358,4 @@ class Results:
     busy: tuple[Busy, ...] = ()
     archives: tuple[ArchiveHistory, ...] = ()
     syncs: tuple[Sync, ...] = ()
+    gateways: tuple[GatewayResults, ...] = ()

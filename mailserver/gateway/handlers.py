@@ -30,25 +30,27 @@ class RequestHandler:
         self._peer = peer
         self._stream = stream
         self._service = service
-        self._reader = FrameReader(service.max_request_bytes)
-        self._is_answered = False
+        self._reader: FrameReader | None = FrameReader(service.max_request_bytes)  # until the request is whole
 
     def on_data(self, data: bytes) -> None:
         """Take a part of the request; what comes after it is ignored."""
         self._peer.consumed(self._stream, len(data))
-        if self._is_answered:
+        if self._reader is None:
             return
         try:
             requests = self._reader.receive_data(data)
             if requests:
-                self._is_answered = True
+                self._reader = None
+                self._peer.keep(self._stream, 0)
                 self._answer(requests[0])
+            elif not self._peer.keep(self._stream, self._reader.pending):
+                self._peer.reset(self._stream)
         except DecodeError:
             self._peer.reset(self._stream)
 
     def on_closed(self) -> None:
         """The client has closed its half: nothing more comes. Without a request, there is nothing to answer."""
-        if not self._is_answered:
+        if self._reader is not None:
             self._peer.close_write(self._stream)
 
     def _answer(self, request: bytes) -> None:
@@ -58,7 +60,7 @@ class RequestHandler:
         elif answer is None:
             self._peer.close_write(self._stream)
         else:
-            self._peer.answer_later(self._stream, answer)
+            self._peer.answer_later(self._stream, answer, len(request))
 
 
 def requests_to(service: Service) -> MakeHandler:

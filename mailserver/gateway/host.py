@@ -17,7 +17,7 @@ from mailserver.gateway.send_memory import SendMemory
 from mailserver.gateway.transport import Transport, WebSocketTransport
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.noise import NoiseKeys
-from mailserver.limits.admission import Admission
+from mailserver.limits.admission import Admission, index_to_evict
 from mailserver.metrics.gateway import Ending, GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,9 @@ class Host:
         self._told = clients
         self._memory = SendMemory()
         self._pending: dict[Peer, None] = {}  # in their handshake, oldest first
-        self._clients: dict[Peer, None] = {}
+        self._clients: dict[Peer, float] = {}  # and since when, the longest connected first
         self._admitted: set[Peer] = set()
+        self._sockets: set[Peer] = set()  # also those that are closing
         self._servers: list[asyncio.Server] = []
         self._is_stopping = False
         self._empty = asyncio.Event()
@@ -94,18 +95,18 @@ class Host:
         self._is_stopping = True
         for server in self._servers:
             server.close()
-        peers = [*self._pending, *self._clients]
-        for peer in peers:
+        if not self._sockets:
+            return
+        self._empty.clear()
+        for peer in self._sockets:
             peer.close()
-        if peers:
-            self._empty.clear()
-            try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await self._empty.wait()
-            except TimeoutError:
-                for peer in [*self._pending, *self._clients]:
-                    peer.abort(Ending.QUITTING)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._empty.wait()
+        except TimeoutError:
+            for peer in self._sockets:
+                peer.abort(Ending.QUITTING)
+            await self._empty.wait()
 
     def __len__(self) -> int:
         """How many clients are connected."""
@@ -128,42 +129,50 @@ class Host:
     # What peers call.
 
     def on_open(self, peer: Peer) -> Ending | None:
-        """Admit a client by its address, before anything is computed for it."""
-        if self._is_stopping:
-            return Ending.QUITTING
-        refusal = self._admission.admit(peer.host, asyncio.get_running_loop().time())
-        if refusal is not None:
-            return Ending.NOT_ADMITTED
-        self._admitted.add(peer)
+        """Admit a client whose proxy has told its address; others were admitted when they came."""
+        if peer not in self._admitted:
+            if self._admission.admit(peer.host, asyncio.get_running_loop().time()) is not None:
+                return Ending.NOT_ADMITTED
+            self._admitted.add(peer)
         return None
 
     def on_secured(self, peer: Peer) -> Ending | None:
-        """Take a client whose handshake is over, if there is a place."""
+        """Take a client whose handshake is over, if there is a place, or one of a subnet with more than its share."""
         self._pending.pop(peer, None)
         self._admission.handshake_succeeded(peer.host)
         if len(self._clients) >= self._limits.max_clients:
-            return Ending.TOO_MANY_CLIENTS
-        self._clients[peer] = None
+            present = list(self._clients)
+            index = index_to_evict(peer.host, [client.host for client in present])
+            if index is None:
+                return Ending.TOO_MANY_CLIENTS
+            present[index].abort(Ending.TOO_MANY_CLIENTS)
+            self._leave(present[index])
+        self._clients[peer] = asyncio.get_running_loop().time()
         self._told.on_client(peer)
         return None
 
     def on_gone(self, peer: Peer) -> None:
         """Forget a client."""
-        was_client = peer in self._clients
-        self._clients.pop(peer, None)
+        self._sockets.remove(peer)
         self._pending.pop(peer, None)
+        self._leave(peer)
         if peer in self._admitted:
             self._admitted.remove(peer)
-            if peer.peer_id is None and peer.ending is Ending.LIBP2P_FAULT:
+            if peer.peer_id is None and _is_its_fault(peer):
                 self._admission.handshake_failed(peer.host, asyncio.get_running_loop().time())
             self._admission.release(peer.host)
         if peer.ending is not None:
             self._metrics.endings[peer.ending.value].inc()
         log.debug("client gone peer=%s ending=%s fault=%r", peer.transport.address, peer.ending, str(peer.fault))
-        if was_client:
-            self._told.on_client_gone(peer)
-        if not self._clients and not self._pending:
+        if not self._sockets:
             self._empty.set()
+
+    def _leave(self, peer: Peer) -> None:
+        """Give a client's place back."""
+        since = self._clients.pop(peer, None)
+        if since is not None:
+            self._admission.connection_ended(peer.host, asyncio.get_running_loop().time() - since)
+            self._told.on_client_gone(peer)
 
     # What the sockets call.
 
@@ -172,36 +181,56 @@ class Host:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    def _accept(self, transport: Transport) -> Peer:
+    def _accept(self, transport: Transport) -> Peer | None:
+        """Take a socket, unless its address is refused: that is decided before anything is computed for it."""
+        now = asyncio.get_running_loop().time()
+        if self._is_stopping:  # it was accepted just before
+            return None
+        has_proxy = transport.kind == "websocket" and self._is_proxy(transport.host)
+        if not has_proxy and self._admission.admit(transport.host, now) is not None:
+            self._metrics.endings[Ending.NOT_ADMITTED.value].inc()
+            return None
         if len(self._pending) >= MAX_PENDING:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             oldest.abort(Ending.TOO_MANY_HANDSHAKES)
-        machine = Connection(
-            self._keys,
-            self._protocols,
-            _ephemeral_secret,
-            asyncio.get_running_loop().time(),
-            is_dialer=False,
-        )
+        machine = Connection(self._keys, self._protocols, _ephemeral_secret, now, is_dialer=False)
         peer = Peer(transport, machine, self._protocols, self, self._memory)
+        self._sockets.add(peer)
         self._pending[peer] = None
+        if not has_proxy:
+            self._admitted.add(peer)
         return peer
 
-    def _forwarded(self, host: str, forwarded: str) -> str:
-        """The client's address: the last one that a proxy of ours has written, if the socket is such a proxy's."""
-        for address in [*reversed(forwarded.replace(" ", "").split(",")), ""]:
-            if not address or not self._is_proxy(host):
+    def _forwarded(self, host: str, forwarded: str) -> str | None:
+        """The client's address: the last one that a proxy of ours has written, if the socket is such a proxy's.
+
+        None: what it has written is no address.
+        """
+        for text in reversed(forwarded.split(",") if forwarded else []):
+            if not self._is_proxy(host):
                 break
-            host = address
+            host = text.strip()
+            if not _is_address(host):
+                return None
         return host
 
     def _is_proxy(self, host: str) -> bool:
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return False
-        return any(address in network for network in self._limits.trusted_proxies)
+        proxies = self._limits.trusted_proxies
+        return bool(proxies) and _is_address(host) and any(ip_address(host) in network for network in proxies)
+
+
+def _is_its_fault(peer: Peer) -> bool:
+    """Whether a client is to blame that its handshake has failed. A probe that connects and goes is not."""
+    return peer.ending is Ending.LIBP2P_FAULT or (peer.ending is None and peer.transport.received_bytes > 0)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _ephemeral_secret() -> bytes:

@@ -5,12 +5,14 @@ handlers of streams, and sends. Only while answers wait for the store or the dae
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Protocol
 
+from mailserver.gateway.answers import Answers
+from mailserver.gateway.pace import Pace
 from mailserver.gateway.push_streams import Push, PushStreams
-from mailserver.gateway.send_memory import SendMemory
+from mailserver.gateway.send_memory import MAX_CLIENT_BYTES, SendMemory
 from mailserver.gateway.transport import Transport
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.events import Closed, Event, ProtocolRefused, Secured, StreamFailed, StreamOpened
@@ -20,8 +22,9 @@ from mailserver.limits.buckets import TokenBucket
 from mailserver.metrics.gateway import Ending
 from mailserver.waku2.frames import encode_frame
 
-MAX_WAITING_ANSWERS = 16
-"""How many requests of one client may wait for the store or the daemon."""
+MAX_UNREAD_BYTES = 2 * MAX_CLIENT_BYTES
+"""When so much waits for a client, nothing is read from it. Pushes alone do not lead so far: a client that is slow to
+read them can still ask us to stop."""
 
 BLOCKED_S = 20.0
 """A client that has read nothing for so long, though something waits for it, is disconnected."""
@@ -30,13 +33,8 @@ STREAMS_PER_SECOND = 200.0
 STREAMS_BURST = 1000.0
 """How fast a client may open streams. js-waku opens one for each request, and some in advance."""
 
-
-BYTES_PER_SECOND = 1024.0 * 1024
-BYTES_BURST = 4 * BYTES_PER_SECOND
-"""How fast bytes of one client are read. What it sends faster waits at its end."""
-
-FRAME_BYTES = 256
-"""For how many bytes each frame of the muxer counts, in addition: it takes 2 us, and may have no more than 2 bytes."""
+MAX_REQUESTS_BYTES = 2 * 1024 * 1024
+"""How many bytes of requests that are not whole are kept of one client. The longest request has half as many."""
 
 
 class Handler(Protocol):
@@ -72,7 +70,7 @@ class Peer:
     """One client, from accept until its socket is gone.
 
     `peer_id`: None until the handshake is over. `ending`: why we have ended the connection; None if we have not.
-    `fault`: the particulars.
+    `fault`: the particulars. `is_gone`: nothing is sent to it any more, or taken from it.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Peer:
         """Take a socket that was accepted.
 
         Args:
-            memory: shared by all clients, for what they have not read.
+            memory: shared by all clients, for what they have not read, and requests that are not answered.
         """
         self.transport = transport
         self.machine = machine
@@ -96,17 +94,17 @@ class Peer:
         self.is_gone = False
         self._protocols = protocols
         self._owner = owner
-        self._memory = memory.share()
+        self._memory = memory.share(partial(self.abort, Ending.NOT_READING))
         self._loop = asyncio.get_running_loop()
         self._handlers: dict[StreamId, Handler] = {}
         self._opened = TokenBucket(STREAMS_PER_SECOND, STREAMS_BURST, self._loop.time())
-        self._received = TokenBucket(BYTES_PER_SECOND, BYTES_BURST, self._loop.time())
         self._pushes: dict[str, PushStreams] = {}
         self._push_streams: dict[StreamId, PushStreams] = {}
-        self._answers: deque[tuple[Callable[[], Awaitable[bytes]], StreamId]] = deque()
-        self._answering: asyncio.Task[None] | None = None
-        self._has_room = asyncio.Event()
+        self._answers = Answers(f"answers {transport.address}", self.may_queue, self.answer)
         self._timer: asyncio.TimerHandle | None = None
+        self._pace = Pace(transport)
+        self._requests: dict[StreamId, int] = {}  # how much is kept of each that is not whole
+        self._requests_bytes = 0
         self._is_dirty = False
         self._blocked_since: float | None = None
         self._written_before = 0
@@ -127,13 +125,11 @@ class Peer:
 
     def on_data(self, data: bytes) -> None:
         """Take what has come."""
-        now, frames = self._loop.time(), self.machine.received_frames
-        self.machine.receive_data(data, now)
-        cost = len(data) + FRAME_BYTES * max(self.machine.received_frames - frames, 0)
-        wait = self._received.take(cost, now)
-        if wait > 0.0 and not self.is_gone:
-            self.transport.pause_reading()
-            self._loop.call_later(wait, self.transport.resume_reading)
+        if self.is_gone:
+            return
+        if data:
+            self.machine.receive_data(data, self._loop.time())
+        self._pace.count(self.machine.received_frames)
         self._handle_events()
 
     def on_eof(self) -> None:
@@ -147,13 +143,7 @@ class Peer:
 
     def on_lost(self) -> None:
         """The socket is gone."""
-        self.is_gone = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._answering is not None:
-            self._answering.cancel()
-        self._handlers.clear()
-        self._memory.set(0)
+        self._stop()
         self._owner.on_gone(self)
 
     # What handlers and services call.
@@ -167,13 +157,15 @@ class Peer:
     @property
     def is_busy(self) -> bool:
         """Whether so many answers wait that no further request may be taken that takes a while."""
-        return len(self._answers) >= MAX_WAITING_ANSWERS
+        return self._answers.is_full
 
-    def answer_later(self, stream: StreamId, answer: Callable[[], Awaitable[bytes]]) -> None:
-        """Send an answer that takes a while, when those before it are sent and read."""
-        self._answers.append((answer, stream))
-        if self._answering is None:
-            self._answering = self._loop.create_task(self._answer_all(), name=f"answers {self.transport.address}")
+    def answer_later(self, stream: StreamId, answer: Callable[[], Awaitable[bytes]], request_bytes: int) -> None:
+        """Send an answer that takes a while, when those before it are sent and read.
+
+        Args:
+            request_bytes: how much of the request is kept until then.
+        """
+        self._answers.add(stream, answer, request_bytes)
 
     def send(self, stream: StreamId, data: bytes) -> None:
         """Send bytes on a stream."""
@@ -203,8 +195,15 @@ class Peer:
     def reset(self, stream: StreamId) -> None:
         """End a stream at once."""
         self.machine.reset(stream)
-        self._handlers.pop(stream, None)
+        self._close(stream)
         self._mark_dirty()
+
+    def keep(self, stream: StreamId, count: int) -> bool:
+        """So many bytes of a request that is not whole are kept. Return False if all of them are too many."""
+        self._requests_bytes += count - self._requests.pop(stream, 0)
+        if count:
+            self._requests[stream] = count
+        return self._requests_bytes <= MAX_REQUESTS_BYTES
 
     def push(
         self,
@@ -224,21 +223,22 @@ class Peer:
         if streams is None:
             streams = PushStreams(self.machine, protocol, is_wanted, forgotten, self._push_streams)
             self._pushes[protocol] = streams
-        was_taken = streams.push(push, self._loop.time(), may_send=not self.transport.is_full)
+        streams.push(push, self._loop.time(), may_send=not self.transport.is_full)
         self._mark_dirty()
-        return was_taken
+        return True
 
     def close(self) -> None:
         """Say goodbye, and close once what waits is sent."""
-        self.ending = self.ending or Ending.QUITTING
-        self.machine.close()
-        self._flush()
-        self.transport.close()
+        if not self.is_gone:
+            self.ending = Ending.QUITTING
+            self.machine.close()
+            self._end()
 
-    def abort(self, ending: Ending, fault: object = "") -> None:
+    def abort(self, ending: Ending) -> None:
         """Close at once."""
-        if self.ending is None:
-            self.ending, self.fault = ending, fault
+        if self.ending is None and not self.is_gone:
+            self.ending = ending
+        self._stop()
         self.transport.abort()
 
     # Events.
@@ -246,7 +246,7 @@ class Peer:
     def _handle_events(self) -> None:
         while events := self.machine.events():
             for event in events:
-                if self.is_gone or self.ending is not None:
+                if self.is_gone:
                     return
                 self._handle(event)
         self._flush()
@@ -264,19 +264,21 @@ class Peer:
             case WriteClosed(stream=stream):
                 if (pushes := self._push_streams.get(stream)) is not None:
                     pushes.closed(stream, self._loop.time())
-                elif (handler := self._handlers.pop(stream, None)) is not None:
+                elif (handler := self._close(stream)) is not None:
                     handler.on_closed()
             case StreamReset(stream=stream) | ProtocolRefused(stream=stream) | StreamFailed(stream=stream):
                 if (pushes := self._push_streams.get(stream)) is not None:
                     pushes.reset(stream, self._loop.time())
-                self._handlers.pop(stream, None)
+                self._close(stream)
             case Secured(peer_id=peer_id):
                 self.peer_id = peer_id
                 ending = self._owner.on_secured(self)
                 if ending is not None:
                     self.abort(ending)
             case Closed(fault=fault):
-                self._end(fault)
+                if fault is not None:
+                    self.ending, self.fault = Ending.LIBP2P_FAULT, fault
+                self._end()
 
     def _open(self, stream: StreamId, protocol: str) -> None:
         if self._opened.take(1.0, self._loop.time()) > 0.0:
@@ -286,24 +288,30 @@ class Peer:
         if handler is not None:
             self._handlers[stream] = handler
 
-    def _end(self, fault: object) -> None:
-        if fault is not None and self.ending is None:
-            self.ending, self.fault = Ending.LIBP2P_FAULT, fault
-        self._flush()
+    def _close(self, stream: StreamId) -> Handler | None:
+        """Nothing more comes on a stream; return what was at our end."""
+        self.keep(stream, 0)
+        return self._handlers.pop(stream, None)
+
+    def _end(self) -> None:
+        """The machine is closed: send what it still has, and close."""
+        if chunks := self.machine.data_to_send():
+            self.transport.write(chunks)
+        self._stop()
         self.transport.close()
+        self._memory.set(self.transport.queued_bytes, self._loop.time())
 
-    # Answers that wait.
-
-    async def _answer_all(self) -> None:
-        try:
-            while self._answers:
-                while not self.may_queue():
-                    self._has_room.clear()
-                    await self._has_room.wait()
-                answer, stream = self._answers.popleft()
-                self.answer(stream, await answer())
-        finally:
-            self._answering = None
+    def _stop(self) -> None:
+        """Nothing is sent any more, or taken: wait for nothing, keep nothing."""
+        self.is_gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pace.stop()
+        self._answers.stop()
+        self._handlers.clear()
+        self._pushes.clear()
+        self._push_streams.clear()
+        self._memory.set(0, self._loop.time())
 
     # Sending.
 
@@ -322,20 +330,22 @@ class Peer:
                 streams.send_waiting(self._loop.time())
             if chunks := self.machine.data_to_send():
                 self.transport.write(chunks)
-        queued = self.queued_bytes
-        self._memory.set(queued)
+        queued, now = self.queued_bytes, self._loop.time()
         if queued == 0:
             self._blocked_since = None
         elif self._blocked_since is None:
-            self._blocked_since = self._loop.time()
-        if self._answers and self.may_queue():
-            self._has_room.set()
+            self._blocked_since = now
+        self._answers.go_on()
         self._set_timer()
+        self._pace.set_crowded(is_crowded=queued > MAX_UNREAD_BYTES)
+        held = self.transport.held_bytes + self.machine.held_bytes + self._requests_bytes + self._answers.held_bytes
+        self._memory.set(queued + held, now)
 
     # Time.
 
     def _set_timer(self) -> None:
-        times = [self.machine.next_timer(), *(streams.next_timer() for streams in self._pushes.values())]
+        now = self._loop.time()
+        times = [self.machine.next_timer(), *(streams.next_timer(now) for streams in self._pushes.values())]
         if self._blocked_since is not None:
             times.append(self._blocked_since + BLOCKED_S)
         due = min((time for time in times if time is not None), default=None)

@@ -19,10 +19,6 @@ PROBE_S = 0.25
 MAX_STREAMS_AT_ONCE = 64
 """How many streams of one message each may be open: how many messages may be on their way to such a client."""
 
-MAX_WAITING_BYTES = 1024 * 1024
-"""How much may wait for a stream. Beyond this, messages are dropped: pushes are sent as well as can be (12/WAKU2-FILTER
-"Message Push")."""
-
 
 class Push(NamedTuple):
     """A message to push: its frame as sent, and what it is sent for."""
@@ -32,7 +28,10 @@ class Push(NamedTuple):
 
 
 class PushStreams:
-    """The streams of one client for one protocol. Times are monotonic seconds."""
+    """The streams of one client for one protocol. Times are monotonic seconds.
+
+    `waiting_bytes`: how much waits for a stream. Its user bounds that.
+    """
 
     def __init__(
         self,
@@ -62,22 +61,23 @@ class PushStreams:
         self._waiting: deque[Push] = deque()
         self.waiting_bytes = 0
 
-    def push(self, push: Push, now: float, *, may_send: bool) -> bool:
-        """Send a message, or have it wait; return whether there was room for it.
+    def push(self, push: Push, now: float, *, may_send: bool) -> None:
+        """Send a message, or have it wait.
 
         Args:
             may_send: whether the connection takes more at once.
         """
         if self._waiting or not may_send or not self._send(push, now):
-            if self.waiting_bytes + len(push.frame) > MAX_WAITING_BYTES:
-                return False
             self._waiting.append(push)
             self.waiting_bytes += len(push.frame)
-        return True
 
-    def next_timer(self) -> float | None:
-        """When to call `send_waiting`, if nothing happens before."""
-        return self._probe_ends if self._waiting and self._kept is not None else None
+    def next_timer(self, now: float) -> float | None:
+        """When to call `send_waiting`, if nothing happens before.
+
+        What still waits after the first stream was watched waits for the client to read: no time is known for that.
+        """
+        is_watched = self._kept is not None and now < self._probe_ends
+        return self._probe_ends if self._waiting and is_watched else None
 
     def send_waiting(self, now: float) -> None:
         """Send what waits, as far as there are streams for it."""

@@ -14,23 +14,28 @@ from typing import Protocol, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
-from websockets.protocol import OPEN, SEND_EOF
+from websockets.protocol import CONNECTING, OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
 CHUNK_BYTES = 32 * 1024
 """No more is read from a socket at once."""
 
-WRITE_HIGH_BYTES = 64 * 1024
-"""When this much waits to be sent, `Transport.is_full`."""
+WRITE_HIGH_BYTES = 8 * 1024
+"""When this much waits to be sent, `Transport.is_full`. Whoever is told to wait for less to wait hears of it: only what
+has been full calls `on_writable`."""
 
 UNSENT_BYTES = 64 * 1024
 """How much the kernel holds for one socket that it has not sent yet. By default it holds 4 MB for each client that does
 not read."""
 
-MAX_FRAME_BYTES = 1024 * 1024
-"""Longest WebSocket frame. What clients send is cut by Noise into messages of 64 KiB at most."""
+LINGER_S = 20.0
+"""How long a socket that is closing may take to send what waits."""
 
-DATA_OPCODES = frozenset({Opcode.BINARY, Opcode.CONT, Opcode.TEXT})
+MAX_REQUEST_BYTES = 16 * 1024
+"""Longest HTTP request for a WebSocket. The library would keep 1 MB of headers for each client."""
+
+MAX_FRAME_BYTES = 256 * 1024
+"""Longest WebSocket frame, which is kept until it is whole. Clients send messages of Noise, of 64 KiB at most."""
 
 _SILENT = logging.getLogger("websockets.server")
 _SILENT.setLevel(logging.CRITICAL)
@@ -47,7 +52,7 @@ class Receiver(Protocol):
         """Bytes may be sent, and come, from now on. `Transport.host` is final."""
 
     def on_data(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have come; none where the transport has kept all of them, for a frame of its own that is not whole."""
 
     def on_eof(self) -> None:
         """The client sends nothing more."""
@@ -60,10 +65,14 @@ class Receiver(Protocol):
 
 
 class Transport(asyncio.BufferedProtocol):
-    """A TCP socket. `host`: the client's address; `peer`: address and port of the socket's other end; `address`: the
-    same as text."""
+    """A TCP socket.
+
+    `host`: the client's address; `peer`: address and port of the socket's other end; `address`: the same as text.
+    `received_frames`: how many frames of its own have come, which each take a while.
+    """
 
     kind = "tcp"
+    received_frames = 0
 
     _transport: asyncio.Transport
 
@@ -80,6 +89,7 @@ class Transport(asyncio.BufferedProtocol):
         self.address = "?"
         self.is_full = False
         self.received_bytes = self.sent_bytes = 0
+        self._lingering: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
 
@@ -117,6 +127,8 @@ class Transport(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
+        if self._lingering is not None:
+            self._lingering.cancel()
         if self._receiver is not None:
             self._receiver.on_lost()
             self._receiver = None
@@ -139,6 +151,11 @@ class Transport(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size()
 
     @property
+    def held_bytes(self) -> int:
+        """How many bytes that have come are kept here."""
+        return 0
+
+    @property
     def written_bytes(self) -> int:
         """How many bytes the kernel has taken. This grows as long as the client reads."""
         return self.sent_bytes - self.queued_bytes
@@ -158,8 +175,10 @@ class Transport(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close once what waits is sent."""
-        self._transport.close()
+        """Close once what waits is sent, or after LINGER_S."""
+        if not self._transport.is_closing():
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once; what waits is dropped."""
@@ -187,13 +206,14 @@ class WebSocketTransport(Transport):
     kind = "websocket"
 
     def __init__(
-        self, on_connected: Callable[[Transport], Receiver | None], forwarded: Callable[[str, str], str]
+        self, on_connected: Callable[[Transport], Receiver | None], forwarded: Callable[[str, str], str | None]
     ) -> None:
         """Describe a socket that is about to be accepted.
 
         Args:
             on_connected: see `Transport`.
-            forwarded: returns the client's address, given the socket's and what `X-Forwarded-For` says, or "".
+            forwarded: returns the client's address, given the socket's and what `X-Forwarded-For` says, or "". None:
+                that is no address.
         """
         super().__init__(on_connected)
         self._forwarded = forwarded
@@ -204,6 +224,11 @@ class WebSocketTransport(Transport):
         self._protocol.receive_eof()
         super().eof_received()
         return False
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Transport`: a frame that is not whole."""
+        return len(self._protocol.reader.buffer)
 
     def write(self, chunks: list[bytes]) -> None:
         """Send chunks as one binary message; if the socket is closing, drop them."""
@@ -224,26 +249,42 @@ class WebSocketTransport(Transport):
 
     def _take(self, data: bytes) -> None:
         protocol = self._protocol
+        if protocol.state is CONNECTING and self.received_bytes > MAX_REQUEST_BYTES:
+            self.abort()
+            return
         protocol.receive_data(data)
+        pieces = []
         for event in protocol.events_received():
             if isinstance(event, Request):
                 self._open(event)
-            elif isinstance(event, Frame) and event.opcode in DATA_OPCODES and self._receiver is not None:
-                self._receiver.on_data(bytes(event.data))
+                continue
+            assert isinstance(event, Frame), "a server gets requests and frames"
+            self.received_frames += 1
+            if event.opcode is Opcode.TEXT:
+                protocol.fail(CloseCode.UNSUPPORTED_DATA)
+                break
+            if event.opcode is Opcode.BINARY or event.opcode is Opcode.CONT:
+                pieces.append(event.data)
+        if self.is_full and protocol.state is OPEN:
+            protocol.data_to_send()  # pongs: a client that does not read is owed none (RFC 6455 section 5.5.3)
+        if self._receiver is not None and protocol.state is not CONNECTING:
+            self._receiver.on_data(b"".join(pieces))
         self._flush()
-        if protocol.close_expected() and not self._transport.is_closing():
-            self._transport.close()
 
     def _open(self, request: Request) -> None:
-        response = self._protocol.accept(request)
-        self._protocol.send_response(response)
+        protocol = self._protocol
+        host = self._forwarded(self.host, ", ".join(request.headers.get_all("X-Forwarded-For")))
+        if host is None:
+            protocol.send_response(protocol.reject(HTTPStatus.BAD_REQUEST, "X-Forwarded-For has no address.\n"))
+            return
+        self.host = host
+        protocol.send_response(protocol.accept(request))
         self._flush()
-        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS and self._receiver is not None:
-            self.host = self._forwarded(self.host, ", ".join(request.headers.get_all("X-Forwarded-For")))
+        if protocol.state is OPEN and self._receiver is not None:
             self._receiver.on_open()
 
     def _flush(self) -> None:
         chunks = self._protocol.data_to_send()
         self._write(b"".join(chunks))
-        if SEND_EOF in chunks and not self._transport.is_closing():
-            self._transport.close()
+        if SEND_EOF in chunks:
+            super().close()

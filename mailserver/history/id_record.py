@@ -54,6 +54,7 @@ class IdRecord:
         metrics.id_duration.labels(self.kind.value).observe(now - self.began)
         metrics.listed_ids.inc(self.ids)
         metrics.envelopes_by_id.inc(self.envelopes)
+        metrics.delivered_archived.inc(self.archived)
         log.log(
             self._level,
             "ids outcome=%s id=%d peer=%s kind=%s lower=%d upper=%d topics=%d asked=%d work=%d ids=%d envelopes=%d"

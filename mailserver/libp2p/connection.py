@@ -162,6 +162,11 @@ class Connection:
         return 0 if self._muxer is None else self._muxer.queued_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """How many bytes have come of a message that is not whole."""
+        return len(self._received)
+
+    @property
     def received_frames(self) -> int:
         """How many frames of the muxer have come: each takes some microseconds, however short it is."""
         return 0 if self._muxer is None else self._muxer.received_frames

@@ -66,9 +66,8 @@ class Upgrade:
 
     def data_to_send(self) -> list[bytes]:
         """Return what is to be sent since the last call."""
-        negotiated = self._negotiation.data_to_send()
-        if negotiated:
-            self._out += [negotiated] if self._channel is None else self._channel.seal([negotiated])
+        negotiated = [self._negotiation.data_to_send()]
+        self._out += negotiated if self._channel is None else self._channel.seal(negotiated)
         out, self._out = [piece for piece in self._out if piece], []
         return out
 

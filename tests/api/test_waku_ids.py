@@ -13,8 +13,9 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage
-from mailserver.store.message_ids import NotIndexedYet, TooManyIds
+from mailserver.store.message_ids import NotIndexedYet, RangeTooWide, TooManyIds
 from mailserver.store.sqlite.comparison import SqliteComparison
+from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from tests.api.nodes import CallFailed, RunningNode
@@ -123,6 +124,18 @@ async def test_envelopes_are_fetched_by_their_ids(running: RunningNode) -> None:
         "nonce": as_hex(first.nonce.to_bytes(8, "big")),
         "data": as_hex(first.data),
     }
+
+
+async def test_ids_that_take_too_much_to_find_are_refused(
+    running: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RangeTooWide
+
+    monkeypatch.setattr(SqliteMessageIds, "find", fail)
+
+    code, message = await failure(running, "waku_messagesByIds", {"ids": [as_hex(bytes(52))]})
+    assert (code, "ask for fewer" in message) == (ErrorCode.TOO_MANY, True)
 
 
 async def test_what_does_not_fit_into_an_answer_is_named_and_asked_for_again(

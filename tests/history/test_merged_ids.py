@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,18 +14,28 @@ from hypothesis import strategies as st
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.reading import by_id
 from mailserver.archive.reading.source import ArchiveSource
-from mailserver.errors import StoreError
+from mailserver.errors import Rejection, StoreError
+from mailserver.history import id_answers
+from mailserver.history.id_answers import IdServices, IdSettings
+from mailserver.history.id_conversation import IdConversation
+from mailserver.history.id_lists import IdLists
 from mailserver.history.merged_ids import MergedIds
+from mailserver.history.opening import Opener
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.registry import Metrics, count_of
 from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.message_ids import FoundEnvelopes, RangeTooWide
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Topic, decode_envelope
+from mailserver.wakuid.answers import Done, Envelopes, Refused
+from mailserver.wakuid.questions import Fetch, FetchItems, Items
 from tests.archive.reading.parquet import envelope, write_period
+from tests.history.desk import KEY
+from tests.history.test_id_conversation import Booth
+from tests.mailservers import PASSWORD_KEY, Clock
 from tests.properties import settings
 from tests.store.samples import DAY, EVER, EVERY_BYTE, NEWS, SPORT, START, change, make_store, raws
 
@@ -183,6 +194,41 @@ async def test_day_that_is_replaced_before_its_envelopes_are_read_is_looked_thro
         write_period(tmp_path / "archive", [*everything, *some(3, first=50)], run="run-2", snapshot=False)
 
         assert await all_of(found) == raws(everything)
+
+
+async def test_peers_are_given_what_only_the_archive_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.history")
+    everything = some(20)
+
+    async with merged(tmp_path, everything[10:], everything[:15]) as ids, open_store(tmp_path / "other.db") as other:
+        services = IdServices(
+            lists=IdLists(other, ids),
+            since=lambda: 0,
+            opener=Opener(PASSWORD_KEY, KEY, 0.0),
+            settings=IdSettings(),
+            clock=Clock(),
+            metrics=Metrics(),
+        )
+        booth = Booth(other, services, IdConversation(services))
+        await booth.open()
+        fetched = await booth.answer(Fetch(2, DEFAULT_NETWORK_TOPIC, muids(everything)))
+        by_item = await booth.answer(FetchItems(3, DEFAULT_NETWORK_TOPIC, [Items(*EVER, items(everything[8:12]))]))
+        monkeypatch.setattr(id_answers, "FETCH_WORK", 0)
+        refused = await booth.answer(Fetch(4, DEFAULT_NETWORK_TOPIC, muids(everything[:1])))
+
+    given = [raw for each in fetched if isinstance(each, Envelopes) for raw in (one.raw for one in each.envelopes)]
+    assert given == raws(everything)
+    (packet, end) = by_item
+    assert isinstance(packet, Envelopes)
+    assert [one.raw for one in packet.envelopes] == raws(everything[number] for number in (10, 11, 8, 9))
+    assert end == Done(3)
+    assert [each.rejection for each in refused if isinstance(each, Refused)] == [Rejection.TOO_WIDE]
+    (line,) = [message for message in caplog.messages if "id=2 " in message]
+    assert " asked=20 " in line
+    assert " envelopes=20 archived=10 " in line
+    assert count_of(services.metrics.delivered_archived) == 12
 
 
 @settings(max_examples=40)

@@ -317,6 +317,9 @@ def test_stream_that_ends_before_it_has_a_protocol_is_told_to_whoever_opened_it(
 
     assert peer.connection.events() == [StreamReset(stream, by_peer=True)]
     assert peer.connection.next_timer() is None
+    peer.muxer.receive_data(peer.heard_sealed())
+    resets = {event.stream for event in peer.muxer.events() if isinstance(event, StreamReset)}
+    assert resets == (set() if is_reset else {ours, theirs})
 
 
 # Bounds

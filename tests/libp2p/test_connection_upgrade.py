@@ -162,6 +162,18 @@ def test_no_key_is_drawn_for_a_stranger_who_does_not_speak_noise() -> None:
     assert peer.connection.events() == []
 
 
+def test_dialer_need_not_wait_before_it_begins_with_noise() -> None:
+    peer = ScriptedPeer.of_listener()
+    message = peer.handshake.write_message(b"")
+
+    peer.say(lines(HEADER, NOISE) + len(message).to_bytes(2, "big") + message)
+
+    peer.heard_lines(HEADER, NOISE)
+    peer.handshake.read_message(peer.heard_message())
+    peer.say_message(peer.handshake.write_message(peer.payload))
+    assert peer.connection.events() == [Secured(identity(DIALER).peer_id, yamux.PROTOCOL)]
+
+
 def test_node_that_does_not_speak_noise_is_left() -> None:
     peer = ScriptedPeer.of_dialer()
 

@@ -6,7 +6,7 @@ kept between two of them. Hashing is done in the thread that writes.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from mailserver.errors import StoreError
@@ -70,8 +70,7 @@ class Follower:
         self._removed_until = 0
         self._swept: str | None = None
         self._missing: list[Key] = []
-        self.problem = ""
-        """Why the store could not be followed the last time; "" if it was."""
+        self._following = self._sweeping = ""
         self.damaged = 0
         """How many envelopes were found damaged, and are not indexed."""
 
@@ -94,6 +93,11 @@ class Follower:
     def behind(self) -> int:
         """How many envelopes are not indexed yet, at most, as far as is known."""
         return max(0, self._last - self._progress.arrival)
+
+    @property
+    def problem(self) -> str:
+        """Why the store could not be followed the last time; "" if it was."""
+        return self._following or self._sweeping
 
     @property
     def progress(self) -> Progress:
@@ -213,26 +217,33 @@ class Follower:
 
     async def _follow(self) -> None:
         while True:
-            try:
-                async with self._stepping:
-                    await self._step()
-                self._note_problem("")
-            except StoreError as error:
-                self._note_problem(str(error))
-            if self.problem or not self.behind:
+            self._following = _changed(self._following, await _problem_of(self._step_alone()))
+            if self._following or not self.behind:
                 await asyncio.sleep(FOLLOW_S)
+
+    async def _step_alone(self) -> None:
+        async with self._stepping:
+            await self._step()
 
     async def _sweep_on(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
-            try:
-                await self.sweep()
-            except StoreError as error:
-                self._note_problem(str(error))
+            self._sweeping = _changed(self._sweeping, await _problem_of(self.sweep()))
             await asyncio.sleep(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started)))
 
-    def _note_problem(self, problem: str) -> None:
-        if problem and problem != self.problem:
-            log.error("messages of the store are not indexed error=%r", problem)
-        self.problem = problem
+
+async def _problem_of(work: Awaitable[None]) -> str:
+    """Why something could not be done; "" if it could."""
+    try:
+        await work
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _changed(before: str, now: str) -> str:
+    """The problem that there is now; it is logged when it is new."""
+    if now and now != before:
+        log.error("messages of the store are not indexed error=%r", now)
+    return now

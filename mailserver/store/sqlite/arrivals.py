@@ -92,7 +92,7 @@ _MISSING = f"""
 R = TypeVar("R")
 
 
-class _Replaced(Exception):
+class _Replaced(StoreError):
     """The open files are not the store at its path any more."""
 
 
@@ -207,19 +207,18 @@ class SqliteArrivalLog:
 
         def look_and_read(reader: _Reader, connection: sqlite3.Connection) -> tuple[Any, ...]:
             if reader.presence.look():
-                raise _Replaced
+                raise _Replaced(f"{self._path} was just replaced: try again")
             return _row(connection, _AFTER, parameters)
 
-        work = costs.STATEMENT + parameters[1] * costs.ROW
+        # Usually there is little. What was read counts afterwards, so that its turn comes soon.
         readers = await self._open()
         try:
-            return await self._run(readers, look_and_read, work, OURSELVES)
+            row = await self._run(readers, look_and_read, costs.STATEMENT, OURSELVES)
         except _Replaced:
             readers = await self._open(instead_of=readers)
-        try:
-            return await self._run(readers, look_and_read, work, OURSELVES)
-        except _Replaced:
-            raise StoreError(f"{self._path} was just replaced: try again") from None
+            row = await self._run(readers, look_and_read, costs.STATEMENT, OURSELVES)
+        readers.pool.correct(len(row[-1] or b"") // costs.UNIT_BYTES, OURSELVES)
+        return row
 
     async def _open(self, *, instead_of: _Readers | None = None) -> _Readers:
         """The connections; open them if there are none, or if these are not of the store at the path."""

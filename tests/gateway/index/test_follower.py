@@ -135,6 +135,31 @@ async def test_message_that_was_confirmed_is_found_while_others_step(world: Worl
     assert all(await asyncio.gather(*(put_and_ask(number) for number in range(100))))
 
 
+@pytest.mark.parametrize("is_forward", [True, False])
+async def test_walk_meets_all_that_stays_once_while_others_arrive_and_go(world: World, *, is_forward: bool) -> None:
+    # What goes is older by reception; what stays was created before, between and after it.
+    goes = [envelope(number, created=START + 2 * number) for number in range(600)]
+    stays = [envelope(number, created=START + 2 * (number - 1000) + 1) for number in range(1000, 1600)]
+    await world.put(*goes, received=START)
+    await world.put(*stays, received=START + 1)
+
+    async def change_all() -> None:
+        for number in range(60):
+            await world.prune(10)
+            await world.store.put([new(envelope(2000 + number, created=START + 20 * number), START + 2)])
+            await world.messages.follower.catch_up()
+            await world.messages.follower.sweep()
+
+    changing = asyncio.create_task(change_all())
+    found = await world.walk(query_for(limit=10, is_forward=is_forward))
+    await changing
+
+    names = [entry.message_hash for entry in found]
+    lasting = [entry.message_hash for entry in all_of(stays)]
+    assert [name for name in names if name in {*lasting}] == (lasting if is_forward else lasting[::-1])
+    assert len(names) == len({*names}) > len(lasting)
+
+
 async def test_what_is_asked_for_while_too_much_is_not_indexed_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +251,36 @@ async def test_messages_of_pruned_envelopes_leave_the_index_and_no_others(world:
     assert count(world.folder) == 2502 - 9 * 250
     assert count(world.folder, "originals") == 0
     assert count(world.folder, "gone") == 9 * 250 - 1  # the ephemeral one was in no order
+
+
+async def test_what_is_gone_is_found_in_many_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SWEPT_KEYS", 2)
+    for number in range(7):
+        await world.send(original(number, timestamp=at(9_000_000 + number)), created=START + number)
+    await world.put(*envelopes(7, first=20))
+    await world.messages.follower.catch_up()
+    await world.prune(5)
+    await world.messages.follower.catch_up()
+
+    await world.messages.follower.sweep()
+
+    assert (count(world.folder), count(world.folder, "originals")) == (9, 2)
+    assert await world.walk(query_for()) == world.model.answer(query_for())
+
+
+async def test_index_that_cannot_be_swept_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FOLLOW_S", 30.0)
+    await world.put(*envelopes(3))
+    await world.messages.follower.catch_up()
+    await world.prune(1)
+    await world.messages.follower.catch_up()
+    change(world.folder / INDEX_FILE, "DROP TABLE gone")
+
+    running = asyncio.create_task(world.messages.follower.run())
+    await until(lambda: "no such table" in world.messages.follower.problem)
+
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_gone_messages_that_a_query_meets_leave_the_index(world: World) -> None:
