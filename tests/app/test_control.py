@@ -318,7 +318,9 @@ async def test_command_is_told_what_it_has_done_and_not_what_others_had_done_bef
     assert [first[name] for name in numbers] == [2, 50, 50]
     assert [second[name] for name in numbers] == [2, 50, 0]
     (at_first,), elapsed = heard[0]
-    assert at_first["fetched"] <= second["fetched"]  # it may be all by then, if this process had to wait for a processor
+    assert (
+        at_first["fetched"] <= second["fetched"]
+    )  # it may be all by then, if this process had to wait for a processor
     assert at_first["seconds"] <= elapsed
 
 
