@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.daemon import Daemon, Gateway
-from bench.data import ENVELOPE_BYTES, Distribution, Topics, envelope, live_envelopes
+from bench.data import Distribution, Topics, envelope, live_envelopes
 from bench.gateway_results import (
     GatewayResults,
     IdleClientsRun,
@@ -30,6 +30,7 @@ from bench.gateway_results import (
 )
 from bench.helper import Helper, HelperFailed, helper
 from bench.ingest import check_responses
+from bench.light_clients import posted_of
 from bench.store import FilledStore, copied
 from bench.targets import progress
 from bench.wire import Wire, connect
@@ -181,7 +182,7 @@ async def _pushes_to(spec: GatewaySpec, audience: _Audience, password: str) -> P
         late, posted_at = await poster.post_late(spec, topics, min_pow, rng)
         await _ask(clients, "wait", count=arrived["count"] + len(late) * each)
         raws += [*posted, *late]
-        checked = await _ask(clients, "check", raws=b"".join(raws).hex(), size=ENVELOPE_BYTES, late=len(late))
+        checked = await _ask(clients, "check", posted=[*map(posted_of, raws)], late=len(late))
         poster.check()
     if checked["repeated"] or checked["unwanted"]:
         raise HelperFailed(f"{checked['repeated']} pushes were repeated, {checked['unwanted']} unwanted")

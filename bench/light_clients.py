@@ -5,6 +5,7 @@ While the clock runs they keep what they get. Which messages these were, and how
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import time
 from collections import Counter
@@ -31,9 +32,25 @@ DIALS_AT_ONCE = 16
 INDEX_TIMEOUT_S = 280.0
 _RETRY_S = 0.05
 _PAYLOAD_BYTES = 256
+_DIGEST_DIGITS = 32
 
 
-def compare(pushed: Sequence[Pushed], topics: Sequence[Topic], raws: Sequence[bytes], late: int) -> dict[str, Any]:
+Posted = tuple[str, str]
+"""An envelope that was posted: its topic, and the digest of its data, in hex. The whole of all envelopes would not fit
+into a command."""
+
+
+def posted_of(raw: bytes) -> Posted:
+    """What is to be known of an envelope."""
+    envelope = decode_envelope(raw)
+    return envelope.topic.hex(), _digest_of(envelope.data)
+
+
+def _digest_of(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()[:_DIGEST_DIGITS]
+
+
+def compare(pushed: Sequence[Pushed], topics: Sequence[Topic], posted: Sequence[Posted], late: int) -> dict[str, Any]:
     """Compare what was pushed to clients, who have subscribed to a topic each, with the envelopes that were posted.
 
     Args:
@@ -41,25 +58,24 @@ def compare(pushed: Sequence[Pushed], topics: Sequence[Topic], raws: Sequence[by
     Returns:
         How many pushes were lacking, repeated and unwanted, and as "arrivals" those moments.
     """
-    late_from = len(raws) - late
-    envelopes = [decode_envelope(raw) for raw in raws]
-    number_of = {envelope.data: number for number, envelope in enumerate(envelopes)}
-    due: dict[Topic, set[int]] = {topic: set() for topic in topics}
-    for number, envelope in enumerate(envelopes):
-        due[envelope.topic].add(number)
+    late_from = len(posted) - late
+    number_of = {digest: number for number, (_, digest) in enumerate(posted)}
+    due: dict[str, set[int]] = {topic.hex(): set() for topic in topics}
+    for number, (topic_text, _) in enumerate(posted):
+        due[topic_text].add(number)
     lacking = repeated = unwanted = 0
     arrivals: list[list[float]] = [[] for _ in range(late)]
     for pushes, topic in zip(pushed, topics, strict=True):
         counts: Counter[int] = Counter()
         for at, bodies in pushes:
             for body in bodies:
-                number = number_of.get(decode_message_push(body).waku_message.payload, -1)
+                number = number_of.get(_digest_of(decode_message_push(body).waku_message.payload), -1)
                 counts[number] += 1
                 if number >= late_from:
                     arrivals[number - late_from].append(at)
-        lacking += len(due[topic] - counts.keys())
+        lacking += len(due[topic.hex()] - counts.keys())
         repeated += counts.total() - len(counts)
-        unwanted += len(counts.keys() - due[topic])
+        unwanted += len(counts.keys() - due[topic.hex()])
     return {"lacking": lacking, "repeated": repeated, "unwanted": unwanted, "arrivals": arrivals}
 
 
@@ -212,9 +228,7 @@ async def _do(clients: LightClients, command: dict[str, Any]) -> dict[str, Any]:
         case "wait":
             return await clients.wait(**command)
         case "check":
-            sent, size = bytes.fromhex(command["raws"]), command["size"]
-            raws = [sent[at : at + size] for at in range(0, len(sent), size)]
-            return compare([client.pushed for client in clients.all], clients.topics, raws, command["late"])
+            return compare([client.pushed for client in clients.all], clients.topics, **command)
         case "await index":
             return await clients.await_index()
         case "query":

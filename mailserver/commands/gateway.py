@@ -1,11 +1,11 @@
 """`waku-mailserver gateway`: light clients of Waku v2, in a process beside the daemon."""
 
 import argparse
-import gc
 
 import uvloop
 
 from mailserver.app.gateway_config import GATEWAY
+from mailserver.app.interpreter import prepare_interpreter
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.commands.settings import add_settings, settings_of
 from mailserver.errors import StartupError
@@ -34,5 +34,5 @@ def _run(arguments: argparse.Namespace) -> None:
         raise StartupError(f"{error.name} is not installed: pip install 'waku-mailserver[gateway]'") from error
     config = settings_of(arguments, GATEWAY)
     set_up_logging(config.log_level, LogFormat(config.log_format))
-    gc.freeze()  # what is imported stays, so the collector need not look through it
+    prepare_interpreter()
     uvloop.run(run_gateway(config))

@@ -1,26 +1,13 @@
 """`waku-mailserver run`: the daemon."""
 
 import argparse
-import gc
-import sys
 
 import uvloop
 
 from mailserver.app.daemon import run_daemon
+from mailserver.app.interpreter import prepare_interpreter
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.commands.settings import add_settings, config_of
-
-GC_THRESHOLDS = (5_000, 1, 48)
-"""When CPython collects cyclic garbage in the daemon. There is next to none: some 10 objects per closed connection. But
-a pool full of envelopes is 200,000 live objects, and each full collection takes 55 ms to look through them. With
-CPython's defaults, 700, 10, 10, that took 40 % of the CPU in a flood of small packets. The middle threshold is small
-because each collection of the middle generation looks through all that survived the youngest one since: when peers
-sent packets and left, 5 held up the event loop for more than 60 ms 25 times in 40 s, and 1 did so four times."""
-
-SWITCH_INTERVAL_S = 0.001
-"""How long a thread waits for Python's lock before the holder must hand it over. SQLite's threads take the lock several
-times per statement. Beside hundreds of peers who do not read their answers, the event loop was so busy that a request
-took half a second with CPython's default of 5 ms; with this it takes 0.15 s."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +23,5 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     config = config_of(arguments)
     set_up_logging(config.log_level, LogFormat(config.log_format))
-    gc.freeze()  # what is imported stays, so the collector need not look through it
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    prepare_interpreter()
     uvloop.run(run_daemon(config, lambda: config_of(arguments)))

@@ -150,9 +150,12 @@ class WakuMessageKeyValue:
         """The protobuf form."""
         if self.message is None or self.pubsub_topic is None:
             return write_bytes(1, self.message_hash)
-        return (
-            write_bytes(1, self.message_hash) + write_bytes(2, self.message.encode()) + write_text(3, self.pubsub_topic)
-        )
+        return encode_key_value(self.message_hash, self.message.encode(), self.pubsub_topic)
+
+
+def encode_key_value(message_hash: MessageHash, message: bytes, pubsub_topic: str) -> bytes:
+    """A WakuMessageKeyValue, from a message that is encoded already."""
+    return write_bytes(1, message_hash) + write_bytes(2, message) + write_text(3, pubsub_topic)
 
 
 def decode_key_value(packet: bytes) -> WakuMessageKeyValue:

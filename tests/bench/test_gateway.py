@@ -18,7 +18,7 @@ from bench.gateway_results import (
     QueriesRun,
     SentRun,
 )
-from bench.light_clients import compare
+from bench.light_clients import compare, posted_of
 from mailserver.ids.envelopes import message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.envelope import Topic, decode_envelope
@@ -39,7 +39,7 @@ def test_what_is_lacking_repeated_or_unwanted_is_found() -> None:
     of_first = [(1.0, [push_of(first), push_of(second)]), (2.0, [push_of(unknown)])]
     of_second = [(3.0, [push_of(third), push_of(third)])]
 
-    found = compare([of_first, of_second], TOPICS, raws, late=1)
+    found = compare([of_first, of_second], TOPICS, [*map(posted_of, raws)], late=1)
 
     assert found == {"lacking": 1, "repeated": 1, "unwanted": 2, "arrivals": [[3.0, 3.0]]}
 
@@ -48,7 +48,7 @@ def test_nothing_is_found_where_each_client_got_its_own() -> None:
     rng = random.Random(1)
     raws = [envelope(NOW, topic, rng) for topic in TOPICS]
 
-    found = compare([[(1.0, [push_of(raw)])] for raw in raws], TOPICS, raws, late=0)
+    found = compare([[(1.0, [push_of(raw)])] for raw in raws], TOPICS, [*map(posted_of, raws)], late=0)
 
     assert found == {"lacking": 0, "repeated": 0, "unwanted": 0, "arrivals": []}
 

@@ -1,8 +1,10 @@
 """mailserver.codec.protobuf: fields as they are read and written; tests/ids/test_waku_message.py has the errors."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mailserver.codec import varint
 from mailserver.codec.protobuf import (
     MAX_FIELD_NUMBER,
     Field,
@@ -30,6 +32,14 @@ def test_fields_are_those_of_the_guide() -> None:
         Field(2, WireType.LENGTH_DELIMITED, b"testing"),
     ]
     assert write_number(1, 150) + write_bytes(2, b"testing") == data
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, MAX_FIELD_NUMBER])
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 129, 16_383, 16_384])
+def test_bytes_have_their_tag_and_length_before_them(number: int, length: int) -> None:
+    data = b"a" * length
+
+    assert write_bytes(number, data) == varint.encode(number << 3 | 2) + varint.encode(length) + data
 
 
 @given(numbers, values, numbers, st.binary(max_size=200))

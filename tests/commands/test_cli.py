@@ -492,16 +492,19 @@ def test_interrupt_from_the_keyboard_has_the_shells_exit_code(
     assert capsys.readouterr().err == ""
 
 
-def test_running_mailserver_rarely_looks_for_garbage() -> None:
+@pytest.mark.parametrize("command", ["run", "gateway"])
+def test_daemon_rarely_looks_for_garbage_and_its_threads_soon_hand_over(command: str) -> None:
     program = (
-        "import gc, sys; from mailserver.commands import run; run.uvloop.run = lambda daemon: daemon.close();"
-        "from mailserver.commands.cli import main; main(['run']);"
-        "print(gc.get_threshold() == run.GC_THRESHOLDS, gc.get_freeze_count() > 10_000)"
+        "import gc, sys, uvloop; uvloop.run = lambda daemon: daemon.close();"
+        "from mailserver.app.interpreter import GC_THRESHOLDS, SWITCH_INTERVAL_S;"
+        f"from mailserver.commands.cli import main; main(['{command}']);"
+        "print(gc.get_threshold() == GC_THRESHOLDS, gc.get_freeze_count() > 10_000,"
+        "sys.getswitchinterval() == SWITCH_INTERVAL_S)"
     )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.split() == ["True", "True"]
+    assert done.stdout.split() == ["True", "True", "True"]
 
 
 def test_gateway_says_what_to_install_and_other_commands_do_not_need_it() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mailserver.errors import MailserverError
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_query import WakuMessageKeyValue, encode_key_value
 
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 """A page ends with the last envelope that fits into this. js-waku reads no answer of more than 4 MiB; a message takes
@@ -28,8 +28,7 @@ class StoredEntry(WakuMessageKeyValue):
     @classmethod
     def of(cls, name: MessageHash, message: WakuMessage, network_topic: str) -> "StoredEntry":
         """Encode a message."""
-        plain = WakuMessageKeyValue(name, message, network_topic)
-        return cls(name, message, network_topic, plain.encode())
+        return cls(name, message, network_topic, encode_key_value(name, message.encode(), network_topic))
 
     def encode(self) -> bytes:
         """The protobuf form."""
