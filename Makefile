@@ -1,9 +1,9 @@
 # The few commands that people type; `make help` lists them. Settings are in pyproject.toml.
 #
 # .venv is made by python3, and .venv-NAME by `make PYTHON=NAME`. One whose Python has another version by now is made
-# anew. What is installed in it are the lock files: `run` needs requirements.lock only, `compact` requirements-export.lock
-# on top, everything else requirements-dev.lock on top of that. A stamp is written last and removed first, so an install
-# that was interrupted is done again.
+# anew. What is installed in it are the lock files: `run` needs requirements.lock only, `gateway` has
+# requirements-gateway.lock on top, `compact` requirements-export.lock, everything else requirements-dev.lock on top of
+# all. A stamp is written last and removed first, so an install that was interrupted is done again.
 
 PYTHON ?= python3
 ARGS ?=
@@ -12,15 +12,19 @@ VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
+GATEWAY := $(VENV)/.gateway-installed
 EXPORT := $(VENV)/.export-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run compact test unit others coverage floors dev check docs site page demo faults fuzz soak bench java node lock audit clean help anew
+.PHONY: run gateway compact test unit others coverage floors dev check docs site page demo faults fuzz soak bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
+
+gateway: $(GATEWAY) ## serve light clients of Waku v2 beside it: make gateway ARGS="--data-dir DIR"
+	@$(BIN)/waku-mailserver gateway $(ARGS)
 
 compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/mailserver.db --archive DIR"
 	@$(BIN)/spark-export compact $(ARGS)
@@ -146,22 +150,28 @@ $(VENV)/.made: $(if $(filter-out $(HAS),$(WANTED)),anew)
 	@touch $@
 
 $(RUNTIME): $(VENV)/.made requirements.lock pyproject.toml
-	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(EXPORT) $(DEV)
 	@echo "Installing requirements.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME)
 
+# The versions are those of requirements-dev.lock, too: what is installed beside them stays.
+$(GATEWAY): $(RUNTIME) requirements-gateway.lock
+	@echo "Installing requirements-gateway.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-gateway.lock
+	@touch $(GATEWAY)
+
 $(EXPORT): $(VENV)/.made requirements.lock requirements-export.lock pyproject.toml
-	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(EXPORT) $(DEV)
 	@echo "Installing requirements-export.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME) $(EXPORT)
 
 $(DEV): $(VENV)/.made requirements.lock requirements-export.lock requirements-dev.lock pyproject.toml
-	@rm -f $(RUNTIME) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(EXPORT) $(DEV)
 	@echo "Installing requirements-dev.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock -r requirements-dev.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
-	@touch $(RUNTIME) $(EXPORT) $(DEV)
+	@touch $(RUNTIME) $(GATEWAY) $(EXPORT) $(DEV)

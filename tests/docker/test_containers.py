@@ -27,11 +27,9 @@ from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelope
 from mailserver.waku.payload import key_from_password
 from mailserver.waku.topics import topic_of
 from mailserver.waku2.codes import LightPushStatus
-from mailserver.waku2.filter_packets import FilterSubscribeType
-from mailserver.waku2.lightpush import LightPushRequest
 from tests.docker.engine import QUICK_S, docker, inspect, wait_for
 from tests.docker.stack import COMPACTED_WITHIN_S, PROFILES, SERVICES, Stack, history
-from tests.gateway.light_clients import connected
+from tests.gateway.clients import connected
 from tests.integration.daemons import run_command
 from tests.waiting import until
 
@@ -117,11 +115,11 @@ async def test_a_light_client_gets_what_is_posted_and_sends_through_the_publishe
     addresses = stack.python("gateway", "print(open('/data/gateway').read())").split()
 
     async with connected(int(stack.settings["V2_PORT"])) as light:
-        await light.filter(FilterSubscribeType.SUBSCRIBE, topic, pubsub_topic=DEFAULT_NETWORK_TOPIC)
+        await light.subscribe(DEFAULT_NETWORK_TOPIC, topic)
         await asyncio.to_thread(run_command, "post", stack.enode(), "--topic", "light", "--payload", "hello")
-        await until(lambda: len(light.messages) == 1)
+        await until(lambda: len(light.pushes) == 1)
         message = WakuMessage(b"from v2", topic, timestamp=time.time_ns())
-        sent = await light.send(LightPushRequest("1", None, message))
+        sent = await light.lightpush(DEFAULT_NETWORK_TOPIC, message)
         found = await history(stack.enode(), topic_of("light"), 0, int(time.time()) + 60)
 
     assert [address.split("/")[4] for address in addresses] == [

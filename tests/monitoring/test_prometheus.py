@@ -30,11 +30,9 @@ from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku2.codes import LightPushStatus
-from mailserver.waku2.filter_packets import FilterSubscribeType
-from mailserver.waku2.lightpush import LightPushRequest
 from mailserver.waku2.store_query import StoreQueryRequest
 from mailserver.wakuid.questions import Query as IdQuery
-from tests.gateway.light_clients import LightClient, connected
+from tests.gateway.clients import LightClient, connected
 from tests.integration.daemons import Daemon, running_daemon
 from tests.integration.gateways import GatewayProcess, running_gateway
 from tests.integration.peers import Peers
@@ -148,7 +146,7 @@ async def make_traffic(
     try:
         sender, reader = await peers.join(daemon, "sender"), await peers.join(daemon, "reader")
         async with connected(int(gateway.tcp.split("/")[4])) as light:
-            await light.filter(FilterSubscribeType.SUBSCRIBE, NEWS_IN_V2, pubsub_topic=DEFAULT_NETWORK_TOPIC)
+            await light.subscribe(DEFAULT_NETWORK_TOPIC, NEWS_IN_V2)
             await looked_at(instances, prometheus)
             await have_round(daemon, sender, reader, peers)
             await have_round_of_gateway(light)
@@ -188,10 +186,10 @@ def families_in(exposed: Sequence[str]) -> list[Metric]:
 
 async def have_round_of_gateway(light: LightClient) -> None:
     """Have a light client send, get its own message and those of v1 pushed, and ask for history."""
-    before = len(light.messages)
+    before = len(light.pushes)
     message = WakuMessage(b"a message", NEWS_IN_V2, version=0, timestamp=time.time_ns(), meta=b"")
-    assert (await light.send(LightPushRequest("1", None, message))).status_code == LightPushStatus.OK
-    await until(lambda: len(light.messages) > before)
+    assert (await light.lightpush(DEFAULT_NETWORK_TOPIC, message)).status_code == LightPushStatus.OK
+    await until(lambda: len(light.pushes) > before)
     found = await light.query(StoreQueryRequest("1", True, DEFAULT_NETWORK_TOPIC, (NEWS_IN_V2,)))
     assert found.messages
 
