@@ -44,9 +44,15 @@ function show(message) {
   element("messages").insertBefore(line, later ?? null);
 }
 
-function showState(state) {
-  const states = { connecting: "Connecting", connected: "Connected", lost: "The connection is lost" };
-  element("state").textContent = states[state];
+const STATES = {
+  connecting: "Connecting",
+  connected: "Connected",
+  lost: "The connection is lost",
+  failed: "Not connected"
+};
+
+function showState(state, error) {
+  element("state").textContent = error ? `${STATES[state]}: ${error.message}` : STATES[state];
   for (const each of element("post").elements) each.disabled = state !== "connected";
 }
 
@@ -57,35 +63,34 @@ async function start(gateway, chat) {
   const { signal } = (stop = new AbortController());
   element("messages").replaceChildren();
   if (!isSecureContext) throw new Error("browsers allow cryptography only over HTTPS, on localhost and in files");
+  const contentTopic = topicOf(chat);
+  const symKey = await keyOf(chat);
   const node = await createLightNode({
     networkConfig: { clusterId: CLUSTER, numShardsInCluster: SHARDS },
     libp2p: { filterMultiaddrs: false, hideWebSocketInfo: true }, // false: also a WebSocket without TLS
     defaultBootstrap: false
   });
-  signal.addEventListener("abort", () => node.stop());
-  const contentTopic = topicOf(chat);
-  const key = await keyOf(chat);
-  const { routingInfo } = node.createEncoder({ contentTopic });
-  const encoder = createEncoder({ contentTopic, routingInfo, symKey: key });
-
-  element("post").onsubmit = async (event) => {
-    event.preventDefault();
-    const payload = utf8.encode(element("text").value);
-    const { failures } = await node.lightPush.send(encoder, { payload }, { autoRetry: false });
-    if (failures.length) element("state").textContent = `Not sent: ${failures[0].error}`;
-    else element("text").value = "";
-  };
-  const since = new Date(Date.now() - HISTORY_MS);
-  await follow(node, gateway, createDecoder(contentTopic, routingInfo, key), {
-    since, onMessage: show, onState: showState, signal
-  });
+  try {
+    const { routingInfo } = node.createEncoder({ contentTopic });
+    const encoder = createEncoder({ contentTopic, routingInfo, symKey });
+    element("post").onsubmit = async (event) => {
+      event.preventDefault();
+      const payload = utf8.encode(element("text").value);
+      const { failures } = await node.lightPush.send(encoder, { payload }, { autoRetry: false });
+      if (failures.length) element("state").textContent = `Not sent: ${failures[0].error}`;
+      else element("text").value = "";
+    };
+    const decoder = createDecoder(contentTopic, routingInfo, symKey);
+    const since = new Date(Date.now() - HISTORY_MS);
+    await follow(node, gateway, decoder, { since, onMessage: show, onState: showState, signal });
+  } finally {
+    await node.stop();
+  }
 }
-
-const failed = (error) => (element("state").textContent = `${error}`);
 
 element("where").onsubmit = (event) => {
   event.preventDefault();
-  start(element("gateway").value.trim(), element("chat").value).catch(failed);
+  start(element("gateway").value.trim(), element("chat").value).catch((error) => showState("failed", error));
 };
 
 const given = new URLSearchParams(location.hash.slice(1));

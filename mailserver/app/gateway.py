@@ -73,6 +73,7 @@ async def run_gateway(config: GatewayConfig) -> None:
             open_messages(config.data_dir / INDEX_FILE, arrivals, config.network_topic) as messages,
         ):
             gateway = Gateway(config, key, messages, feed)
+            await gateway.live.begin()
             async with (
                 background(messages.follower.run(), failed=stop.set),
                 background(feed.run(), failed=stop.set),
@@ -116,7 +117,7 @@ class Gateway:
         )
         self.filters = FilterService(Subscriptions(subscription_limits), config.network_topic, metrics)
         self.live = Live(feed, messages, self.filters, metrics, time.time)
-        bridge = Bridge(
+        self._bridge = bridge = Bridge(
             messages,
             feed,
             metrics,
@@ -166,6 +167,7 @@ class Gateway:
         finally:
             await self.host.stop()
             self.filters.stop()
+            await self._bridge.stop()
 
     def figures(self) -> GatewayFigures:
         """The state of the gateway."""

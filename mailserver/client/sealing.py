@@ -88,6 +88,7 @@ async def mine_envelope(
     now: int,
     limit_s: float = math.inf,
     turn: asyncio.Lock | None = None,
+    first_nonce: int = 0,
 ) -> Envelope:
     """Make an envelope around sealed data, created now, and find its proof of work.
 
@@ -96,11 +97,12 @@ async def mine_envelope(
     Args:
         limit_s: how long to search; never longer than `ttl`, as a node would silently drop the envelope.
         turn: shared by tasks that do this at the same time: they take turns, so that together they take those 2 ms.
+        first_nonce: where to begin: the same data at the same time and from the same nonce gives the same envelope.
     Raises:
         TooMuchWork: it takes longer than that.
     """
     deadline = time.monotonic() + min(ttl, limit_s)
-    expiry, at = now + ttl, 0
+    expiry, at = now + ttl, first_nonce
     while True:
         async with turn or contextlib.nullcontext():
             nonce = find_nonce(expiry, ttl, topic, data, target=min_pow, first_nonce=at, attempts=_ATTEMPTS)

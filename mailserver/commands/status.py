@@ -98,7 +98,12 @@ def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("store", f"{store['envelopes']:,} envelopes, {size_text(store['bytes'])}{oldest}"))
     if disk is not None:
         rows.append(("disk", f"{size_text(disk['free'])} of {size_text(disk['size'])} free"))
-    return [*rows, ("compaction", compaction_text(status["compaction"])), ("catching up", _sync(status["catching_up"]))]
+    return [
+        *rows,
+        ("compaction", compaction_text(status["compaction"])),
+        ("catching up", _sync(status["catching_up"])),
+        ("gateways", _gateways(status["gateways"])),
+    ]
 
 
 def _peers(by_client: dict[str, int]) -> str:
@@ -125,6 +130,18 @@ def _sync(sync: dict[str, int]) -> str:
     left = f"{span_text(sync['left_s'])} left" if sync["left_s"] else "done"
     aside = f", {sync['set_aside']} set aside" if sync["set_aside"] else ""
     return f"{left}; sources: {sync['sources']}{aside}; {sync['stored']:,} envelopes stored"
+
+
+def _gateways(gateways: dict[str, int]) -> str:
+    if not any(gateways.values()):
+        return "none"
+    missed = f" ({gateways['missed']:,} missed)" if gateways["missed"] else ""
+    lost = gateways["posts_refused"] + gateways["posts_failed"]
+    refused = f" ({lost:,} refused or failed)" if lost else ""
+    return (
+        f"{gateways['connected']}; {gateways['sent']:,} envelopes sent{missed}, "
+        f"{gateways['posts_stored']:,} stored from them{refused}"
+    )
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -1,7 +1,8 @@
 """A backup of a data directory: a folder that is one itself.
 
-It has the store, the node key, what is still to be fetched and from whom, and the records of the compaction. All are of
-one moment, as a crash would have left them. The folder is made under another name and renamed when it is on disk: it is
+It has the store, the node key, what is still to be fetched and from whom, and the records of the compaction; of a
+gateway, its key, and the originals of what its clients have sent: the rest of its index is made anew. All are of one
+moment, as a crash would have left them. The folder is made under another name and renamed when it is on disk: it is
 complete, or does not exist.
 """
 
@@ -14,8 +15,11 @@ from pathlib import Path
 
 from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
 from mailserver.data_dir.folder import KEY_FILE
+from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE
 from mailserver.errors import MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
+from mailserver.gateway.index.copying import copy_originals
+from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.backup import OnStep, Snapshot, snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.units import size_text
@@ -50,7 +54,7 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
 
     Raises:
         BackupError: `destination` is there already, or cannot be written.
-        StoreError: there is no store, it cannot be read, or is damaged.
+        StoreError: there is no store, it cannot be read, or is damaged; or the gateway's index cannot be read.
     """
     check_destination(destination)
     try:
@@ -58,6 +62,7 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
             with _moment(data_dir) as (small, store):
                 _check_space(store.bytes, destination)
                 envelopes = store.copy(folder / STORE_FILE, on_step)
+            originals = copy_originals(data_dir / INDEX_FILE, folder / INDEX_FILE)
             for name, content in small.items():
                 write_new(folder / name, content)
             size = (folder / STORE_FILE).stat().st_size
@@ -66,7 +71,8 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
         sync_folder(destination.parent)
     except OSError as error:
         raise BackupError(f"cannot write the backup {destination}: {error.strerror or error}") from error
-    return Backup(destination, (STORE_FILE, *small), envelopes, size)
+    files = (STORE_FILE, *([INDEX_FILE] if originals else []), *small)
+    return Backup(destination, files, envelopes, size)
 
 
 @contextlib.contextmanager
@@ -86,7 +92,7 @@ def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], Snapshot]]:
 
 
 def _small_files(data_dir: Path) -> dict[str, bytes]:
-    names = [KEY_FILE, PROGRESS_FILE, *sorted(path.name for path in data_dir.glob(_RECORDS))]
+    names = [KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE, *sorted(path.name for path in data_dir.glob(_RECORDS))]
     contents = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:

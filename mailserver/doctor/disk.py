@@ -4,10 +4,12 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mailserver.app.config import Config
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
+from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, load_or_make_seed
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -109,11 +111,13 @@ def check_file_system(kind: str) -> Finding:
 
 
 def check_secrets(config: Config) -> list[Finding]:
-    """Check that nobody else may read the node key and the token."""
+    """Check that nobody else may read the node key, that of a gateway, and the token."""
     findings = []
-    path = config.data_dir / KEY_FILE
-    if path.exists():
-        findings.append(_readable(KEY_FILE, lambda: load_or_make_key(config.data_dir)))
+    keys: tuple[tuple[str, Callable[[Path], object]], ...]
+    keys = (KEY_FILE, load_or_make_key), (GATEWAY_KEY_FILE, load_or_make_seed)
+    for name, read in keys:
+        if (config.data_dir / name).exists():
+            findings.append(_readable(name, partial(read, config.data_dir)))
     if config.rpc_token_file:
         findings.append(_readable("token file", lambda: read_token(Path(config.rpc_token_file))))
     return findings

@@ -19,7 +19,8 @@ from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.limits.buckets import TokenBucket
 from mailserver.metrics.gateway import Bridging, GatewayMetrics
-from mailserver.waku.envelope import Envelope
+from mailserver.store.message_ids import NotIndexedYet
+from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku2.codes import LightPushStatus
 from mailserver.waku2.lightpush_rules import LightPushRules, LightPushVerdict, verdict
 
@@ -36,6 +37,10 @@ WORK_BURST_S = 10.0
 
 MAX_WORK_S = 10.0
 """How long the work for one message may take. js-waku waits that long for an answer."""
+
+
+NONCE_BYTES = 7
+"""How much of its nonce an envelope has from the hash of its message: a nonce has 8 bytes at most."""
 
 
 class Bridge:
@@ -64,7 +69,6 @@ class Bridge:
         self._network_topic = network_topic
         self._rules = LightPushRules(network_topic)
         self._ttl = ttl
-        self._share = pow_share
         self._wall_clock = wall_clock
         now = asyncio.get_running_loop().time()
         self._work = TokenBucket(pow_share, pow_share * WORK_BURST_S, now) if pow_share else None
@@ -80,13 +84,23 @@ class Bridge:
         name = message.hash(self._network_topic)
         sending = self._sending.get(name)
         if sending is None:
-            if len(self._sending) >= MAX_SENDING or self._work is None:
+            if self._work is None:
+                self._metrics.bridged[Bridging.REFUSED.value].inc()
+                return LightPushVerdict(LightPushStatus.SERVICE_UNAVAILABLE, "no messages are sent on here")
+            if len(self._sending) >= MAX_SENDING:
                 self._metrics.bridged[Bridging.TOO_MANY.value].inc()
                 return LightPushVerdict(LightPushStatus.TOO_MANY_REQUESTS, "too many messages are being sent")
             sending = self._sending[name] = asyncio.create_task(self._send(message, name), name="bridge")
             sending.add_done_callback(lambda _: self._sending.pop(name))
         # Whoever gives up does not stop it: somebody else may wait for the same message, or it may be posted already.
         return await asyncio.shield(sending)
+
+    async def stop(self) -> None:
+        """Give up what is being sent."""
+        sending = [*self._sending.values()]
+        for each in sending:
+            each.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
 
     async def _send(self, message: WakuMessage, name: MessageHash) -> LightPushVerdict:
         result, sent = await self._try(message, name)
@@ -96,26 +110,38 @@ class Bridge:
     async def _try(self, message: WakuMessage, name: MessageHash) -> tuple[Bridging, LightPushVerdict]:
         terms = self._feed.terms
         if terms is None:
-            return Bridging.FAILED, LightPushVerdict(
-                LightPushStatus.SERVICE_UNAVAILABLE, "the mailserver is not running"
-            )
+            return _failed("the mailserver is not running")
+        if (refusal := self._refusal(message, terms)) is not None:
+            return _refused(refusal)
         try:
             if await self._messages.is_stored(name):
                 return Bridging.KNOWN, verdict(LightPushStatus.OK)
-            envelope = await self._envelope(message, terms)
+            envelope = await self._envelope(message, name, terms)
             if envelope is None:
                 return Bridging.TOO_MANY, LightPushVerdict(
                     LightPushStatus.TOO_MANY_REQUESTS, "too much proof of work is needed"
                 )
             return await self._post(envelope, message)
+        except NotIndexedYet:
+            return _failed("messages are not indexed yet")
         except StoreError as error:
             log.error("message not sent error=%r", str(error))
-            return Bridging.FAILED, LightPushVerdict(
-                LightPushStatus.SERVICE_UNAVAILABLE, "the message could not be stored"
-            )
+            return _failed("the message could not be stored")
 
-    async def _envelope(self, message: WakuMessage, terms: Terms) -> Envelope | None:
-        """Make the envelope; None if the work for it is not to be had."""
+    def _refusal(self, message: WakuMessage, terms: Terms) -> Refusal | None:
+        """Why the mailserver would not take any envelope of this message, before work is done for one."""
+        topic = topic_of(message.content_topic)
+        if terms.topics is not None and topic not in terms.topics:
+            return Refusal.UNWANTED_TOPIC
+        expiry = int(self._wall_clock()) + self._ttl
+        shortest = encode_envelope(expiry, self._ttl, topic, message.payload, 0)
+        return Refusal.OVERSIZE if len(shortest.raw) > terms.max_envelope_bytes else None
+
+    async def _envelope(self, message: WakuMessage, name: MessageHash, terms: Terms) -> Envelope | None:
+        """Make the envelope; None if the work for it is not to be had.
+
+        Messages that have the same payload, and are sent in the same second, get envelopes of their own.
+        """
         assert self._work is not None
         seconds = len(message.payload) * self._ttl * terms.min_pow / HASHES_PER_SECOND
         now = asyncio.get_running_loop().time()
@@ -131,6 +157,7 @@ class Bridge:
                 now=int(self._wall_clock()),
                 limit_s=MAX_WORK_S,
                 turn=self._turn,
+                first_nonce=int.from_bytes(name[:NONCE_BYTES], "big"),
             )
         except TooMuchWork:
             return None
@@ -140,15 +167,12 @@ class Bridge:
         try:
             refusal = await self._feed.post(envelope.raw)
         except (ConnectionLost, PostUnanswered):  # it may be stored: then the index finds its original
-            return Bridging.FAILED, LightPushVerdict(
-                LightPushStatus.SERVICE_UNAVAILABLE, "the mailserver did not answer"
-            )
+            return _failed("the mailserver did not answer")
         if refusal is None:
             return Bridging.SENT, verdict(LightPushStatus.OK)
-        await self._messages.forget_original(envelope.hash())
-        if refusal in _OURS:
-            return _failed(refusal.text)
-        return Bridging.REFUSED, LightPushVerdict(LightPushStatus.INVALID_MESSAGE, refusal.text)
+        if refusal is not Refusal.STORE_UNAVAILABLE:  # then it was relayed, and may come back from a peer
+            await self._messages.forget_original(envelope.hash())
+        return _refused(refusal)
 
 
 _OURS = frozenset({Refusal.STORE_UNAVAILABLE, Refusal.TOPIC_LIMIT})
@@ -157,3 +181,11 @@ _OURS = frozenset({Refusal.STORE_UNAVAILABLE, Refusal.TOPIC_LIMIT})
 
 def _failed(text: str) -> tuple[Bridging, LightPushVerdict]:
     return Bridging.FAILED, LightPushVerdict(LightPushStatus.SERVICE_UNAVAILABLE, text)
+
+
+def _refused(refusal: Refusal) -> tuple[Bridging, LightPushVerdict]:
+    if refusal in _OURS:
+        return _failed(refusal.text)
+    is_too_large = refusal is Refusal.OVERSIZE
+    status = LightPushStatus.PAYLOAD_TOO_LARGE if is_too_large else LightPushStatus.INVALID_MESSAGE
+    return Bridging.REFUSED, LightPushVerdict(status, refusal.text)

@@ -15,6 +15,7 @@ from mailserver.gateway.limits import HostLimits
 from mailserver.gateway.peer import MakeHandler, Peer
 from mailserver.gateway.send_memory import SendMemory
 from mailserver.gateway.transport import Transport, WebSocketTransport
+from mailserver.gateway.turns import Turns
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.limits.admission import Admission, index_to_evict
@@ -69,7 +70,8 @@ class Host:
         self._limits = limits
         self._metrics = metrics
         self._told = clients
-        self._memory = SendMemory()
+        self._turns = Turns()
+        self._memory = SendMemory(limits.max_send_bytes)
         self._pending: dict[Peer, None] = {}  # in their handshake, oldest first
         self._clients: dict[Peer, float] = {}  # and since when, the longest connected first
         self._admitted: set[Peer] = set()
@@ -84,11 +86,11 @@ class Host:
         Raises:
             OSError: we cannot listen on the address.
         """
-        return await self._listen(lambda: Transport(self._accept), host, port)
+        return await self._listen(lambda: Transport(self._accept, self._turns), host, port)
 
     async def listen_websocket(self, host: str, port: int) -> int:
         """The same over WebSocket."""
-        return await self._listen(lambda: WebSocketTransport(self._accept, self._forwarded), host, port)
+        return await self._listen(lambda: WebSocketTransport(self._accept, self._turns, self._forwarded), host, port)
 
     async def stop(self) -> None:
         """Stop listening, say goodbye to every client, and wait until all are gone."""

@@ -20,7 +20,7 @@ SCARCE_CLIENT_BYTES = 16 * 1024
 class SendMemory:
     """How much all clients together hold."""
 
-    def __init__(self, max_bytes: int = MAX_SEND_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self._holding: dict[SendShare, None] = {}

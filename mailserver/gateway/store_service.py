@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from mailserver.errors import StoreError
@@ -13,6 +14,7 @@ from mailserver.gateway.rates import Rates
 from mailserver.limits.admission import groups_of
 from mailserver.metrics.gateway import Asked, GatewayMetrics
 from mailserver.store.interface import Payer
+from mailserver.store.message_ids import NotIndexedYet
 from mailserver.waku2.codes import StoreStatus
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.store_query import (
@@ -28,10 +30,12 @@ QUERY_TIMEOUT_S = 10.0
 """How long a query may take, with the wait for others."""
 
 MAX_QUERY_WORK = 3_000_000
-"""How much of the store one query reads before its page ends early: about a second."""
+"""How much of the store one query reads before its page ends early, if there is anything on it: about a second."""
 
 _TOO_MANY = StoreRefusal(StoreStatus.TOO_MANY_REQUESTS, StoreStatus.TOO_MANY_REQUESTS.text)
 _UNAVAILABLE = StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, StoreStatus.SERVICE_UNAVAILABLE.text)
+
+_NOT_INDEXED = StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, "messages are not indexed yet")
 
 
 class StoreService:
@@ -79,8 +83,13 @@ class StoreService:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
                 payer = Payer(groups_of(peer.host).address, peer.peer_id)
                 page = await self._messages.query(query, payer=payer, goes_on=_goes_on)
+                while page.cursor is not None and not page.entries:  # js-waku ends its walk at an empty page
+                    query = replace(query, cursor=page.cursor)
+                    page = await self._messages.query(query, payer=payer, goes_on=_goes_on)
         except UnknownCursor:
             return UNKNOWN_CURSOR.answer(request_id)
+        except NotIndexedYet:
+            return _NOT_INDEXED.answer(request_id)
         except (StoreError, TimeoutError) as error:
             log.error("store query failed error=%r", str(error) or type(error).__name__)
             return _UNAVAILABLE.answer(request_id)

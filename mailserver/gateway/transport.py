@@ -1,7 +1,7 @@
 """Sockets of clients: TCP, and WebSocket, which browsers need. Both carry one stream of bytes each way.
 
-A socket calls its `Receiver` for each piece of bytes that came; there is no task for each client. What is to be sent is
-queued by the event loop, up to the bounds that the receiver keeps.
+A socket calls its `Receiver` for each piece of bytes that came, when it is its turn; there is no task for each client.
+What is to be sent is queued by the event loop, up to the bounds that the receiver keeps.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -16,6 +17,8 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import CONNECTING, OPEN, SEND_EOF
 from websockets.server import ServerProtocol
+
+from mailserver.gateway.turns import Turn, Turns
 
 CHUNK_BYTES = 32 * 1024
 """No more is read from a socket at once."""
@@ -76,13 +79,16 @@ class Transport(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, on_connected: Callable[["Transport"], Receiver | None]) -> None:
+    def __init__(self, on_connected: Callable[["Transport"], Receiver | None], turns: Turns) -> None:
         """Describe a socket that is about to be accepted.
 
         Args:
             on_connected: called once it is; returns who receives what comes, or None if the client is refused.
+            turns: of all sockets.
         """
         self._on_connected = on_connected
+        self._turn = Turn(turns)
+        self._is_paused = self._is_waiting = False
         self._receiver: Receiver | None = None
         self.host = ""
         self.peer: tuple[str, int] = ("", 0)
@@ -115,9 +121,12 @@ class Transport(asyncio.BufferedProtocol):
         return _READ_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what has come."""
+        """Pass on what has come, now or later."""
         self.received_bytes += nbytes
-        self._take(bytes(_READ_BUFFER[:nbytes]))
+        work = partial(self._take_turn, bytes(_READ_BUFFER[:nbytes]))
+        if not self._turn.do(work, nbytes):
+            self._is_waiting = True
+            self._set_reading()
 
     def eof_received(self) -> bool:
         """The client sends nothing more. Keep our side open: it may still read."""
@@ -166,13 +175,13 @@ class Transport(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Leave what comes with the kernel."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._is_paused = True
+        self._set_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._is_paused = False
+        self._set_reading()
 
     def close(self) -> None:
         """Close once what waits is sent, or after LINGER_S."""
@@ -183,6 +192,21 @@ class Transport(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once; what waits is dropped."""
         self._transport.abort()
+
+    def _set_reading(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._is_paused or self._is_waiting:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _take_turn(self, data: bytes) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._set_reading()
+        if not self._transport.is_closing():
+            self._take(data)
 
     # What WebSocket does in another way.
 
@@ -206,16 +230,19 @@ class WebSocketTransport(Transport):
     kind = "websocket"
 
     def __init__(
-        self, on_connected: Callable[[Transport], Receiver | None], forwarded: Callable[[str, str], str | None]
+        self,
+        on_connected: Callable[[Transport], Receiver | None],
+        turns: Turns,
+        forwarded: Callable[[str, str], str | None],
     ) -> None:
         """Describe a socket that is about to be accepted.
 
         Args:
-            on_connected: see `Transport`.
+            on_connected, turns: see `Transport`.
             forwarded: returns the client's address, given the socket's and what `X-Forwarded-For` says, or "". None:
                 that is no address.
         """
-        super().__init__(on_connected)
+        super().__init__(on_connected, turns)
         self._forwarded = forwarded
         self._protocol = ServerProtocol(max_size=(None, MAX_FRAME_BYTES), logger=_SILENT)
 

@@ -16,6 +16,7 @@ from mailserver.monitoring.status import (
     Activity,
     CatchupStatus,
     CompactionStatus,
+    GatewaysStatus,
     LoggedError,
     PeersStatus,
     ProblemStatus,
@@ -106,6 +107,7 @@ class Monitoring:
             disk=sight.disk,
             compaction=CompactionStatus.of(sight),
             catching_up=CatchupStatus.of(self._sync()),
+            gateways=GatewaysStatus.of(self._metrics),
             days=days_of(sight.days, archived),
             errors=tuple(self._errors()),
         )

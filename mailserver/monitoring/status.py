@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from prometheus_client import Counter, Gauge
+
 from mailserver import __version__
 from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
 from mailserver.metrics.figures import CatchupFigures, DiskFigures, NodeFigures, StoreFigures
-from mailserver.metrics.labels import Direction
+from mailserver.metrics.labels import Direction, PostResult
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Problem
 from mailserver.monitoring.last_day import Minutes
 from mailserver.monitoring.watch import Sight
@@ -174,6 +177,37 @@ class CatchupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewaysStatus:
+    """The gateways at the feed socket, all together, since the start."""
+
+    connected: int
+    sent: int
+    missed: int
+    posts_stored: int
+    posts_refused: int
+    posts_failed: int
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> "GatewaysStatus":
+        """Show what has been counted."""
+        posts = {result: _total(counter) for result, counter in metrics.gateway_posts.items()}
+        return cls(
+            connected=_total(metrics.gateways),
+            sent=_total(metrics.gateway_envelopes),
+            missed=_total(metrics.gateway_missed),
+            posts_stored=posts[PostResult.STORED],
+            posts_refused=posts[PostResult.REFUSED] + posts[PostResult.MALFORMED],
+            posts_failed=posts[PostResult.FAILED],
+        )
+
+
+def _total(metric: Counter | Gauge) -> int:
+    """What a metric of the library stands at."""
+    (family,) = metric.collect()
+    return int(family.samples[0].value)
+
+
+@dataclass(frozen=True, slots=True)
 class DayStatus:
     """One reception day. None means that the store, or the archive, has nothing of it."""
 
@@ -212,6 +246,7 @@ class Status:
     disk: DiskFigures | None
     compaction: CompactionStatus | None
     catching_up: CatchupStatus
+    gateways: GatewaysStatus
     days: tuple[DayStatus, ...]
     errors: tuple[LoggedError, ...]
 

@@ -16,6 +16,8 @@ from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
 from mailserver.handoff.last_run import Compaction
 from mailserver.metrics.figures import DiskFigures
+from mailserver.metrics.labels import PostResult
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.watch import Sight
 from mailserver.store.sqlite.handoff import write_compaction
@@ -37,7 +39,12 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
     write_compaction(tmp_path / STORE_FILE, run)
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
-        state = monitoring(store, tmp_path, sync=[SYNC])
+        metrics = Metrics()
+        metrics.gateways.set(2)
+        metrics.gateway_envelopes.inc(5000)
+        metrics.gateway_posts[PostResult.STORED].inc(7)
+        metrics.gateway_posts[PostResult.FAILED].inc(1)
+        state = monitoring(store, tmp_path, metrics=metrics, sync=[SYNC])
         state.last_day.resume(minutes(4, NOW - 180, taken=1234.0, bytes_in=2048.0, **{"answers_le_0.01": 1.0}))
         running = asyncio.create_task(state.run())
         await until(lambda: state.figures().store is not None)
@@ -87,6 +94,7 @@ async def test_table_says_how_it_is(state: Monitoring, tmp_path: Path, capsys: p
     assert said["compaction"].startswith("succeeded 2026-11-")
     assert said["compaction"].endswith(", 1,234 envelopes archived in 3 min")
     assert said["catching up"] == "24 h left; sources: 1; 200 envelopes stored"
+    assert said["gateways"] == "2; 5,000 envelopes sent, 7 stored from them (1 refused or failed)"
     assert said["envelopes accepted"].split()[0] == "1,234"
     assert said["answer time, median"].split() == ["7.5", "ms", "7.5", "ms"]
     assert said["bytes in"].startswith("2 KiB")

@@ -1,8 +1,11 @@
 """mailserver.data_dir.backup: a folder that is complete or not there, of one moment, and overwrites nothing."""
 
+import contextlib
 import os
+import sqlite3
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,14 +13,25 @@ from mailserver.catchup.ledger import PROGRESS_FILE
 from mailserver.data_dir import backup as backup_module
 from mailserver.data_dir.backup import Backup, BackupError, back_up
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
+from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, load_or_make_seed, write_addresses
+from mailserver.data_dir.salvage import salvage_data_dir
 from mailserver.errors import StoreError
 from mailserver.files import open_descriptor, try_lock
+from mailserver.gateway.index.database import connect_writer
+from mailserver.gateway.index.mapping import Original
+from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.gateway.index.writing import keep
 from mailserver.handoff.archived import Archived
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite import backup as store_backup
 from mailserver.store.sqlite.handoff import write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
+from tests.gateway.index.worlds import bridged, original
 from tests.mailservers import NOW, make_envelopes, stored
 from tests.store.samples import change, contents_of, make_store, names_in, rows
+
+MESSAGE = original(1, timestamp=NOW * 10**9 + 7, meta=b"meta")
+ENVELOPE = bridged(MESSAGE)
 
 
 @pytest.fixture
@@ -40,6 +54,19 @@ def make(data_dir: Path, destination: Path) -> Backup:
     return back_up(data_dir, destination, lambda done, total: None)
 
 
+def serve_v2(data_dir: Path) -> None:
+    """Leave what a gateway leaves, with one message that a client of v2 has sent."""
+    load_or_make_seed(data_dir)
+    write_addresses(data_dir, ["/ip4/127.0.0.1/tcp/60000"])
+    with contextlib.closing(connect_writer(data_dir / INDEX_FILE)) as index:
+        keep(index, ENVELOPE.hash(), ENVELOPE.created, MESSAGE.hash(DEFAULT_NETWORK_TOPIC), Original.of(MESSAGE))
+
+
+def originals_in(folder: Path) -> list[Any]:
+    with contextlib.closing(sqlite3.connect(folder / INDEX_FILE)) as index:
+        return index.execute("SELECT message, timestamp, meta FROM originals").fetchall()
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -53,6 +80,38 @@ def test_backup_has_what_is_of_worth_and_nothing_of_the_running_daemon(data_dir:
     for name in names - {STORE_FILE}:
         assert (tmp_path / "backup" / name).read_bytes() == (data_dir / name).read_bytes()
     assert names_in(tmp_path) == {"data", "backup"}
+
+
+def test_backup_has_the_key_of_the_gateway_and_what_its_clients_sent(data_dir: Path, tmp_path: Path) -> None:
+    serve_v2(data_dir)
+
+    made = make(data_dir, tmp_path / "backup")
+
+    assert {GATEWAY_KEY_FILE, INDEX_FILE} <= set(made.files) == names_in(tmp_path / "backup")
+    assert load_or_make_seed(tmp_path / "backup") == load_or_make_seed(data_dir)
+    assert originals_in(tmp_path / "backup") == [(MESSAGE.hash(DEFAULT_NETWORK_TOPIC), MESSAGE.timestamp, MESSAGE.meta)]
+    assert mode(tmp_path / "backup" / INDEX_FILE) == mode(tmp_path / "backup" / GATEWAY_KEY_FILE) == 0o600
+
+
+async def test_what_is_saved_of_a_damaged_directory_has_them_too(data_dir: Path, tmp_path: Path) -> None:
+    serve_v2(data_dir)
+
+    await salvage_data_dir(data_dir, tmp_path / "saved", lambda step, done, total: None)
+
+    assert load_or_make_seed(tmp_path / "saved") == load_or_make_seed(data_dir)
+    assert originals_in(tmp_path / "saved") == originals_in(data_dir)
+
+
+async def test_damaged_index_of_a_gateway_is_told_by_backup_and_left_by_salvage(data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / INDEX_FILE).write_bytes(b"no database" * 1000)
+
+    with pytest.raises(StoreError, match="cannot use the index of messages"):
+        make(data_dir, tmp_path / "backup")
+    saved = await salvage_data_dir(data_dir, tmp_path / "saved", lambda step, done, total: None)
+
+    assert names_in(tmp_path) == {"data", "saved"}
+    assert INDEX_FILE not in names_in(tmp_path / "saved")
+    assert saved.saved == 20
 
 
 def test_secrets_stay_their_owners(data_dir: Path, tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ COMPACTED_WITHIN_S = 300.0
 
 SERVICES = ("mailserver", "compaction")
 
+PROFILES = ("--profile", "gateway", "--profile", "monitoring")
+"""All that there are."""
+
 PUT = """
 import asyncio, json, sys
 from pathlib import Path
@@ -53,7 +56,7 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.project = f"waku-mailserver-test-{os.getpid()}"
-        p2p, metrics, prometheus, grafana = map(str, free_ports(4))
+        p2p, metrics, prometheus, grafana, light, websocket, light_metrics = map(str, free_ports(7))
         self.settings = {
             "IMAGE_TAG": self.project,
             "P2P_ADDRESS": "127.0.0.1",
@@ -61,6 +64,10 @@ class Stack:
             "METRICS_PORT": metrics,
             "PROMETHEUS_PORT": prometheus,
             "GRAFANA_PORT": grafana,
+            "V2_ADDRESS": "127.0.0.1",
+            "V2_PORT": light,
+            "V2_WEBSOCKET_PORT": websocket,
+            "V2_METRICS_PORT": light_metrics,
             "MAILSERVER_ADVERTISE": "localhost",
         }
         shutil.copy(REPOSITORY / "docker-compose.yml", folder)
@@ -96,7 +103,7 @@ class Stack:
 
     def down(self) -> None:
         """Remove the containers; volumes stay."""
-        self.compose("--profile", "monitoring", "down")
+        self.compose(*PROFILES, "down")
 
     def remove(self) -> None:
         """Leave nothing behind: no container, volume, network or image."""
@@ -104,7 +111,7 @@ class Stack:
         ours = ("--all", "--quiet", "--filter", f"label=com.docker.compose.project={self.project}")
         for container in docker("ps", *ours).stdout.split():
             docker("rm", "--force", "--volumes", container)
-        self.compose("--profile", "monitoring", "down", "--volumes", "--remove-orphans", "--rmi", "local", check=False)
+        self.compose(*PROFILES, "down", "--volumes", "--remove-orphans", "--rmi", "local", check=False)
         docker("image", "rm", *(f"{name}:{self.project}" for name in self.images), check=False)
 
     @property
@@ -113,13 +120,13 @@ class Stack:
 
     def container(self, service: str) -> Any:
         """What the engine says of a service's container."""
-        return inspect(self.compose("ps", "--all", "--quiet", service).stdout.strip())
+        return inspect(self.compose(*PROFILES, "ps", "--all", "--quiet", service).stdout.strip())
 
     def logs(self, service: str) -> str:
-        return self.compose("logs", "--no-log-prefix", service).stdout
+        return self.compose(*PROFILES, "logs", "--no-log-prefix", service).stdout
 
     def wait_until_healthy(self, service: str) -> None:
-        container = self.compose("ps", "--all", "--quiet", service).stdout.strip()
+        container = self.compose(*PROFILES, "ps", "--all", "--quiet", service).stdout.strip()
         wait_for(
             lambda: inspect(container)["State"]["Health"]["Status"] == "healthy",
             lambda: f"{service}: {json.dumps(inspect(container)['State'], indent=1)}\n{self.logs(service)}",
@@ -128,7 +135,7 @@ class Stack:
 
     def python(self, service: str, script: str, *, check: bool = True) -> str:
         """Run a script in a service's running container; return what it printed."""
-        return self.compose("exec", "-T", service, "python", "-c", script, check=check).stdout
+        return self.compose(*PROFILES, "exec", "-T", service, "python", "-c", script, check=check).stdout
 
     def put(self, envelopes: Sequence[NewEnvelope]) -> None:
         """Put envelopes into the store, as received when they say; no daemon may run."""

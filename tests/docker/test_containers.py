@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +18,20 @@ from mailserver.client.mail_client import connect
 from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
+from mailserver.ids.envelopes import content_topic_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.ids.waku_message import WakuMessage
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import SCHEMA_VERSION
 from mailserver.waku.envelope import EnvelopeHash, Topic, encode_envelope
 from mailserver.waku.payload import key_from_password
 from mailserver.waku.topics import topic_of
+from mailserver.waku2.codes import LightPushStatus
+from mailserver.waku2.filter_packets import FilterSubscribeType
+from mailserver.waku2.lightpush import LightPushRequest
 from tests.docker.engine import QUICK_S, docker, inspect, wait_for
-from tests.docker.stack import COMPACTED_WITHIN_S, SERVICES, Stack, history
+from tests.docker.stack import COMPACTED_WITHIN_S, PROFILES, SERVICES, Stack, history
+from tests.gateway.light_clients import connected
 from tests.integration.daemons import run_command
 from tests.waiting import until
 
@@ -87,9 +95,48 @@ def test_a_client_posts_and_requests_through_the_published_port(stack: Stack) ->
     assert "through the port" in answer.stdout
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_container_can_do_only_what_it_must(stack: Stack, service: str) -> None:
+@pytest.fixture
+def stack_with_gateway(stack: Stack) -> Iterator[Stack]:
+    """A gateway beside them, healthy."""
+    stack.up("gateway")
+    yield stack
+    stack.compose(*PROFILES, "rm", "--stop", "--force", "gateway")
+
+
+def problems_of_gateway(stack: Stack) -> list[str]:
+    """What keeps it from doing all of its work: with any, it answers 503, which is an error here."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings['V2_METRICS_PORT']}/ready", timeout=QUICK_S) as said:
+        problems: list[str] = json.load(said)["problems"]
+    return problems
+
+
+async def test_a_light_client_gets_what_is_posted_and_sends_through_the_published_port(
+    stack_with_gateway: Stack,
+) -> None:
+    stack, topic = stack_with_gateway, content_topic_of(topic_of("light"))
+    addresses = stack.python("gateway", "print(open('/data/gateway').read())").split()
+
+    async with connected(int(stack.settings["V2_PORT"])) as light:
+        await light.filter(FilterSubscribeType.SUBSCRIBE, topic, pubsub_topic=DEFAULT_NETWORK_TOPIC)
+        await asyncio.to_thread(run_command, "post", stack.enode(), "--topic", "light", "--payload", "hello")
+        await until(lambda: len(light.messages) == 1)
+        message = WakuMessage(b"from v2", topic, timestamp=time.time_ns())
+        sent = await light.send(LightPushRequest("1", None, message))
+        found = await history(stack.enode(), topic_of("light"), 0, int(time.time()) + 60)
+
+    assert [address.split("/")[4] for address in addresses] == [
+        stack.settings["V2_PORT"],
+        stack.settings["V2_WEBSOCKET_PORT"],
+    ]
+    assert sent.status_code == LightPushStatus.OK
+    assert b"from v2" in [envelope.data for envelope in found]
+    assert await asyncio.to_thread(problems_of_gateway, stack) == []
+
+
+@pytest.mark.parametrize("service", [*SERVICES, "gateway"])
+def test_a_container_can_do_only_what_it_must(stack_with_gateway: Stack, service: str) -> None:
     """Its processes have no rights, its root file system cannot be written, and what it takes has a limit."""
+    stack = stack_with_gateway
     processes = json.loads(stack.python(service, STATUS_OF_PROCESSES))
     refused = stack.python(service, WRITE_ANYWHERE).split()
     host = stack.container(service)["HostConfig"]

@@ -7,6 +7,7 @@ import pytest
 
 from mailserver.app.config import Config
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
+from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, load_or_make_seed
 from mailserver.doctor.disk import (
     MIN_FREE_BYTES,
     MIN_FREE_DAYS,
@@ -149,7 +150,7 @@ def test_what_cannot_be_written_is_a_problem(tmp_path: Path, name: str, monkeypa
 
 
 def test_secrets_of_their_owner_are_fine_and_never_shown(tmp_path: Path) -> None:
-    key = load_or_make_key(tmp_path)
+    key, seed = load_or_make_key(tmp_path), load_or_make_seed(tmp_path)
     (tmp_path / "token").write_text("secret-token-of-this-test\n")
     (tmp_path / "token").chmod(0o600)
 
@@ -157,15 +158,18 @@ def test_secrets_of_their_owner_are_fine_and_never_shown(tmp_path: Path) -> None
 
     assert [(finding.check, finding.verdict) for finding in findings] == [
         (KEY_FILE, Verdict.OK),
+        (GATEWAY_KEY_FILE, Verdict.OK),
         ("token file", Verdict.OK),
     ]
     assert key.secret.hex() not in str(findings)
+    assert seed.hex() not in str(findings)
     assert "secret-token" not in str(findings)
 
 
-@pytest.mark.parametrize("name", [KEY_FILE, "token"])
+@pytest.mark.parametrize("name", [KEY_FILE, GATEWAY_KEY_FILE, "token"])
 def test_secret_that_others_may_read_is_a_problem(tmp_path: Path, name: str) -> None:
     load_or_make_key(tmp_path)
+    load_or_make_seed(tmp_path)
     (tmp_path / "token").write_text("secret-token-of-this-test\n")
     (tmp_path / "token").chmod(0o600)
     (tmp_path / name).chmod(0o644)

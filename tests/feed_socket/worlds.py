@@ -16,6 +16,7 @@ from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.net.unix_socket import short_path
+from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -86,6 +87,7 @@ class World:
     intake: Intake
     acceptance: Acceptance
     metrics: Metrics
+    store: Store
     server: FeedServer = field(init=False)
     fault: Exception | None = None
     looks: int = 0
@@ -178,7 +180,7 @@ async def running_world(
     acceptance, feed, metrics = Acceptance(requirements or Requirements(0.0)), feed or Feed(), Metrics()
     async with open_store(folder / STORE_FILE) as store:
         intake = Intake(store, acceptance, Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics)
-        world = World(folder, feed, intake, acceptance, metrics)
+        world = World(folder, feed, intake, acceptance, metrics, store)
         await world.start()
         try:
             yield world

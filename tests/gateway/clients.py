@@ -30,7 +30,16 @@ from mailserver.waku2.filter_packets import (
     decode_message_push,
 )
 from mailserver.waku2.frames import FrameReader, encode_frame
-from mailserver.waku2.lightpush import LightPushRequest, LightPushResponse, decode_light_push_response
+from mailserver.waku2.lightpush import (
+    LightPushRequest,
+    LightPushResponse,
+    PushRequest,
+    PushResponse,
+    PushRpc,
+    decode_light_push_response,
+    decode_push_rpc,
+)
+from mailserver.waku2.old_filter import FilterRequest, FilterRpc, decode_filter_rpc
 from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.store_query import StoreQueryRequest, StoreQueryResponse, decode_store_query_response
 from tests.waiting import DEADLINE_S, until
@@ -128,7 +137,10 @@ class Heard:
 
 @dataclass
 class LightClient:
-    """One client. Pushes are noted as they come; `is_go`: it closes each stream of a push, as go-waku does."""
+    """One client. Pushes are noted as they come, `old_pushes` are those of the old filter.
+
+    `is_go`: it closes each stream of a push, as go-waku does. `resets_pushes`: it does not know of its subscriptions.
+    """
 
     machine: Connection
     own_id: PeerId
@@ -136,8 +148,11 @@ class LightClient:
     is_go: bool = False
     peer_id: PeerId | None = None  # of the other side
     streams: dict[StreamId, Heard] = field(default_factory=dict)
+    resets_pushes: bool = False
     pushes: list[MessagePush] = field(default_factory=list)
+    old_pushes: list[FilterRpc] = field(default_factory=list)
     push_streams: dict[StreamId, FrameReader] = field(default_factory=dict)
+    old_streams: set[StreamId] = field(default_factory=set)
     closed: Closed | None = None
     reading: "asyncio.Task[None] | None" = None
 
@@ -248,6 +263,19 @@ class LightClient:
         assert answer is not None
         return decode_light_push_response(answer)
 
+    async def lightpush_2(self, request: PushRequest) -> PushResponse:
+        """Send a message by the older protocol."""
+        answer = await self.ask(ProtocolId.LIGHTPUSH_2, PushRpc("id", request).encode())
+        assert answer is not None
+        rpc = decode_push_rpc(answer)
+        assert rpc.request_id == "id"
+        assert rpc.response is not None
+        return rpc.response
+
+    async def old_filter(self, request_id: str, request: FilterRequest | None) -> None:
+        """Ask for messages by the old filter, and wait until that was read. It has no answer."""
+        assert await self.ask(ProtocolId.OLD_FILTER, FilterRpc(request_id, request).encode()) is None
+
     # What it hears.
 
     async def _read(self) -> None:
@@ -267,8 +295,10 @@ class LightClient:
         match event:
             case Secured(peer_id=peer_id):
                 self.peer_id = peer_id
-            case StreamOpened(stream=stream, is_ours=False):
+            case StreamOpened(stream=stream, protocol=protocol, is_ours=False):
                 self.push_streams[stream] = FrameReader(MAX_PUSH_BYTES)
+                if protocol == ProtocolId.OLD_FILTER:
+                    self.old_streams.add(stream)
             case DataReceived(stream=stream, data=data):
                 self.machine.consumed(stream, len(data))
                 if stream in self.push_streams:
@@ -286,7 +316,13 @@ class LightClient:
 
     def _take_pushes(self, stream: StreamId, data: bytes) -> None:
         for body in self.push_streams[stream].receive_data(data):
-            self.pushes.append(decode_message_push(body))
+            if self.resets_pushes:
+                self.machine.reset(stream)
+                return
+            if stream in self.old_streams:
+                self.old_pushes.append(decode_filter_rpc(body))
+            else:
+                self.pushes.append(decode_message_push(body))
             if self.is_go:
                 self.machine.close_write(stream)
 

@@ -20,6 +20,7 @@ from mailserver.gateway.transport import (
     Transport,
     WebSocketTransport,
 )
+from mailserver.gateway.turns import MAX_ITERATION_S, Turns
 from tests.gateway.clients import HOST
 from tests.waiting import DEADLINE_S, turns, until
 
@@ -67,6 +68,8 @@ class Server:
         self.forwarded: list[tuple[str, str]] = []
         self.says: str | None = "192.0.2.1"
         self.raws: list[Raw] = []
+        self.now = 0.0
+        self.turns = Turns(lambda: self.now)
 
     def accept(self, transport: Transport) -> Noted | None:
         if self.refuses:
@@ -81,8 +84,8 @@ class Server:
     async def listen(self) -> None:
         loop = asyncio.get_running_loop()
         self.servers = [
-            await loop.create_server(lambda: Transport(self.accept), HOST, 0),
-            await loop.create_server(lambda: WebSocketTransport(self.accept, self.forward), HOST, 0),
+            await loop.create_server(lambda: Transport(self.accept, self.turns), HOST, 0),
+            await loop.create_server(lambda: WebSocketTransport(self.accept, self.turns, self.forward), HOST, 0),
         ]
         self.port, self.websocket_port = (server.sockets[0].getsockname()[1] for server in self.servers)
 
@@ -176,7 +179,7 @@ async def test_socket_tells_where_it_comes_from_and_what_has_come(server: Server
 
 
 async def test_address_of_ipv6_is_written_in_brackets(server: Server) -> None:
-    listener = await asyncio.get_running_loop().create_server(lambda: Transport(server.accept), "::1", 0)
+    listener = await asyncio.get_running_loop().create_server(lambda: Transport(server.accept, server.turns), "::1", 0)
     port = listener.sockets[0].getsockname()[1]
     raw = await server.raw(port, "::1")
     noted = await server.one()
@@ -253,6 +256,22 @@ async def test_what_comes_while_reading_is_paused_stays_with_the_kernel(server: 
     assert before == b""
 
 
+async def test_what_comes_when_others_took_all_the_time_waits_for_a_later_turn(server: Server) -> None:
+    raw, noted = await server.tcp()
+    other, other_noted = await server.tcp()
+
+    def take_time() -> None:
+        server.now += MAX_ITERATION_S
+
+    noted.on_each_piece = other_noted.on_each_piece = take_time
+    for number in range(10):
+        raw.say(b"%d" % number)
+        other.say(b"%d" % number)
+        await until(lambda count=number: len(noted.data) == len(other_noted.data) == count + 1)  # type: ignore[misc]
+
+    assert noted.data == other_noted.data == b"0123456789"
+
+
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 async def test_after_the_end_nothing_raises_and_nothing_is_told(server: Server, kind: str) -> None:
     _, noted = await (server.tcp() if kind == "tcp" else server.upgraded())
@@ -312,7 +331,7 @@ async def test_socket_without_an_address_is_nobodys() -> None:
     ours, theirs = socket.socketpair()
     server = Server()
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: Transport(server.accept), sock=ours)
+    await loop.create_connection(lambda: Transport(server.accept, server.turns), sock=ours)
     noted = await server.one()
 
     assert (noted.transport.host, noted.transport.address) == ("", "?")

@@ -9,6 +9,9 @@ from pathlib import Path
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE
 from tests.integration.daemons import DEADLINE_S, PROGRAM, Daemon, assert_no_traceback, own_environment
 
+METRICS = ("--metrics", "127.0.0.1:0")
+"""What has it serve metrics on a free port."""
+
 
 class GatewayProcess(Daemon):
     """A gateway. Made by `running_gateway`."""
@@ -30,7 +33,7 @@ class GatewayProcess(Daemon):
         return self.addresses[1]
 
     def metric(self, name: str) -> float:
-        """A metric of one that runs with `--metrics 127.0.0.1:0`; 0 if there is none of this name and these labels."""
+        """A metric of one that runs with METRICS; 0 if there is none of this name and these labels."""
         port = self.wait_for_line("serving metrics").rpartition("port=")[2]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
             lines = answer.read().decode().splitlines()

@@ -11,8 +11,9 @@ from typing import Any
 from mailserver.client.mail_client import MailClient, connect
 from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import Enode
-from mailserver.ids.envelopes import content_topic_of, message_of
+from mailserver.ids.envelopes import NS, content_topic_of, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.ids.waku_message import WakuMessage
 from mailserver.mail.request import UNSEALED_ID, MailRequest
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
@@ -107,6 +108,9 @@ class LightClient:
                 self._answers[said["id"]].set_exception(AssertionError(said["error"]))
             else:
                 self._answers[said["id"]].set_result(said["result"])
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(AssertionError("js-waku has ended"))
 
 
 @contextlib.asynccontextmanager
@@ -133,9 +137,8 @@ async def light_client(*flags: str) -> AsyncIterator[LightClient]:
         yield client
         await client.ask("stop")
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended in this moment
-                process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            process.kill()
         await process.wait()
         await reading
 
@@ -166,6 +169,12 @@ async def envelopes_of(client: MailClient, topic: Topic) -> list[Envelope]:
 def hash_of(envelope: Envelope) -> str:
     """The hash of an envelope's message."""
     return message_of(envelope).hash(DEFAULT_NETWORK_TOPIC).hex()
+
+
+def sent_hash(topic: Topic, payload: bytes, timestamp_ms: int) -> str:
+    """The hash of a message that js-waku sends."""
+    message = WakuMessage(payload, content_topic_of(topic), timestamp=timestamp_ms * NS // 1000)
+    return message.hash(DEFAULT_NETWORK_TOPIC).hex()
 
 
 def hashes_of(shown: Sequence[Shown]) -> list[str]:

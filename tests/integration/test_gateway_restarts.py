@@ -3,18 +3,18 @@
 import asyncio
 import secrets
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from mailserver.client.mail_client import connect
 from mailserver.waku.envelope import Topic
 from tests.integration.daemons import DEADLINE_S, running_daemon
-from tests.integration.gateways import GatewayProcess, running_gateway
-from tests.integration.light_clients import light_client, post, sealed
+from tests.integration.gateways import METRICS, GatewayProcess, running_gateway
+from tests.integration.light_clients import envelopes_of, light_client, post, sealed, sent_hash
 
 pytestmark = pytest.mark.integration
-
-METRICS = ("--metrics", "127.0.0.1:0")
 
 
 @pytest.fixture
@@ -109,3 +109,21 @@ async def test_subscription_outlives_a_restart_of_the_daemon(data_dir: Path, top
     assert (refused["successes"], len(refused["failures"])) == (0, 1)
     assert pushed == expected
     assert sorted(history) == sorted(message["hash"] for message in js.pushed)
+
+
+async def test_message_that_is_sent_again_after_a_restart_reaches_v1_once(data_dir: Path, topic: Topic) -> None:
+    now = time.time_ns() // 1_000_000
+    with running_daemon(data_dir, "--feed-socket") as daemon:
+        async with light_client() as js, connect(daemon.enode, "test/1") as v1:
+            with running_gateway(data_dir) as killed:
+                await js.dial(killed.websocket)
+                await js.send(topic, b"once", timestamp=now)
+                killed.stop(signal.SIGKILL)
+            with running_gateway(data_dir, like=killed) as gateway:
+                await js.dial(gateway.websocket)
+                await js.send(topic, b"once", timestamp=now, legacy=True)
+                envelopes = await envelopes_of(v1, topic)
+                history = await js.history(topic)
+
+    assert [envelope.data for envelope in envelopes] == [b"once"]
+    assert history == [sent_hash(topic, b"once", now)]

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.browser import Browser, running_browser
 from tests.integration.commands import found, post
 from tests.integration.daemons import DEADLINE_S, Daemon, running_daemon
-from tests.integration.gateways import GatewayProcess, running_gateway
+from tests.integration.gateways import running_gateway
 from tests.integration.light_clients import JS
 from tests.node_js import require_packages
 
@@ -51,14 +51,14 @@ def daemon(data_dir: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def say(daemon: Daemon, text: str) -> None:
+def say(daemon: Daemon, text: str, password: str = CHAT) -> None:
     """Post as a client of Waku v1, sealed with the name of the chat."""
-    post(daemon.enode, text, "--sym-key-password", CHAT, topic=CHAT)
+    post(daemon.enode, text, "--sym-key-password", password, topic=CHAT)
 
 
-def open_page(browser: Browser, page: Path, gateway: GatewayProcess) -> None:
+def open_page(browser: Browser, page: Path, address: str) -> None:
     browser.open("about:blank")  # a page whose address differs in its fragment only is not loaded again
-    browser.open(f"{page.as_uri()}#{urlencode({'gateway': gateway.websocket, 'chat': CHAT})}")
+    browser.open(f"{page.as_uri()}#{urlencode({'gateway': address, 'chat': CHAT})}")
 
 
 def wait_for(browser: Browser, *texts: str) -> None:
@@ -78,11 +78,13 @@ def test_page_shows_history_and_what_v1_clients_post_and_sends_to_them(
     browser: Browser, page: Path, daemon: Daemon, screenshots: Path
 ) -> None:
     say(daemon, "it is spring")
+    say(daemon, "sealed for others", "kitchen")
     with running_gateway(daemon.data_dir) as gateway:
-        open_page(browser, page, gateway)
+        open_page(browser, page, gateway.websocket)
         wait_for(browser, "it is spring")
         browser.wait_for("document.getElementById('state').textContent === 'Connected'")
 
+        say(daemon, "sealed for others, too", "kitchen")
         say(daemon, "the bees are back")
         wait_for(browser, "it is spring", "the bees are back")
         send(browser, "so am I, in a browser")
@@ -90,15 +92,17 @@ def test_page_shows_history_and_what_v1_clients_post_and_sends_to_them(
         browser.screenshot(screenshots / "light-client.png")
         asked = {url.split("/")[2] for url in browser.requests() if url.startswith("http")}
 
-    v1 = found(daemon.enode, "--topic", CHAT, "--sym-key-password", CHAT)
-    assert sorted(str(each["payload"]) for each in v1) == ["it is spring", "so am I, in a browser", "the bees are back"]
+    v1 = [str(each["payload"]) for each in found(daemon.enode, "--topic", CHAT, "--sym-key-password", CHAT)]
+    opened = [text for text in v1 if text != "None"]
+    assert sorted(opened) == ["it is spring", "so am I, in a browser", "the bees are back"]
+    assert len(v1) == len(opened) + 2
     assert asked == set(), "it asks nobody but the gateway"
 
 
 def test_page_goes_on_after_the_gateway_was_restarted(browser: Browser, page: Path, daemon: Daemon) -> None:
     with running_gateway(daemon.data_dir) as gateway:
         say(daemon, WORDS)
-        open_page(browser, page, gateway)
+        open_page(browser, page, gateway.websocket)
         wait_for(browser, WORDS)
         browser.wait_for("document.getElementById('state').textContent === 'Connected'")
         assert gateway.stop() == 0
@@ -109,3 +113,16 @@ def test_page_goes_on_after_the_gateway_was_restarted(browser: Browser, page: Pa
         browser.wait_for("document.getElementById('state').textContent === 'Connected'")
         say(daemon, "afterwards")
         wait_for(browser, WORDS, "while it is down", "afterwards")
+
+
+@pytest.mark.parametrize(
+    ("peer", "words"),
+    [
+        ("", "the address does not say who the gateway is"),
+        ("/p2p/12D3KooWEtnPr88aXKeZnbR7cEGwkRqazAj8evM4v39PxNXPQwM3", ""),
+    ],
+)
+def test_page_says_why_it_is_not_connected(browser: Browser, page: Path, peer: str, words: str) -> None:
+    open_page(browser, page, f"/ip4/127.0.0.1/tcp/9/ws{peer}")  # nobody listens there
+
+    browser.wait_for(f"document.getElementById('state').textContent.startsWith('Not connected: {words}')")

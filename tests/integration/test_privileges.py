@@ -17,8 +17,10 @@ from mailserver.app.control import CONTROL_FILE
 from mailserver.client.sealing import seal_request
 from mailserver.codec import rlp
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE
+from mailserver.data_dir.gateway_files import ADDRESSES_FILE, GATEWAY_KEY_FILE, GATEWAY_LOCK_FILE
 from mailserver.feed_socket.frames import FEED_FILE
 from mailserver.files import OTHERS_MAY
+from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest
@@ -26,6 +28,7 @@ from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PacketCode, StatusOptions
 from mailserver.waku.payload import key_from_password
 from tests.integration.daemons import Daemon, run_command, running_daemon
+from tests.integration.gateways import running_gateway
 from tests.nobody import NOBODY
 from tests.pairs import private_key
 from tests.raw_peer import RawPeer, bound_stream
@@ -106,11 +109,15 @@ def test_nothing_listens_but_what_is_configured(tmp_path: Path) -> None:
 def test_all_of_a_data_directory_is_its_owners_alone(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        with running_daemon(tmp_path / "data", "--feed-socket") as daemon:
+        with (
+            running_daemon(tmp_path / "data", "--feed-socket") as daemon,
+            running_gateway(tmp_path / "data") as gateway,
+        ):
+            gateway.wait_for_line("feed connected")
             post(daemon)
             made = run_command("backup", "--data-dir", tmp_path / "data", tmp_path / "backup")
             files = modes_in(tmp_path / "data") | modes_in(tmp_path / "backup")
-            assert daemon.stop() == 0
+            assert gateway.stop() == daemon.stop() == 0
         saved = run_command("salvage", "--data-dir", tmp_path / "data", tmp_path / "salvaged")
         files |= modes_in(tmp_path / "data") | modes_in(tmp_path / "salvaged")
     finally:
@@ -119,6 +126,8 @@ def test_all_of_a_data_directory_is_its_owners_alone(tmp_path: Path, mask: int) 
     assert (made.returncode, saved.returncode) == (0, 0)
     names = {KEY_FILE, CONTROL_FILE, FEED_FILE, ENODE_FILE, "lock"}
     names |= {STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"}
+    names |= {GATEWAY_KEY_FILE, GATEWAY_LOCK_FILE, ADDRESSES_FILE}
+    names |= {INDEX_FILE, f"{INDEX_FILE}-wal", f"{INDEX_FILE}-shm"}
     assert names <= {path.name for path in files}
     assert {str(path): oct(mode) for path, mode in files.items() if mode & OTHERS_MAY} == {}
 

@@ -27,7 +27,7 @@ DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "mailserver.json"
 DEADLINE_S = 60.0
 """How long Prometheus may take to start, or to have scraped what is waited for."""
 
-_METRIC = re.compile(r"\b(?:mailserver|waku|p2p|process)_[a-z0-9_]+")
+_METRIC = re.compile(r"\b(?:mailserver|gateway|waku|p2p|process)_[a-z0-9_]+")
 _POLL_S = 0.1
 
 
@@ -52,9 +52,10 @@ class Query(NamedTuple):
     panel: str
     expression: str
 
-    def of(self, instance: str) -> str:
-        """What Grafana asks for this mailserver."""
-        return self.expression.replace("$instance", instance).replace("$__rate_interval", "1m")
+    def of(self, instance: str, gateway: str) -> str:
+        """What Grafana asks for this mailserver and this gateway."""
+        chosen = self.expression.replace("$instance", instance).replace("$gateway", gateway)
+        return chosen.replace("$__rate_interval", "1m")
 
 
 def dashboard() -> dict[str, Any]:
@@ -122,12 +123,16 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, instance: str) -> Iterator[Prometheus]:
-    """Run one on a free port of loopback that scrapes a mailserver's HOST:PORT every second, with our alert rules."""
+def running_prometheus(folder: Path, instance: str, gateway: str) -> Iterator[Prometheus]:
+    """Run one on a free port of loopback that scrapes a mailserver's and a gateway's HOST:PORT every second, with our
+    alert rules."""
+    jobs = {"mailserver": instance, "gateway": gateway}
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(ALERTS)],
-        "scrape_configs": [{"job_name": "mailserver", "static_configs": [{"targets": [instance]}]}],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in jobs.items()
+        ],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))  # YAML has all of JSON
     command = [program("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]

@@ -17,6 +17,7 @@ from mailserver.metrics.figures import (
     NodeFigures,
     StoreFigures,
 )
+from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
 from mailserver.metrics.labels import Check, ClientFamily, Direction
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
@@ -72,6 +73,28 @@ def with_figures(figures: Figures) -> Metrics:
     """All metrics, those of `figures`, too."""
     metrics = Metrics()
     metrics.registry.register(FiguresCollector(lambda: figures))
+    return metrics
+
+
+GATEWAY_FIGURES = GatewayFigures(
+    clients={"tcp": 2, "websocket": 3},
+    handshakes=1,
+    subscribers=4,
+    criteria=40,
+    unread_bytes=5000,
+    unindexed=6,
+    is_connected=True,
+    feed_missed=7,
+    refused_connections={"too_fast": 8, "address_full": 0},
+)
+
+
+def of_gateway(figures: GatewayFigures) -> GatewayMetrics:
+    """All metrics of a gateway that was asked once by each protocol, those of `figures`, too."""
+    metrics = GatewayMetrics()
+    metrics.registry.register(GatewayCollector(lambda: figures))
+    for asked in Asked:
+        metrics.requests.labels(asked.value, "200").inc()
     return metrics
 
 

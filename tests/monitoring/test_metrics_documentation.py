@@ -3,7 +3,7 @@
 import re
 
 from tests.monitoring.prometheus import ROOT
-from tests.monitoring.samples import FIGURES, with_figures
+from tests.monitoring.samples import FIGURES, GATEWAY_FIGURES, of_gateway, with_figures
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
 
@@ -14,7 +14,7 @@ Described = dict[str, tuple[str, tuple[str, ...], str]]
 
 
 def exposed() -> Described:
-    """What is there to scrape."""
+    """What is there to scrape, of a mailserver and its gateway."""
     metrics = with_figures(FIGURES)
     for by_request in (
         metrics.delivery_duration.labels("topics", "delivered"),
@@ -24,7 +24,7 @@ def exposed() -> Described:
     metrics.delivered.labels("topics", "delivered").inc()
     metrics.delivered_bytes.labels("topics", "delivered").inc()
     found: Described = {}
-    for family in metrics.registry.collect():
+    for family in [*metrics.registry.collect(), *of_gateway(GATEWAY_FIGURES).registry.collect()]:
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         found[name] = (family.type, tuple(sorted(labels)), family.documentation)
@@ -43,7 +43,7 @@ def test_document_has_every_metric_and_no_other() -> None:
 
 def test_document_has_every_value_of_the_labels() -> None:
     text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Labels\n")[2]
-    families = with_figures(FIGURES).registry.collect()
+    families = [*with_figures(FIGURES).registry.collect(), *of_gateway(GATEWAY_FIGURES).registry.collect()]
 
     values = {
         value

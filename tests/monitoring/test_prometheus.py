@@ -1,15 +1,16 @@
-"""What a real Prometheus makes of a running daemon: each query of the dashboard has an answer, each alert a metric."""
+"""What a real Prometheus makes of a daemon and its gateway: each panel has an answer, each alert a metric."""
 
 import asyncio
 import contextlib
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailserver.client.id_client import IdClient
@@ -18,7 +19,9 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction
-from mailserver.ids.muid import Muid
+from mailserver.ids.envelopes import content_topic_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
+from mailserver.ids.waku_message import WakuMessage
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.store.sqlite.handoff import write_archived, write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -26,8 +29,14 @@ from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
+from mailserver.waku2.codes import LightPushStatus
+from mailserver.waku2.filter_packets import FilterSubscribeType
+from mailserver.waku2.lightpush import LightPushRequest
+from mailserver.waku2.store_query import StoreQueryRequest
 from mailserver.wakuid.questions import Query as IdQuery
+from tests.gateway.light_clients import LightClient, connected
 from tests.integration.daemons import Daemon, running_daemon
+from tests.integration.gateways import GatewayProcess, running_gateway
 from tests.integration.peers import Peers
 from tests.mailservers import NEWS, PASSWORD_KEY, SPORT, fill, make_envelope
 from tests.monitoring.prometheus import (
@@ -46,6 +55,7 @@ pytestmark = pytest.mark.integration
 NOT_EVERYWHERE = {"mailserver_memory_limit_bytes"}
 """Only where a control group limits the memory."""
 
+NEWS_IN_V2 = content_topic_of(NEWS)
 LARGE_BYTES = 100_000
 REQUEST_ID = bytes(32)
 SOME_BLOOM = b"\x01" * 32 + bytes(32)
@@ -64,12 +74,13 @@ LONG_REQUEST = rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", b"", [bytes(S
 
 @dataclass(frozen=True)
 class Observed:
-    """What Prometheus saw of a daemon that has had every kind of traffic, until `at` (Unix seconds)."""
+    """What Prometheus saw of a daemon and its gateway with every kind of traffic, until `at` (Unix seconds)."""
 
     prometheus: Prometheus
     instance: str
+    gateway: str
     at: float
-    exposed: str
+    exposed: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +95,17 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     with (
         running_daemon(folder / "source", *keep) as source,
         running_daemon(
-            folder / "ours", *keep, "--metrics", "127.0.0.1:0", "--trusted-peers", str(source.enode)
+            folder / "ours", *keep, "--feed-socket", "--metrics", "127.0.0.1:0", "--trusted-peers", str(source.enode)
         ) as daemon,
-        running_prometheus(folder / "prometheus", instance := metrics_address(daemon)) as prometheus,
+        running_gateway(folder / "ours", "--metrics", "127.0.0.1:0") as gateway,
+        running_prometheus(
+            folder / "prometheus", instance := metrics_address(daemon), of_gateway := metrics_address(gateway)
+        ) as prometheus,
     ):
         daemon.wait_for_line("caught up")
-        at, exposed = asyncio.run(make_traffic(daemon, instance, prometheus))
-        yield Observed(prometheus, instance, at, exposed)
+        gateway.wait_for_line("feed connected")
+        at, exposed = asyncio.run(make_traffic(daemon, gateway, (instance, of_gateway), prometheus))
+        yield Observed(prometheus, instance, of_gateway, at, exposed)
 
 
 def metrics_address(daemon: Daemon) -> str:
@@ -125,30 +140,60 @@ async def prepare(source: Path, ours: Path) -> None:
     write_archived(path, Archived(identity, "archive", now - 600, {now // 86400 - 1: 100}))
 
 
-async def make_traffic(daemon: Daemon, instance: str, prometheus: Prometheus) -> tuple[float, str]:
+async def make_traffic(
+    daemon: Daemon, gateway: GatewayProcess, instances: Sequence[str], prometheus: Prometheus
+) -> tuple[float, list[str]]:
     """Have two rounds of all kinds of traffic, with a look of Prometheus before, between and after them."""
     peers = Peers()
     try:
         sender, reader = await peers.join(daemon, "sender"), await peers.join(daemon, "reader")
-        await looked_at(instance, prometheus)
-        await have_round(daemon, sender, reader, peers)
-        await looked_at(instance, prometheus)
-        await have_round(daemon, sender, reader, peers)
-        exposed = await looked_at(instance, prometheus)
-        (scraped,) = await asyncio.to_thread(prometheus.query, "timestamp(up)")
-        return scraped.value, exposed
+        async with connected(int(gateway.tcp.split("/")[4])) as light:
+            await light.filter(FilterSubscribeType.SUBSCRIBE, NEWS_IN_V2, pubsub_topic=DEFAULT_NETWORK_TOPIC)
+            await looked_at(instances, prometheus)
+            await have_round(daemon, sender, reader, peers)
+            await have_round_of_gateway(light)
+            await looked_at(instances, prometheus)
+            await have_round(daemon, sender, reader, peers)
+            await have_round_of_gateway(light)
+            exposed = await looked_at(instances, prometheus)
+            scraped = await asyncio.to_thread(prometheus.query, "max(timestamp(up))")
+            return scraped[0].value, exposed
     finally:
         await peers.close()
 
 
-async def looked_at(instance: str, prometheus: Prometheus) -> str:
-    """Wait until Prometheus has seen what is now; return that."""
-    exposed = await asyncio.to_thread(exposed_by, instance)
-    for family in text_string_to_metric_families(exposed):
+COUNTED_LAST = {
+    "mailserver_envelopes_stored_total",
+    "mailserver_confirmation_delay_seconds_count",
+    "gateway_store_query_seconds_count",
+    "gateway_push_delay_seconds_count",
+}
+"""What a round counts: Prometheus has seen the round when it has seen these."""
+
+
+async def looked_at(instances: Sequence[str], prometheus: Prometheus) -> list[str]:
+    """Wait until Prometheus has seen what is now; return that, of each instance."""
+    exposed = [await asyncio.to_thread(exposed_by, instance) for instance in instances]
+    for family in families_in(exposed):
         for sample in family.samples:
-            if sample.name in ("mailserver_envelopes_stored_total", "mailserver_confirmation_delay_seconds_count"):
+            if sample.name in COUNTED_LAST:
                 await asyncio.to_thread(prometheus.wait_for, f"{sample.name} >= {sample.value}")
     return exposed
+
+
+def families_in(exposed: Sequence[str]) -> list[Metric]:
+    """All that was there to scrape."""
+    return [family for text in exposed for family in text_string_to_metric_families(text)]
+
+
+async def have_round_of_gateway(light: LightClient) -> None:
+    """Have a light client send, get its own message and those of v1 pushed, and ask for history."""
+    before = len(light.messages)
+    message = WakuMessage(b"a message", NEWS_IN_V2, version=0, timestamp=time.time_ns(), meta=b"")
+    assert (await light.send(LightPushRequest("1", None, message))).status_code == LightPushStatus.OK
+    await until(lambda: len(light.messages) > before)
+    found = await light.query(StoreQueryRequest("1", True, DEFAULT_NETWORK_TOPIC, (NEWS_IN_V2,)))
+    assert found.messages
 
 
 async def have_round(daemon: Daemon, sender: RawPeer, reader: RawPeer, peers: Peers) -> None:
@@ -191,10 +236,10 @@ def live(now: int, number: int, ttl: int = 50) -> Envelope:
 
 @pytest.mark.parametrize("query", queries(), ids=lambda query: f"{query.panel}: {query.expression}")
 def test_query_of_each_panel_has_an_answer(observed: Observed, query: Query) -> None:
-    found = observed.prometheus.query(query.of(observed.instance), observed.at)
+    found = observed.prometheus.query(query.of(observed.instance, observed.gateway), observed.at)
 
     if metrics_in(query.expression) & NOT_EVERYWHERE and not found:
-        assert not any(f"\n{name} " in observed.exposed for name in NOT_EVERYWHERE)
+        assert not any(f"\n{name} " in text for name in NOT_EVERYWHERE for text in observed.exposed)
         return
     assert found
     assert all(sample.value == sample.value for sample in found), "not a number: nothing was observed"
@@ -211,22 +256,23 @@ def test_alerts_are_evaluated_and_none_is_raised(observed: Observed) -> None:
 def test_metrics_of_all_alerts_are_there(observed: Observed) -> None:
     names = {name for rule in observed.prometheus.alerts() for name in metrics_in(rule["query"])}
 
-    types = {family.name: family.type for family in text_string_to_metric_families(observed.exposed)}
+    types = {family.name: family.type for family in families_in(observed.exposed)}
     series = {f"{name}_bucket" if types.get(name) == "histogram" else name for name in names - NOT_EVERYWHERE}
     assert {name for name in series if not observed.prometheus.query(name, observed.at)} == set()
 
 
 def test_promtool_has_nothing_to_say_of_the_metrics(observed: Observed) -> None:
-    checked = subprocess.run(
-        [program("promtool"), "check", "metrics"],
-        input=observed.exposed,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    for exposed in observed.exposed:
+        checked = subprocess.run(
+            [program("promtool"), "check", "metrics"],
+            input=exposed,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
-    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
 def series_of(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:

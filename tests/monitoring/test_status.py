@@ -12,10 +12,18 @@ import pytest
 
 from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction
 from mailserver.metrics.figures import CompactionFigures
-from mailserver.metrics.labels import Check
+from mailserver.metrics.labels import Check, PostResult
+from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
-from mailserver.monitoring.status import CatchupStatus, CompactionStatus, DayStatus, LoggedError, days_of
+from mailserver.monitoring.status import (
+    CatchupStatus,
+    CompactionStatus,
+    DayStatus,
+    GatewaysStatus,
+    LoggedError,
+    days_of,
+)
 from mailserver.monitoring.watch import Sight
 from mailserver.store.interface import ReceptionDay
 from mailserver.store.sqlite.handoff import write_compaction
@@ -174,6 +182,19 @@ def test_source_with_most_before_it_says_how_far_catching_up_is() -> None:
     shown = CatchupStatus.of([SYNC, replace(SYNC, left_s=5, is_set_aside=True)])
 
     assert shown == CatchupStatus(sources=2, set_aside=1, left_s=86_400, fetched=500, stored=400)
+
+
+def test_gateways_are_told_together() -> None:
+    metrics = Metrics()
+    metrics.gateways.set(2)
+    metrics.gateway_envelopes.inc(50)
+    metrics.gateway_missed.inc(3)
+    for result, count in zip(PostResult, (7, 5, 1, 2), strict=True):
+        metrics.gateway_posts[result].inc(count)
+
+    shown = GatewaysStatus.of(metrics)
+
+    assert shown == GatewaysStatus(2, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
 
 
 def test_days_of_store_and_archive_are_put_side_by_side_and_bounded() -> None:

@@ -72,7 +72,7 @@ async def open_database(path: Path) -> AsyncIterator[Database]:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     async with contextlib.AsyncExitStack() as stack:
-        writer = await Worker.start(partial(_connect_writer, path), "index-writer")
+        writer = await Worker.start(partial(connect_writer, path), "index-writer")
         stack.push_async_callback(writer.close)
         readers = []
         for _ in range(READERS):
@@ -102,13 +102,18 @@ def synced(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def _connect_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """Connect to the index at `path` to write it; make or migrate it first if need be.
+
+    Raises:
+        StoreError: see `open_database`.
+    """
     with explained(path):
         if not path.exists():
             write_new(path, b"")  # SQLite would follow the umask, and gives log and index the same permissions
         connection = _connect(path)
     with _preparing(connection, path):
-        _check_ours(connection, path)
+        check_ours(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
@@ -145,7 +150,12 @@ def _preparing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
         unless_prepared.pop_all()
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+def check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Check what kind of file it is. An empty one is ours.
+
+    Raises:
+        StoreError: it is foreign, or of a later version.
+    """
     application_id, version = pragma(connection, "application_id"), pragma(connection, "user_version")
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
     if application_id != APPLICATION_ID and (application_id or version or tables):

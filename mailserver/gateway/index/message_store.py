@@ -36,11 +36,11 @@ MAX_NEWS = 1000
 
 
 class News(NamedTuple):
-    """Messages in the order of arrival. `end`: what follows begins behind it. `is_all`: nothing did at that moment."""
+    """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store."""
 
     messages: Sequence[MappedMessage]
     end: Arrival
-    is_all: bool
+    last: Arrival
 
 
 class MessageStore:
@@ -86,21 +86,21 @@ class MessageStore:
         maps = partial(map_envelopes, network_topic=self._sources.network_topic, envelopes=envelopes)
         return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
 
-    async def news(self, after: Arrival) -> News:
+    async def news(self, after: Arrival, *, of: str) -> News:
         """The messages of the first envelopes that arrived in the store after a place, whether they are indexed or not.
 
         Whoever pushes messages finds here what the live feed has missed. A message that was posted twice, in two
         envelopes, is in it twice.
 
         Args:
-            after: `end` of the news before, or of the progress of `follower`.
+            after: `end` of the news before. of: the identity of the store whose place it is.
         Raises:
-            OtherStore: the store is another by now: catch up, and go on from the progress of `follower`.
+            OtherStore: the store is another.
         """
-        arrived = await self._sources.arrivals.after(after, MAX_NEWS, of=self.follower.progress.identity)
+        arrived = await self._sources.arrivals.after(after, MAX_NEWS, of=of)
         maps = partial(_map_arrived, network_topic=self._sources.network_topic, arrived=arrived)
         messages = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
-        return News([message for message in messages if message is not None], arrived.end, arrived.end >= arrived.last)
+        return News([message for message in messages if message is not None], arrived.end, arrived.last)
 
     async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
         """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.

@@ -369,29 +369,30 @@ async def test_news_are_the_messages_that_arrived_after_a_place(world: World) ->
     message = original(9, timestamp=at(0))
     await world.put(*envelopes(2))
     await world.messages.follower.catch_up()
-    place = world.messages.follower.progress.arrival
+    place, identity = world.messages.follower.progress.arrival, world.messages.follower.progress.identity
     await world.put(envelope(5), envelope(3))
     await world.store.put([new(envelope(4, created=0))])
     await world.send(message)
 
-    news = await world.messages.news(place)
-    none = await world.messages.news(news.end)
+    news = await world.messages.news(place, of=identity)
+    none = await world.messages.news(news.end, of=identity)
 
     assert [each.message for each in news.messages] == [message_of(envelope(5)), message_of(envelope(3)), message]
     assert [each.is_original for each in news.messages] == [False, False, True]
-    assert news.is_all
-    assert none == ([], news.end, True)
+    assert news.end == news.last > place
+    assert none == ([], news.end, news.end)
 
 
 async def test_news_of_a_store_that_was_replaced_are_told_to_be_of_another(tmp_path: Path) -> None:
     make_store(tmp_path / STORE_FILE, [new(envelope(1))])
     async with opened_messages(tmp_path) as messages:
         await messages.follower.catch_up()
+        identity = messages.follower.progress.identity
         make_store(tmp_path / "other.db", [new(envelope(2)), new(envelope(3))])
         shutil.move(tmp_path / "other.db", tmp_path / STORE_FILE)
 
         with pytest.raises(OtherStore):
-            await messages.news(Arrival(1))
+            await messages.news(Arrival(1), of=identity)
 
 
 async def test_live_envelopes_are_mapped_with_their_originals(world: World) -> None:

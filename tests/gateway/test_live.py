@@ -1,0 +1,235 @@
+"""mailserver.gateway.live: what the daemon accepts is pushed once and in order, whatever feed and store leave out."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mailserver.gateway import live as live_module
+from mailserver.gateway.index import message_store
+from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.live.feed import Feed
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.waku.envelope import Envelope
+from tests.gateway.clients import LightClient
+from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, running_gateway
+from tests.mailservers import NOW, SPORT, make_envelope, stored
+from tests.store.samples import change, make_store
+from tests.waiting import turns, until
+
+pytestmark = pytest.mark.integration
+
+
+def envelopes(count: int, first: int = 0, *, age: int = 0) -> list[Envelope]:
+    return [make_envelope(number, created=NOW - age) for number in range(first, first + count)]
+
+
+@contextlib.asynccontextmanager
+async def subscriber(gateway: Gateway) -> AsyncIterator[LightClient]:
+    async with gateway.client() as client:
+        assert (await client.subscribe(TOPIC, NEWS_TOPIC)).status_code == 200
+        yield client
+
+
+async def hear(client: LightClient, count: int) -> list[bytes]:
+    """The payloads of everything that was pushed, once it is so much."""
+    await until(lambda: len(client.pushes) >= count)
+    return [push.waku_message.payload for push in client.pushes]
+
+
+@contextlib.asynccontextmanager
+async def feed_cut(gateway: Gateway) -> AsyncIterator[None]:
+    """What the daemon accepts meanwhile is not in the feed."""
+    await gateway.daemon.stop()
+    await until(lambda: gateway.feed.terms is None)
+    yield
+    await gateway.daemon.start()
+    await until(lambda: gateway.feed.terms is not None)
+
+
+# The feed
+
+
+async def test_what_is_accepted_is_pushed_once_and_in_order(gateway: Gateway) -> None:
+    some = envelopes(300)
+    async with subscriber(gateway) as client:
+        await gateway.accept(*some)
+        pushed = await hear(client, 300)
+        await gateway.accept(*some, *envelopes(1, 300))
+
+        assert pushed == [each.data for each in some]
+        assert (await hear(client, 301))[300:] == [make_envelope(300).data]
+
+
+async def test_push_is_the_message_of_its_envelope(gateway: Gateway) -> None:
+    async with subscriber(gateway) as client:
+        await gateway.accept(make_envelope(1))
+        await hear(client, 1)
+
+        assert client.pushes[0].waku_message == mapped(make_envelope(1))
+        assert client.pushes[0].pubsub_topic == TOPIC
+
+
+async def test_messages_that_nobody_wants_are_not_made(gateway: Gateway) -> None:
+    async with subscriber(gateway) as client:
+        await gateway.accept(make_envelope(1, topic=SPORT), make_envelope(2))
+        await hear(client, 1)
+
+    assert gateway.scraped("gateway_pushes_total") == 1.0
+    assert gateway.scraped("gateway_push_delay_seconds_count") == 1.0
+
+
+async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = gateway.daemon.folder / INDEX_FILE
+    async with subscriber(gateway) as client:
+        change(index, "ALTER TABLE originals RENAME TO hidden")
+        await gateway.accept(make_envelope(1))
+        await until(lambda: "missed messages not pushed" in caplog.text)
+        change(index, "ALTER TABLE hidden RENAME TO originals")
+        await gateway.accept(make_envelope(2))
+
+        assert sorted(await hear(client, 2)) == sorted([make_envelope(1).data, make_envelope(2).data])
+
+    assert "live messages not pushed" in caplog.text
+    assert len([each for each in caplog.records if "missed messages" in each.message]) == 1
+
+
+# Gaps
+
+
+async def test_what_the_feed_has_left_out_is_pushed_from_the_store_before_what_is_live(gateway: Gateway) -> None:
+    async with subscriber(gateway) as client:
+        await gateway.accept(*envelopes(10))
+        await hear(client, 10)
+        async with feed_cut(gateway):
+            await gateway.accept(*envelopes(20, 10))
+        await hear(client, 30)
+        await gateway.accept(*envelopes(5, 30))
+
+        assert await hear(client, 35) == [each.data for each in envelopes(35)]
+
+
+async def test_overflow_of_the_ring_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, feed=Feed(max_envelopes=20)) as gateway, subscriber(gateway) as client:
+        some = envelopes(1500)
+        await gateway.accept(*some[:2])
+        await hear(client, 2)  # from now on, the stream of pushes is open
+        for at in range(2, 1500, 50):
+            await asyncio.gather(*(gateway.accept(each) for each in some[at : at + 50]))
+        pushed = await hear(client, 1500)
+
+        assert gateway.live.missed > 100
+        assert sorted(pushed) == sorted(each.data for each in some)
+        assert gateway.scraped("gateway_pushes_total") == 1500.0
+
+
+async def test_what_gets_into_the_store_only_after_the_gap_is_pushed_too(gateway: Gateway) -> None:
+    """The daemon tells of envelopes when it has accepted them; they are in the store when the disk has them."""
+    async with subscriber(gateway) as client:
+        async with contextlib.AsyncExitStack() as busy:
+            async with feed_cut(gateway):
+                await gateway.accept(make_envelope(1))
+                busy.enter_context(gateway.daemon.disk_busy())
+                accepting = asyncio.create_task(gateway.accept(make_envelope(2)))
+                await turns()
+            await hear(client, 1)  # the store was looked at
+            assert not gateway.daemon.is_stored(make_envelope(2))
+        await accepting
+
+        assert await hear(client, 2) == [make_envelope(1).data, make_envelope(2).data]
+
+
+async def test_only_what_is_fresh_is_pushed_from_the_store(gateway: Gateway) -> None:
+    old, fresh = live_module.FRESH_S + 1, live_module.FRESH_S
+    async with subscriber(gateway) as client:
+        await gateway.accept(make_envelope(0))
+        await hear(client, 1)
+        async with feed_cut(gateway):
+            await gateway.accept(
+                make_envelope(1, created=NOW - old, ttl=300), make_envelope(2, created=NOW - fresh, ttl=300)
+            )
+
+        assert (await hear(client, 2))[1:] == [make_envelope(2, ttl=300).data]
+
+
+async def test_no_more_is_looked_through_than_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
+    monkeypatch.setattr(live_module, "MAX_MISSED", 3)
+    monkeypatch.setattr(message_store, "MAX_NEWS", 2)
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        await gateway.accept(make_envelope(100))
+        await hear(client, 1)
+        async with feed_cut(gateway):
+            await gateway.accept(*envelopes(20))
+
+        assert (await hear(client, 4))[1:] == [each.data for each in envelopes(3, 17)]
+
+
+async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
+    monkeypatch.setattr(live_module, "MAX_PUSHED", 2)
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        await gateway.accept(make_envelope(100))
+        await hear(client, 1)
+        async with feed_cut(gateway):
+            await gateway.accept(make_envelope(101))
+        await hear(client, 2)
+        await gateway.accept(*envelopes(3))
+        await hear(client, 5)
+        async with feed_cut(gateway):
+            await gateway.accept(make_envelope(3))
+
+        assert (await hear(client, 9))[5:] == [each.data for each in envelopes(4)]
+
+
+# Where it begins
+
+
+async def test_what_is_in_the_store_at_the_start_is_history(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [stored(each) for each in envelopes(2500)])
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        async with feed_cut(gateway):
+            await gateway.accept(make_envelope(2500))
+
+        assert await hear(client, 1) == [make_envelope(2500).data]
+
+
+async def test_gateway_that_was_there_before_the_mailserver_pushes_all_that_it_accepts(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, is_live=False) as gateway, subscriber(gateway) as client:
+        await gateway.daemon.stop()
+        gateway.go_live()
+        await until(lambda: gateway.feed.terms is None)
+        await gateway.accept(*envelopes(3))
+        await gateway.daemon.start()
+
+        assert await hear(client, 3) == [each.data for each in envelopes(3)]
+
+
+async def test_store_that_was_replaced_is_gone_on_from(gateway: Gateway) -> None:
+    folder = gateway.daemon.folder
+    async with subscriber(gateway) as client:
+        await gateway.accept(*envelopes(5))
+        await hear(client, 5)
+        async with feed_cut(gateway):
+            make_store(folder / "other.db", [stored(make_envelope(1, created=NOW - 1000)), stored(make_envelope(9))])
+            for ending in ("-wal", "-shm"):
+                (folder / f"{STORE_FILE}{ending}").unlink()
+            (folder / "other.db").replace(folder / STORE_FILE)
+
+        assert (await hear(client, 6))[5:] == [make_envelope(9).data]
+
+
+async def test_message_of_a_client_of_v2_is_pushed_under_its_own_hash_once(gateway: Gateway) -> None:
+    sent = message(1, meta=b"meta", version=0)
+    async with subscriber(gateway) as client:
+        assert (await gateway.bridge.send(TOPIC, sent)).is_success
+        await hear(client, 1)
+        async with feed_cut(gateway):
+            await gateway.accept(make_envelope(1))
+        await hear(client, 2)
+
+        assert [push.waku_message for push in client.pushes] == [sent, mapped(make_envelope(1))]
