@@ -49,6 +49,9 @@ STRANGERS = ("--connections-per-second", "0")
 DAEMON = ("--feed-socket",)
 PACKETS_PER_S = 200.0
 MAX_PER_PACKET = 100
+LATE_INTERVAL_S = 0.1
+"""Between single envelopes, in the mean."""
+
 PAGE = 100
 CLIENTS_AT_ONCE = 25
 QUESTIONS = (("any topic", 1, 0), ("one topic", 1, 1), ("ten topics", 1, 10), ("one topic", CLIENTS_AT_ONCE, 1))
@@ -69,7 +72,6 @@ class GatewaySpec:
     pushes_per_s: float
     clients: int
     late: int
-    interval_s: float
     queries: int
     handshakes: int
     idle_s: float
@@ -224,7 +226,7 @@ class _Poster:
         """Post single envelopes at random intervals; return them, and when each was posted."""
         raws, posted_at = [], []
         for _ in range(spec.late):
-            await asyncio.sleep(rng.expovariate(1 / spec.interval_s))
+            await asyncio.sleep(rng.expovariate(1 / LATE_INTERVAL_S))
             [raw] = live_envelopes(1, topics, int(time.time()), min_pow=min_pow, rng=rng)
             raws.append(raw)
             posted_at.append(time.perf_counter())
