@@ -65,7 +65,7 @@ class Live:
         self._pushed: OrderedDict[MessageHash, None] = OrderedDict()
         self._identity = ""  # of the store
         self._after = BEFORE_ALL  # the place in it behind which the next look begins
-        self._looking = asyncio.Lock()
+        self._turn = asyncio.Lock()  # whoever pushes has it, so that messages stay in order
         self._owes = asyncio.Event()  # whether the store is to be looked at
         self._owes_until = 0.0
         self._problem = ""
@@ -94,7 +94,8 @@ class Live:
                 await self._go_on_from_store()
                 continue
             try:
-                await self._push_live(item)
+                async with self._turn:
+                    await self._push_live(item)
             except StoreError as error:
                 log.error("live messages not pushed error=%r", str(error))
                 await self._go_on_from_store()
@@ -124,7 +125,7 @@ class Live:
             await self._look()
 
     async def _look(self) -> None:
-        async with self._looking:
+        async with self._turn:
             began = asyncio.get_running_loop().time()
             try:
                 await self._push_news()

@@ -37,6 +37,7 @@ class Cause(Enum):
     WINDOW_OVERRUN = "window_overrun"  # more bytes on a stream than its window allowed
     WINDOW_OVERFLOW = "window_overflow"  # a window of more bytes than its number can hold
     IDLE_FRAMES = "idle_frames"  # too many frames at once that do nothing, or open streams where no more may be
+    TOO_MANY_FRAMES = "too_many_frames"  # at once
     TOO_MUCH_UNREAD = "too_much_unread"  # more bytes on all streams together than are kept
 
 

@@ -17,6 +17,11 @@ MAX_IDLE_FRAMES = 4096
 As many cross a reset where the other side was amidst sending 256 KiB in frames of 64 bytes."""
 
 
+MAX_FRAMES_AT_ONCE = 8192
+"""How many frames may come in one call: a message of Noise has room for 32,000, whose reading takes half a second, and
+no client has that much to say in so few bytes."""
+
+
 class StreamState:
     """One stream that is not gone.
 
@@ -72,6 +77,7 @@ class FramedMuxer(ABC, Generic[S]):
         if self._head:
             data, self._head = self._head + data, b""
         at, end = 0, len(data)
+        most = self.received_frames + MAX_FRAMES_AT_ONCE
         while at < end:
             left = self._left
             if left:
@@ -88,6 +94,8 @@ class FramedMuxer(ABC, Generic[S]):
                     return
                 at = after
                 self.received_frames += 1
+                if self.received_frames > most:
+                    raise Libp2pFault(Cause.TOO_MANY_FRAMES, limit=MAX_FRAMES_AT_ONCE)
 
     def events(self) -> list[MuxEvent]:
         """See `Muxer.events`."""

@@ -72,6 +72,7 @@ class CriteriaIndex(Generic[S]):
 
     def __init__(self) -> None:
         self._entries: dict[Criterion, _Entry[S]] = {}
+        self._wide = 0  # how many of them have ANY in them
         self.memory_bytes = 0
         """About what all this takes."""
 
@@ -87,6 +88,7 @@ class CriteriaIndex(Generic[S]):
         entry = self._entries.get(criterion)
         if entry is None:
             entry = self._entries[criterion] = _Entry(criterion)
+            self._wide += ANY in criterion
             self.memory_bytes += _own_bytes(criterion)
         entry.subscriptions[subscription] = None
         subscription.criteria.add(entry.criterion)
@@ -100,6 +102,7 @@ class CriteriaIndex(Generic[S]):
         self.memory_bytes -= HELD_BYTES
         if not entry.subscriptions:
             del self._entries[criterion]
+            self._wide -= ANY in criterion
             self.memory_bytes -= _own_bytes(criterion)
 
     def exclude(self, subscription: Subscription[S], criterion: Criterion) -> None:
@@ -117,12 +120,13 @@ class CriteriaIndex(Generic[S]):
 
     def matches(self, pubsub_topic: str, content_topic: str) -> list[Subscription[S]]:
         """The subscriptions that want a message of these topics, each once."""
-        exact, *wide = (self._entries.get(each) for each in criteria_of(pubsub_topic, content_topic))
-        if wide == [None, None]:
+        if not self._wide:  # as a rule: the old filter alone has such
+            exact = self._entries.get(Criterion(pubsub_topic, content_topic))
             return [] if exact is None else list(exact.subscriptions)
         found: dict[Subscription[S], None] = {}
-        for entry in (exact, *wide):
-            found.update(entry.subscriptions if entry else {})
+        for criterion in criteria_of(pubsub_topic, content_topic):
+            if (entry := self._entries.get(criterion)) is not None:
+                found.update(entry.subscriptions)
         return [each for each in found if not each.excluded or each.wants(pubsub_topic, content_topic)]
 
 

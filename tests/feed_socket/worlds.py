@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,6 +88,7 @@ class World:
     acceptance: Acceptance
     metrics: Metrics
     store: Store
+    network_topic: str = NETWORK_TOPIC
     server: FeedServer = field(init=False)
     fault: Exception | None = None
     looks: int = 0
@@ -102,7 +103,7 @@ class World:
         requirements = self.acceptance.requirements
         topics = requirements.interest.topics
         return Terms(
-            NETWORK_TOPIC,
+            self.network_topic,
             requirements.min_pow,
             requirements.max_envelope_bytes,
             None if topics is None else frozenset(topics),
@@ -174,12 +175,18 @@ class World:
 
 @contextlib.asynccontextmanager
 async def running_world(
-    folder: Path, *, requirements: Requirements | None = None, feed: Feed | None = None
+    folder: Path,
+    *,
+    requirements: Requirements | None = None,
+    feed: Feed | None = None,
+    wall_clock: Callable[[], float] | None = None,
 ) -> AsyncIterator[World]:
     """Serve gateways on a store in `folder`."""
     acceptance, feed, metrics = Acceptance(requirements or Requirements(0.0)), feed or Feed(), Metrics()
     async with open_store(folder / STORE_FILE) as store:
-        intake = Intake(store, acceptance, Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics)
+        intake = Intake(
+            store, acceptance, wall_clock or Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics
+        )
         world = World(folder, feed, intake, acceptance, metrics, store)
         await world.start()
         try:

@@ -59,6 +59,9 @@ class Wire(Protocol):
     async def write(self, data: bytes) -> None:
         """Send bytes, once there is room for them."""
 
+    def abort(self) -> None:
+        """Close, whatever waits to be sent."""
+
     async def close(self) -> None:
         """Close."""
 
@@ -85,6 +88,9 @@ class TcpWire:
         with contextlib.suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
 
     async def close(self) -> None:
         self.writer.close()
@@ -117,6 +123,9 @@ class WebSocketWire:
     async def write(self, data: bytes) -> None:
         with contextlib.suppress(ConnectionClosed):
             await self.socket.send(data)
+
+    def abort(self) -> None:
+        self.socket.transport.abort()
 
     async def close(self) -> None:
         await self.socket.close()

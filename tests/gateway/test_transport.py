@@ -447,6 +447,7 @@ async def test_longest_frame_is_taken(server: Server) -> None:
         b"\xff\x80\x00\x00\x00\x00",  # reserved bits
         Frame(Opcode.BINARY, b"1", fin=False).serialize(mask=True) + Frame(Opcode.BINARY, b"2").serialize(mask=True),
     ],
+    ids=["not masked", "continues nothing", "reserved bits", "not continued"],  # masks are random: no part of a name
 )
 async def test_frame_against_the_rules_ends_the_socket(server: Server, frame: bytes) -> None:
     raw, noted = await server.upgraded()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.faults import Cause, Libp2pFault
-from mailserver.libp2p.framed_muxer import MAX_IDLE_FRAMES, MAX_SENT_BYTES
+from mailserver.libp2p.framed_muxer import MAX_FRAMES_AT_ONCE, MAX_IDLE_FRAMES, MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
@@ -378,6 +378,21 @@ def test_flood_of_frames_that_do_nothing_is_a_fault(kind: str, is_refused: bool)
     assert caught.value.cause is Cause.IDLE_FRAMES
     assert there.muxer.received_frames == 3 * MAX_IDLE_FRAMES
     assert there.muxer.ignored_frames + there.muxer.refused_streams == 3 * MAX_IDLE_FRAMES + 1
+
+
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_more_frames_than_anybody_has_to_say_at_once_are_a_fault(kind: str, too_many: int) -> None:
+    joined, stream, _ = opened(kind)
+    here, there = joined.sides
+    for _ in range(MAX_FRAMES_AT_ONCE + too_many):
+        here.muxer.send(stream, b"x")
+    data = here.data_to_send()
+
+    with pytest.raises(Libp2pFault) if too_many else nullcontext() as caught:
+        there.receive(data)
+
+    assert caught is None or caught.value.cause is Cause.TOO_MANY_FRAMES
+    assert there.unread == MAX_FRAMES_AT_ONCE
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 7, 1000])
