@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.docker.engine import BUILD_S, QUICK_S, docker, wait_for
-from tests.docker.stack import REPOSITORY, Stack
+from tests.docker.stack import PROFILES, REPOSITORY, Stack
 
 pytestmark = [pytest.mark.docker, pytest.mark.integration]
 
@@ -60,6 +60,24 @@ def test_prometheus_scrapes_the_mailserver_with_the_configuration_and_rules_that
     (up,) = ask(built, "query?query=up")["result"]
     assert (up["metric"]["job"], up["value"][1]) == ("mailserver", "1")
     assert ask(built, "rules")["groups"]
+
+
+def test_prometheus_finds_the_gateway_while_it_runs(built: Stack, standins: tuple[str, ...]) -> None:
+    built.up("mailserver")
+    built.up("gateway")
+    built.compose(*standins, "up", "--detach", "--no-build", "--force-recreate", "prometheus")
+    built.wait_until_healthy("prometheus")
+    try:
+        wait_for(
+            lambda: (
+                {(target["labels"]["instance"], target["health"]) for target in ask(built, "targets")["activeTargets"]}
+                == {("mailserver:9305", "up"), ("gateway:9306", "up")}
+            ),
+            lambda: json.dumps(ask(built, "targets"), indent=1) + built.logs("prometheus"),
+            QUICK_S,
+        )
+    finally:
+        built.compose(*PROFILES, "rm", "--stop", "--force", "gateway")
 
 
 def test_grafana_does_not_start_without_a_password(built: Stack, standins: tuple[str, ...]) -> None:
