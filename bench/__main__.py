@@ -385,7 +385,6 @@ def _measure_gateway(arguments: argparse.Namespace, topics: Topics) -> GatewayRe
         pushes_per_s=arguments.push_rate,
         clients=arguments.light_clients,
         late=arguments.late_envelopes,
-        interval_s=QUICK_LATE_INTERVAL_S if arguments.quick else LATE_INTERVAL_S,
         queries=arguments.queries,
         handshakes=arguments.handshakes,
         idle_s=arguments.idle_seconds,

@@ -49,6 +49,9 @@ STRANGERS = ("--connections-per-second", "0")
 DAEMON = ("--feed-socket",)
 PACKETS_PER_S = 200.0
 MAX_PER_PACKET = 100
+LATE_INTERVAL_S = 0.1
+"""Between single envelopes, in the mean; with many clients so long that a tenth of the rate of pushes is offered."""
+
 PAGE = 100
 CLIENTS_AT_ONCE = 25
 QUESTIONS = (("any topic", 1, 0), ("one topic", 1, 1), ("ten topics", 1, 10), ("one topic", CLIENTS_AT_ONCE, 1))
@@ -69,7 +72,6 @@ class GatewaySpec:
     pushes_per_s: float
     clients: int
     late: int
-    interval_s: float
     queries: int
     handshakes: int
     idle_s: float
@@ -179,7 +181,7 @@ async def _pushes_to(spec: GatewaySpec, audience: _Audience, password: str) -> P
         await poster.post_evenly(posted, spec.pushes_per_s / each)
         arrived = await waiting
         after, daemon_after = gateway.usage(), daemon.usage()
-        late, posted_at = await poster.post_late(spec, topics, min_pow, rng)
+        late, posted_at = await poster.post_late(spec, each, topics, min_pow, rng)
         await _ask(clients, "wait", count=arrived["count"] + len(late) * each)
         raws += [*posted, *late]
         checked = await _ask(clients, "check", posted=[*map(posted_of, raws)], late=len(late))
@@ -219,12 +221,13 @@ class _Poster:
             await asyncio.sleep(max(began + sent / per_s - time.perf_counter(), _POLL_S))
 
     async def post_late(
-        self, spec: GatewaySpec, topics: Topics, min_pow: float, rng: random.Random
+        self, spec: GatewaySpec, each: int, topics: Topics, min_pow: float, rng: random.Random
     ) -> tuple[list[bytes], list[float]]:
-        """Post single envelopes at random intervals; return them, and when each was posted."""
+        """Post single envelopes, of `each` pushes, at random intervals; return them, and when each was posted."""
         raws, posted_at = [], []
+        interval_s = max(LATE_INTERVAL_S, 10 * each / spec.pushes_per_s)
         for _ in range(spec.late):
-            await asyncio.sleep(rng.expovariate(1 / spec.interval_s))
+            await asyncio.sleep(rng.expovariate(1 / interval_s))
             [raw] = live_envelopes(1, topics, int(time.time()), min_pow=min_pow, rng=rng)
             raws.append(raw)
             posted_at.append(time.perf_counter())
