@@ -31,11 +31,11 @@ class Turns:
         self._began: float | None = None
 
     def may_go(self, now: float) -> bool:
-        """Whether there is time for more in this iteration, and nobody waits."""
+        """Whether there is time for more in this iteration. While others wait, there is none: they have used it up."""
         if self._began is None:
             self._began = now
             asyncio.get_running_loop().call_soon(self._next)
-        return not self._waiting and now - self._began < MAX_ITERATION_S
+        return now - self._began < MAX_ITERATION_S
 
     def wait(self, cost: float, work: Callable[[], None]) -> None:
         """Do this work in a later iteration."""

@@ -35,7 +35,7 @@ from tests.feed_socket.worlds import World, running_world
 from tests.gateway.clients import LightClient, connected
 from tests.mailservers import NEWS, make_envelope
 from tests.pairs import digest
-from tests.waiting import DEADLINE_S, turns, until
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +120,11 @@ def fresh(number: int) -> Envelope:
 
 def message(number: int) -> WakuMessage:
     return WakuMessage(f"message {number}".encode(), NEWS_TOPIC, timestamp=int(time.time() * NS))
+
+
+def is_working() -> bool:
+    """Whether a message is being sent on."""
+    return any(task.get_name() == "bridge" for task in asyncio.all_tasks())
 
 
 async def hear(client: LightClient, count: int) -> list[bytes]:
@@ -213,14 +218,15 @@ async def test_signal_ends_it_while_work_is_done_for_a_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        mailserver(tmp_path, min_pow=500.0),
+        mailserver(tmp_path, min_pow=5000.0),
         running(tmp_path, caplog, pow_share=1.0) as gateway,
         gateway.client() as client,
     ):
         await gateway.until_ready()
         sending = asyncio.create_task(client.lightpush(TOPIC, message(1)))
-        await turns(100)
+        await until(is_working)
         await gateway.stop()
+        assert not is_working()
         await client.until_closed()
         with contextlib.suppress(AssertionError):
             await sending

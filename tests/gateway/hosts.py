@@ -71,14 +71,16 @@ class Silent:
 
 
 class Told:
-    """Notes clients."""
+    """Notes clients; `most`: how many there have been at once."""
 
     def __init__(self) -> None:
         self.present: list[Peer] = []
         self.gone: list[Peer] = []
+        self.most = 0
 
     def on_client(self, peer: Peer) -> None:
         self.present.append(peer)
+        self.most = max(self.most, len(self.present))
 
     def on_client_gone(self, peer: Peer) -> None:
         self.present.remove(peer)

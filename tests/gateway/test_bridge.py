@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.gateway import bridge as bridge_module
+from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.ids.envelopes import NS
 from mailserver.ids.waku_message import WakuMessage
@@ -276,6 +277,16 @@ async def test_index_that_fails_is_a_failure(gateway: Gateway, caplog: pytest.Lo
     assert await send(gateway, message(1)) is Status.SERVICE_UNAVAILABLE
     assert "message not sent error=" in caplog.text
     assert "message 1" not in caplog.text
+
+
+async def test_index_that_is_still_being_made_is_a_failure_and_no_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "MAX_BEHIND", -1)
+    async with running_gateway(tmp_path) as gateway:
+        assert await send(gateway, message(1)) is Status.SERVICE_UNAVAILABLE
+
+    assert "message not sent" not in caplog.text
 
 
 async def test_bridge_that_stops_gives_up_what_it_was_sending(tmp_path: Path) -> None:
