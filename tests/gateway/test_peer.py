@@ -166,7 +166,9 @@ async def test_client_that_reads_slowly_stays(monkeypatch: pytest.MonkeyPatch) -
         loop = asyncio.get_running_loop()
         began, read = loop.time(), 0
         while read < 16 * MIB:
-            read += len(await client.wire.read())
+            piece = await client.wire.read()
+            assert piece
+            read += len(piece)
             next_at = began + 0.5 * read / (16 * MIB)
             await asyncio.sleep(max(0.0, next_at - loop.time()))
 
