@@ -111,6 +111,8 @@ class Bridge:
         terms = self._feed.terms
         if terms is None:
             return _failed("the mailserver is not running")
+        if terms.network_topic != self._network_topic:
+            return _failed("the mailserver has another network topic")
         if (refusal := self._refusal(message, terms)) is not None:
             return _refused(refusal)
         try:

@@ -309,9 +309,17 @@ async def test_message_that_was_sent_is_known_after_a_restart(tmp_path: Path, ca
                 assert [each.message for each in page.messages] == [sent]
 
 
-async def test_mailserver_of_another_network_topic_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with mailserver(tmp_path, network_topic="/waku/2/rs/16/32"), running(tmp_path, caplog) as gateway:
+async def test_mailserver_of_another_network_topic_is_told_and_nothing_is_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        mailserver(tmp_path, network_topic="/waku/2/rs/16/32"),
+        running(tmp_path, caplog) as gateway,
+        gateway.client() as client,
+    ):
         await gateway.until_problems(["the mailserver has another network topic: /waku/2/rs/16/32"])
+
+        assert (await client.lightpush(TOPIC, message(1))).status_code == 503
 
 
 # What is told
