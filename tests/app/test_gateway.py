@@ -108,9 +108,10 @@ async def running(data_dir: Path, caplog: pytest.LogCaptureFixture, **settings: 
 @contextlib.asynccontextmanager
 async def mailserver(data_dir: Path, *, network_topic: str = TOPIC, min_pow: float = 0.0) -> AsyncIterator[World]:
     """What the gateway sees of a mailserver."""
-    async with running_world(data_dir, wall_clock=time.time, requirements=Requirements(min_pow)) as world:
-        world.network_topic = network_topic
-        await world.restart()
+    requirements = Requirements(min_pow)
+    async with running_world(
+        data_dir, wall_clock=time.time, requirements=requirements, network_topic=network_topic
+    ) as world:
         yield world
 
 

@@ -180,6 +180,7 @@ async def running_world(
     requirements: Requirements | None = None,
     feed: Feed | None = None,
     wall_clock: Callable[[], float] | None = None,
+    network_topic: str = NETWORK_TOPIC,
 ) -> AsyncIterator[World]:
     """Serve gateways on a store in `folder`."""
     acceptance, feed, metrics = Acceptance(requirements or Requirements(0.0)), feed or Feed(), Metrics()
@@ -187,7 +188,7 @@ async def running_world(
         intake = Intake(
             store, acceptance, wall_clock or Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics
         )
-        world = World(folder, feed, intake, acceptance, metrics, store)
+        world = World(folder, feed, intake, acceptance, metrics, store, network_topic=network_topic)
         await world.start()
         try:
             yield world

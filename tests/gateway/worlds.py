@@ -104,7 +104,7 @@ async def running_gateway(
         is_live: whether the live feed is read; otherwise the test does that.
     """
     async with (
-        running_world(folder, requirements=requirements, feed=feed) as daemon,
+        running_world(folder, requirements=requirements, feed=feed, network_topic=TOPIC) as daemon,
         open_arrivals(folder / STORE_FILE, TOPIC) as arrivals,
         open_messages(folder / INDEX_FILE, arrivals, TOPIC) as messages,
     ):
