@@ -37,7 +37,6 @@ class Pace:
         self._bytes, self._frames = received, frames
         wait = self._bucket.take(cost, self._loop.time())
         if wait > 0.0:
-            self.stop()
             self._timer = self._loop.call_later(wait, self._go_on)
             self._set_reading()
 

@@ -1,5 +1,6 @@
 """mailserver.gateway.host, over sockets on the loopback interface."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -373,6 +374,7 @@ async def test_answers_that_wait_end_with_their_client() -> None:
             await client.open(LATER, encode_frame(b"2"))
             await until(lambda: world.later.begun == [b"1"])
         await until(lambda: len(world.told.gone) == 1)
+        await until(lambda: not any(task.get_name().startswith("answers") for task in asyncio.all_tasks()))
         world.later.go.set()
 
         async with connected(world.port) as client:

@@ -370,6 +370,24 @@ async def test_when_a_client_is_gone_nothing_waits_for_it_any_more(kind: str) ->
         assert peer() is None
 
 
+async def test_when_a_client_that_is_not_read_from_is_gone_nothing_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "BYTES_PER_SECOND", 100)
+    monkeypatch.setattr(pace, "BYTES_BURST", 20_000)
+    async with running_host() as world, connected(world.port) as client:
+        assert await client.ask(ECHO, bytes(30_000)) == bytes(30_000)  # minutes beyond its burst
+        transport = weakref.ref(world.told.present[0].transport)
+        world.told.present[0].abort(Ending.QUITTING)
+        await client.until_closed()
+        await until(lambda: len(world.told.gone) == 1)
+        world.told.gone.clear()
+
+        gc.collect()
+
+        assert transport() is None
+
+
 async def test_half_closed_connection_is_over() -> None:
     async with running_host() as world, connected(world.port) as client:
         assert isinstance(client.wire, TcpWire)

@@ -264,12 +264,14 @@ async def test_what_comes_when_others_took_all_the_time_waits_for_a_later_turn(s
         server.now += MAX_ITERATION_S
 
     noted.on_each_piece = other_noted.on_each_piece = take_time
-    for number in range(10):
-        raw.say(b"%d" % number)
-        other.say(b"%d" % number)
-        await until(lambda count=number: len(noted.data) == len(other_noted.data) == count + 1)  # type: ignore[misc]
+    pieces = [b"%d" % (number % 10) * (100 - number) for number in range(100)]  # each smaller than the one before it
+    for piece in pieces:
+        raw.say(piece)
+        other.say(piece)
+        await turns(1)
+    await until(lambda: len(noted.data) == len(other_noted.data) == sum(map(len, pieces)))
 
-    assert noted.data == other_noted.data == b"0123456789"
+    assert noted.data == other_noted.data == b"".join(pieces)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
