@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from mailserver.errors import DecodeError
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.push_streams import Push
 from mailserver.gateway.rates import Rates
@@ -15,6 +16,7 @@ from mailserver.libp2p.peer_id import PeerId
 from mailserver.metrics.gateway import Asked, GatewayMetrics
 from mailserver.waku2.codes import FilterStatus
 from mailserver.waku2.criteria import Subscription
+from mailserver.waku2.fields import request_id_of
 from mailserver.waku2.filter_packets import (
     FilterSubscribeResponse,
     decode_filter_subscribe_request,
@@ -135,15 +137,20 @@ class FilterSubscribe:
 
     def answer(self, peer: Peer, request: bytes) -> bytes:
         """Do what the request asks for, if its address has not asked too often."""
-        asked = decode_filter_subscribe_request(request)
         assert peer.peer_id is not None
         if self._rates.take(Asked.FILTER, peer.host, _now()):
-            response = self._service.subscriptions.answer(peer.peer_id, asked, _now())
+            response = self._response(peer.peer_id, request)
         else:
-            status = FilterStatus.TOO_MANY_REQUESTS
-            response = FilterSubscribeResponse(asked.request_id, status, status.text)
+            response = _refused(request, FilterStatus.TOO_MANY_REQUESTS)
         self._metrics.requests.labels(Asked.FILTER.value, str(int(response.status_code))).inc()
         return response.encode()
+
+    def _response(self, peer_id: PeerId, request: bytes) -> FilterSubscribeResponse:
+        try:
+            asked = decode_filter_subscribe_request(request)
+        except DecodeError:
+            return _refused(request, FilterStatus.BAD_REQUEST)
+        return self._service.subscriptions.answer(peer_id, asked, _now())
 
 
 class OldFilter:
@@ -171,3 +178,7 @@ class OldFilter:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _refused(request: bytes, status: FilterStatus) -> FilterSubscribeResponse:
+    return FilterSubscribeResponse(request_id_of(request), status, status.text)

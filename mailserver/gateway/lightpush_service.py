@@ -10,10 +10,12 @@ from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
 from mailserver.metrics.gateway import Asked, GatewayMetrics
 from mailserver.waku2.codes import LightPushStatus
+from mailserver.waku2.fields import request_id_of
 from mailserver.waku2.lightpush import decode_light_push_request, decode_push_rpc
 from mailserver.waku2.lightpush_rules import LightPushVerdict, verdict
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 
+_MALFORMED = verdict(LightPushStatus.BAD_REQUEST)
 _TOO_MANY = verdict(LightPushStatus.TOO_MANY_REQUESTS)
 
 
@@ -40,9 +42,12 @@ class LightPush(_Service):
 
     def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
         """Send a message on; answer once the mailserver has stored it."""
-        asked = decode_light_push_request(request)
         if self._is_too_much(peer):
-            return self._response(asked.request_id, _TOO_MANY)
+            return self._response(request_id_of(request), _TOO_MANY)
+        try:
+            asked = decode_light_push_request(request)
+        except DecodeError:
+            return self._response(request_id_of(request), _MALFORMED)
         send = partial(self._bridge.send, asked.pubsub_topic, asked.message)
 
         async def answer() -> bytes:
@@ -61,11 +66,14 @@ class LightPush2(_Service):
 
     def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
         """Send a message on; answer once the mailserver has stored it."""
-        rpc = decode_push_rpc(request)
         if self._is_too_much(peer):
-            return self._response(rpc.request_id, _TOO_MANY)
+            return self._response(request_id_of(request), _TOO_MANY)
+        try:
+            rpc = decode_push_rpc(request)
+        except DecodeError:
+            return self._response(request_id_of(request), _MALFORMED)
         if rpc.request is None:
-            raise DecodeError("request is missing")
+            return self._response(rpc.request_id, _MALFORMED)
         send = partial(self._bridge.send, rpc.request.pubsub_topic, rpc.request.message)
 
         async def answer() -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from mailserver.errors import StoreError
+from mailserver.errors import DecodeError, StoreError
 from mailserver.gateway.index.message_store import MessageStore
 from mailserver.gateway.index.values import UnknownCursor
 from mailserver.gateway.peer import Peer
@@ -16,6 +16,7 @@ from mailserver.metrics.gateway import Asked, GatewayMetrics
 from mailserver.store.interface import Payer
 from mailserver.store.message_ids import NotIndexedYet
 from mailserver.waku2.codes import StoreStatus
+from mailserver.waku2.fields import request_id_of
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.store_query import (
     StoreQueryRequest,
@@ -33,6 +34,7 @@ MAX_QUERY_WORK = 3_000_000
 """How much of the store one query reads before its page ends early, if there is anything on it: about a second."""
 
 _TOO_MANY = StoreRefusal(StoreStatus.TOO_MANY_REQUESTS, StoreStatus.TOO_MANY_REQUESTS.text)
+_MALFORMED = StoreRefusal(StoreStatus.BAD_REQUEST, StoreStatus.BAD_REQUEST.text)
 _UNAVAILABLE = StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, StoreStatus.SERVICE_UNAVAILABLE.text)
 
 _NOT_INDEXED = StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, "messages are not indexed yet")
@@ -50,9 +52,12 @@ class StoreService:
 
     def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
         """Answer a query, once it is this client's turn."""
-        asked = decode_store_query_request(request)
         if peer.is_busy or not self._rates.take(Asked.STORE, peer.host, asyncio.get_running_loop().time()):
-            return self._encoded(_TOO_MANY.answer(asked.request_id))
+            return self._encoded(_TOO_MANY.answer(request_id_of(request)))
+        try:
+            asked = decode_store_query_request(request)
+        except DecodeError:
+            return self._encoded(_MALFORMED.answer(request_id_of(request)))
         query = check_query(asked)
         if isinstance(query, StoreRefusal):
             return self._encoded(query.answer(asked.request_id))

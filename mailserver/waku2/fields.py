@@ -25,9 +25,6 @@ MAX_READ_TOPICS = 1000
 MAX_U32 = 0xFFFF_FFFF
 MAX_U64 = 2**64 - 1
 
-UNKNOWN_REQUEST_ID = "N/A"
-"""What answers to a request that nobody has read have as its id, as nwaku's do; clients expect it."""
-
 
 class Rule(NamedTuple):
     """What a field may be. A `most_often` above 1 makes it a repeated one; `packable`: its numbers may be packed."""

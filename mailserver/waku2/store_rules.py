@@ -1,4 +1,4 @@
-"""What a store query may ask for, and how its answer is cut into pages.
+"""What a store query may ask for.
 
 Entries are in the order (timestamp, message hash), in every page, whichever way the pages follow each other.
 `time_start` is inclusive, `time_end` exclusive; a range that ends before it begins has nothing, as in nwaku. A cursor
@@ -15,11 +15,9 @@ from typing import NamedTuple
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
 from mailserver.waku2.codes import StoreStatus
 from mailserver.waku2.store_query import (
-    MAX_ANSWER_BYTES,
     MAX_READ_HASHES,
     StoreQueryRequest,
     StoreQueryResponse,
-    WakuMessageKeyValue,
 )
 
 DEFAULT_PAGE_ENTRIES = 20
@@ -31,12 +29,6 @@ MAX_QUERY_TOPICS = 100
 
 MAX_QUERY_HASHES = MAX_READ_HASHES
 """Hashes of one query. status-go sends 50 at a time, js-waku as many as its caller has."""
-
-MAX_PAGE_BYTES = MAX_ANSWER_BYTES - 8192
-"""What entries may take of an answer. Its other fields take less than the rest."""
-
-_ENTRY_BYTES = 128
-"""More than tags, lengths, hash, version, timestamp and ephemeral of an entry take."""
 
 
 class StoreRefusal(NamedTuple):
@@ -118,31 +110,3 @@ def _fault(request: StoreQueryRequest, topics: Sequence[str], hashes: Sequence[b
     if cursor is not None and not any(cursor):
         return "pagination_cursor is all zeros"
     return None
-
-
-def page_of(request_id: str, query: StoreQuery, found: Sequence[WakuMessageKeyValue]) -> StoreQueryResponse:
-    """The answer to a query.
-
-    Args:
-        found: the entries that come next, in the direction of the query, and one more than its limit if there are more.
-            Fewer go into the page if they are too long together; the longest one fits.
-    """
-    taken: list[WakuMessageKeyValue] = []
-    room = MAX_PAGE_BYTES
-    for entry in found[: query.limit]:
-        room -= _length_at_most(entry)
-        if room < 0:
-            break
-        taken.append(entry)
-    cursor = taken[-1].message_hash if len(found) > len(taken) else None
-    messages = tuple(taken if query.is_forward else reversed(taken))
-    return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, messages, cursor)
-
-
-def _length_at_most(entry: WakuMessageKeyValue) -> int:
-    """At least as many bytes as an entry takes, without encoding it."""
-    message = entry.message
-    if message is None or entry.pubsub_topic is None:
-        return _ENTRY_BYTES
-    texts = 4 * (len(message.content_topic) + len(entry.pubsub_topic))
-    return _ENTRY_BYTES + texts + len(message.payload) + len(message.meta) + len(message.rate_limit_proof or b"")

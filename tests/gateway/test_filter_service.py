@@ -11,6 +11,7 @@ from mailserver.metrics.gateway import Asked
 from mailserver.waku2.codes import FilterStatus as Status
 from mailserver.waku2.filter_packets import (
     FilterSubscribeRequest,
+    FilterSubscribeResponse,
     FilterSubscribeType,
     decode_filter_subscribe_response,
 )
@@ -180,11 +181,14 @@ async def test_client_without_a_place_is_told_so_and_gets_one_when_another_leave
         assert len(gateway.filters.subscriptions) == 1
 
 
-async def test_bytes_that_are_no_request_end_their_stream_and_nothing_else(gateway: Gateway) -> None:
+async def test_bytes_that_are_no_request_are_answered_with_400_or_end_their_stream(gateway: Gateway) -> None:
     async with gateway.client() as client:
-        for protocol in (ProtocolId.FILTER_SUBSCRIBE, ProtocolId.OLD_FILTER):
-            assert await client.ask(protocol, b"\xff") is None
+        malformed = FilterSubscribeRequest("id", SUBSCRIBE).encode() + b"\xff"
+        answer = await client.ask(ProtocolId.FILTER_SUBSCRIBE, malformed)
+        assert await client.ask(ProtocolId.OLD_FILTER, b"\xff") is None  # it has no answers
         assert await ask(client, SUBSCRIBE, NEWS_TOPIC) is Status.OK
+
+    assert answer == FilterSubscribeResponse("id", Status.BAD_REQUEST, Status.BAD_REQUEST.text).encode()
 
 
 # How long subscriptions live

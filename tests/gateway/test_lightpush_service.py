@@ -12,9 +12,9 @@ from mailserver.waku2.lightpush import (
     LightPushRequest,
     LightPushResponse,
     PushRequest,
+    PushResponse,
     PushRpc,
     decode_light_push_response,
-    decode_push_rpc,
 )
 from mailserver.waku2.protocols import ProtocolId
 from tests.gateway.clients import LightClient
@@ -101,19 +101,12 @@ async def test_message_sent_by_each_form_at_the_same_time_is_one(tmp_path: Path)
         assert gateway.scraped('gateway_sent_messages_total{result="known"}') == 1.0
 
 
-@pytest.mark.parametrize("protocol", [ProtocolId.LIGHTPUSH, ProtocolId.LIGHTPUSH_2])
-async def test_bytes_that_are_no_request_end_their_stream_and_nothing_else(
-    tmp_path: Path, protocol: ProtocolId
-) -> None:
+async def test_bytes_that_are_no_request_are_answered_as_such_in_both_forms(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway, gateway.client() as client:
-        assert await client.ask(protocol, b"\xff") is None
+        newer = await client.ask(ProtocolId.LIGHTPUSH, LightPushRequest("id", TOPIC, None).encode() + b"\xff")
+        older = await client.ask(ProtocolId.LIGHTPUSH_2, PushRpc("id").encode() + b"\xff")
+        empty = await client.ask(ProtocolId.LIGHTPUSH_2, PushRpc("id").encode())
         assert (await ask(client, LightPushRequest("1", TOPIC, message(1)))).status_code == Status.OK
 
-
-async def test_older_rpc_without_a_request_ends_its_stream(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
-        assert await client.ask(ProtocolId.LIGHTPUSH_2, PushRpc("1").encode()) is None
-        answer = await client.ask(ProtocolId.LIGHTPUSH_2, PushRpc("2", PushRequest(TOPIC, message(1))).encode())
-
-    assert answer is not None
-    assert decode_push_rpc(answer).request_id == "2"
+    assert newer == LightPushResponse("id", Status.BAD_REQUEST, Status.BAD_REQUEST.text).encode()
+    assert older == empty == PushRpc("id", response=PushResponse(False, Status.BAD_REQUEST.text)).encode()

@@ -220,10 +220,12 @@ async def test_address_that_asks_too_often_is_told_so_with_its_id(tmp_path: Path
         assert (await ask(client, ALL)).status_code == Status.TOO_MANY_REQUESTS
 
 
-async def test_bytes_that_are_no_query_end_their_stream_and_nothing_else(gateway: Gateway) -> None:
+async def test_bytes_that_are_no_query_are_answered_with_400_and_what_can_be_read_of_their_id(gateway: Gateway) -> None:
     async with gateway.client() as client:
-        assert await client.ask(ProtocolId.STORE_QUERY, b"\xff") is None
+        malformed = await client.ask(ProtocolId.STORE_QUERY, StoreQueryRequest("id").encode() + b"\xff")
         assert (await ask(client, ALL)).status_code == Status.OK
+
+    assert malformed == StoreQueryResponse("id", Status.BAD_REQUEST, Status.BAD_REQUEST.text).encode()
 
 
 async def test_store_that_is_not_indexed_yet_is_unavailable_and_no_error_of_ours(

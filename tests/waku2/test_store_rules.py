@@ -1,23 +1,17 @@
-"""mailserver.waku2.store_rules: which queries are answered, and the pages that answers are cut into."""
+"""mailserver.waku2.store_rules: which queries are answered."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, MessageHash, WakuMessage
-from mailserver.waku2.frames import encode_frame
-from mailserver.waku2.store_query import MAX_ANSWER_BYTES, StoreQueryRequest, StoreQueryResponse, WakuMessageKeyValue
+from mailserver.waku2.store_query import StoreQueryRequest, StoreQueryResponse
 from mailserver.waku2.store_rules import (
-    MAX_PAGE_ENTRIES,
     UNKNOWN_CURSOR,
     StoreQuery,
     StoreRefusal,
     check_query,
-    page_of,
 )
-from tests.waku2.packets import FULL, PUBSUB, hash_of, key_values
+from tests.waku2.packets import PUBSUB, hash_of
 
 ALL = StoreQueryRequest("id")
 BY_TOPIC = replace(ALL, pubsub_topic=PUBSUB, content_topics=("a", "b"))
@@ -130,64 +124,3 @@ def test_query_that_nothing_can_match_is_known(request_: StoreQueryRequest, *, n
 
 
 # Pages
-
-
-def entries(count: int, message: WakuMessage | None = None) -> list[WakuMessageKeyValue]:
-    """Entries in their order; those of a page that goes back are given the other way round."""
-    topic = None if message is None else PUBSUB
-    return [WakuMessageKeyValue(MessageHash(number.to_bytes(32, "big")), message, topic) for number in range(count)]
-
-
-def test_page_forward_ends_with_its_cursor_if_more_remains() -> None:
-    query, found = checked(replace(ALL, pagination_forward=True, pagination_limit=3)), entries(4)
-
-    assert page_of("id", query, found) == StoreQueryResponse("id", 200, "OK", tuple(found[:3]), found[2].message_hash)
-    assert page_of("id", query, found[:3]).pagination_cursor is None
-    assert page_of("id", query, []) == StoreQueryResponse("id", 200, "OK")
-
-
-def test_page_backward_begins_with_its_cursor_and_is_in_order() -> None:
-    query, found = checked(replace(ALL, pagination_limit=3)), entries(6)[::-1]
-
-    page = page_of("id", query, found[:4])
-
-    assert page.messages == tuple(entries(6)[3:])
-    assert page.pagination_cursor == page.messages[0].message_hash == found[2].message_hash
-    assert page_of("id", query, found[:3]).pagination_cursor is None
-
-
-@pytest.mark.parametrize("is_forward", [False, True])
-def test_page_of_long_messages_fits_into_what_clients_read(*, is_forward: bool) -> None:
-    found = entries(100, replace(FULL, payload=bytes(150_000)))
-    query = checked(replace(ALL, include_data=True, pagination_forward=is_forward, pagination_limit=100))
-
-    page = page_of("i" * 256, query, found)
-
-    assert 20 < len(page.messages) < 28
-    assert len(encode_frame(page.encode())) < MAX_ANSWER_BYTES
-    last = page.messages[-1] if is_forward else page.messages[0]
-    assert page.pagination_cursor == last.message_hash == found[len(page.messages) - 1].message_hash
-
-
-def test_longest_message_fits_into_a_page_by_itself() -> None:
-    longest = WakuMessage(bytes(MAX_MESSAGE_BYTES - 64), "c")
-    query = checked(replace(ALL, include_data=True))
-
-    page = page_of("id", query, entries(9, longest))
-
-    assert len(page.messages) == 3
-    assert len(page.encode()) < MAX_ANSWER_BYTES
-
-
-@given(found=st.lists(key_values, max_size=8), limit=st.integers(1, 8), is_forward=st.booleans())
-def test_pages_walk_over_everything_once(found: list[WakuMessageKeyValue], limit: int, *, is_forward: bool) -> None:
-    query = checked(replace(ALL, pagination_forward=is_forward, pagination_limit=limit))
-    rest, walked, cursor = list(found), list[WakuMessageKeyValue](), True
-    while cursor:
-        page = page_of("id", query, rest[: limit + 1])
-        walked += page.messages if is_forward else reversed(page.messages)
-        rest = rest[len(page.messages) :]
-        cursor = page.pagination_cursor is not None
-        assert len(page.messages) <= min(limit, MAX_PAGE_ENTRIES)
-
-    assert walked == found

@@ -18,18 +18,17 @@ from mailserver.waku2.frames import FrameReader, encode_frame
 from mailserver.waku2.lightpush import LightPushRequest
 from mailserver.waku2.lightpush_rules import LightPushRules
 from mailserver.waku2.old_filter import FilterRequest, FilterRpc, decode_filter_rpc
-from mailserver.waku2.store_query import StoreQueryRequest, WakuMessageKeyValue, decode_store_query_response
-from mailserver.waku2.store_rules import MAX_PAGE_ENTRIES, StoreQuery, check_query, page_of
+from mailserver.waku2.store_query import StoreQueryRequest
+from mailserver.waku2.store_rules import MAX_PAGE_ENTRIES, StoreQuery, check_query
 from mailserver.waku2.subscriptions import SubscriptionLimits, Subscriptions
 from tests.data import load
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
-from tests.waku2.packets import KINDS, OTHER, PUBSUB, RECORDED, TOPIC, Packet, decode, hash_of
+from tests.waku2.packets import KINDS, OTHER, PUBSUB, RECORDED, TOPIC, Packet, decode
 
 KINDS_IN_ORDER = list(KINDS)
 MAX_FRAME_BYTES = 2048
 RULES = LightPushRules(PUBSUB)
-PAGE = [WakuMessageKeyValue(hash_of(number)) for number in range(MAX_PAGE_ENTRIES + 1)]
 
 # Packets
 
@@ -73,9 +72,7 @@ def _judge(packet: Packet) -> None:
         case StoreQueryRequest():
             query = check_query(packet)
             if isinstance(query, StoreQuery):
-                page = page_of(packet.request_id, query, PAGE)
-                assert len(page.messages) == query.limit <= MAX_PAGE_ENTRIES
-                assert decode_store_query_response(page.encode()) == page
+                assert 1 <= query.limit <= MAX_PAGE_ENTRIES
                 assert not (query.message_hashes and (query.content_topics or query.pubsub_topic))
                 assert (query.pubsub_topic is None) == (not query.content_topics)
         case LightPushRequest():
