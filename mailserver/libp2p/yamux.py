@@ -61,7 +61,8 @@ class _Stream(StreamState):
 
     `receive_window`, `send_window`: how many bytes the other side may still send, and we.
     `consumed`: bytes to be allowed by the next window update. With `unread` and `receive_window` they are WINDOW_BYTES.
-    `queue`: what waits for the window, `queued` bytes; `is_closing`: FIN goes out behind it.
+    `queue`: what waits for the window, `queued` bytes; None before the first time, since an empty deque takes 0.8 KB of
+    every idle stream. `is_closing`: FIN goes out behind it.
     """
 
     __slots__ = ("consumed", "is_acknowledged", "is_closing", "queue", "queued", "receive_window", "send_window")
@@ -73,7 +74,7 @@ class _Stream(StreamState):
         self.receive_window = WINDOW_BYTES
         self.send_window = WINDOW_BYTES
         self.consumed = 0
-        self.queue: deque[bytes | memoryview] = deque()
+        self.queue: deque[bytes | memoryview] | None = None
         self.queued = 0
 
 
@@ -145,6 +146,8 @@ class Yamux(FramedMuxer[_Stream]):
             state.send_window -= len(data)
             self._send_data(stream, data)
         elif data:
+            if state.queue is None:
+                state.queue = deque()
             state.queue.append(data)
             state.queued += len(data)
             self._unsent += len(data)
@@ -270,7 +273,7 @@ class Yamux(FramedMuxer[_Stream]):
 
     def _send_queued(self, stream: StreamId, state: _Stream) -> None:
         """Send as much as the window allows, short pieces together; then FIN if nothing is left before it."""
-        while state.queued and state.send_window:
+        while state.queue and state.send_window:
             length = min(state.queued, state.send_window, MAX_SENT_BYTES)
             state.queued -= length
             state.send_window -= length
