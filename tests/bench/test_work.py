@@ -10,7 +10,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,9 +245,10 @@ async def test_envelope_costs_as_much_to_serve_however_many_there_are(
         work.begin()
 
         await delivery.answer(request_of(interest, NOW - question.span_s), client, requester)
+        done = replace(work)  # before the store is closed, which takes a statement
 
     served = sum(len(decode_envelopes(payload)) for _, payload in client.sent[:-1])
     most_steps, most_statements = MOST[question.name]
-    assert work.steps / served < most_steps
-    assert work.statements <= most_statements
-    assert work.hashes <= 2  # the last envelope's, for the completion
+    assert done.steps / served < most_steps
+    assert done.statements <= most_statements
+    assert done.hashes <= 2  # the last envelope's, for the completion
