@@ -48,7 +48,7 @@ else
 	@$(MAKE) --silent others $(if $(MEASURED),MEASURED="$(MEASURED) --cov-append")
 endif
 
-unit: $(DEV) ## run the unit tests: two minutes
+unit: $(DEV) ## run the unit tests: some five minutes
 	@$(PYTEST) -m "$(UNIT)" $(MEASURED)
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults

@@ -10,6 +10,8 @@ from mailserver.app.gateway_config import GatewayConfig
 from mailserver.commands.cli import main
 from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, gateway_locked
 from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.store.sqlite.schema import STORE_FILE
+from tests.store.samples import make_store
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,9 @@ def test_index_that_is_none_is_a_failure(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_address_that_cannot_be_listened_on_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").mkdir(mode=0o700)
+    make_store(Path("data") / STORE_FILE, [])  # without one, an error may be logged before
+
     said = failure(["--listen", "192.0.2.1:60000", "--websocket", "", "--log-level", "error"], 1, capsys)
 
     assert said.startswith("cannot listen on 192.0.2.1:60000: ")
