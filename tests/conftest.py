@@ -37,6 +37,7 @@ MINUTES = (
     "tests/soak/",
     "tests/faults/",
     "tests/fuzz/",
+    "tests/gateway/test_hostile.py",
     "tests/docs/",
 )
 """Files and folders whose tests take minutes; they come next, in this order."""

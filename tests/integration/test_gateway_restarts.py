@@ -87,7 +87,7 @@ async def test_client_that_follows_gets_each_message_once_though_the_gateway_was
 
 
 async def test_subscription_outlives_a_restart_of_the_daemon(data_dir: Path, topic: Topic) -> None:
-    with running_daemon(data_dir, "--feed-socket") as daemon, running_gateway(data_dir) as gateway:
+    with running_daemon(data_dir, "--feed-socket") as daemon, running_gateway(data_dir, *METRICS) as gateway:
         async with light_client() as js:
             await js.dial(gateway.websocket)
             await js.subscribe(topic)
@@ -102,6 +102,7 @@ async def test_subscription_outlives_a_restart_of_the_daemon(data_dir: Path, top
                 # What is posted before the gateway is connected again comes from the store.
                 expected += await post(restarted.enode, await sealed(topic, "afterwards"))
                 pushed = await js.wait_for_pushes(2)
+                await wait_for_metric(gateway, "gateway_connected", 1)
                 await js.send(topic, b"from js")
                 await js.wait_for_pushes(3)
                 history = await js.history(topic)
