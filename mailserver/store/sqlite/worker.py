@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,9 +26,12 @@ class Worker:
     async def start(cls, connect: Callable[[], sqlite3.Connection], name: str = "store-writer") -> "Worker":
         """Start the thread and let it connect. If that fails, the thread ends, and the error is raised here."""
         thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        connecting = thread.submit(connect)
         with contextlib.ExitStack() as unless_connected:
             unless_connected.callback(thread.shutdown, wait=False)
-            connection = await asyncio.get_running_loop().run_in_executor(thread, connect)
+            # Once begun it runs to its end, even if the caller is cancelled.
+            unless_connected.callback(thread.submit, _close_connected, connecting)
+            connection = await asyncio.wrap_future(connecting)
             unless_connected.pop_all()
         return cls(connection, thread)
 
@@ -48,3 +51,8 @@ class Worker:
                 await self.run(last)
             await self.run(sqlite3.Connection.close)
             self._thread.shutdown()
+
+
+def _close_connected(connecting: Future[sqlite3.Connection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()

@@ -82,3 +82,23 @@ async def test_what_cannot_be_opened_leaves_no_thread() -> None:
         await Worker.start(fail)
 
     await until(lambda: threads() == [])
+
+
+async def test_connection_is_closed_if_nobody_waits_for_it_any_more() -> None:
+    begun, go_on, opened = threading.Event(), threading.Event(), list[sqlite3.Connection]()
+
+    def connect_slowly() -> sqlite3.Connection:
+        begun.set()
+        go_on.wait()
+        opened.append(sqlite3.connect(":memory:", check_same_thread=False))
+        return opened[0]
+
+    starting = asyncio.create_task(Worker.start(connect_slowly))
+    await asyncio.to_thread(begun.wait)
+    starting.cancel()
+    await asyncio.wait([starting])
+    go_on.set()
+
+    await until(lambda: not threads())
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
