@@ -52,7 +52,8 @@ class StoreService:
 
     def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
         """Answer a query, once it is this client's turn."""
-        if peer.is_busy or not self._rates.take(Asked.STORE, peer.host, asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        if peer.is_busy or self._rates.owes_work(peer.host, now) or not self._rates.take(Asked.STORE, peer.host, now):
             return self._encoded(_TOO_MANY.answer(request_id_of(request)))
         try:
             asked = decode_store_query_request(request)
@@ -86,7 +87,7 @@ class StoreService:
     async def _find(self, peer: Peer, request_id: str, query: StoreQuery) -> StoreQueryResponse:
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
-                payer = Payer(groups_of(peer.host).address, peer.peer_id)
+                payer = Payer(groups_of(peer.host).address, peer.peer_id, partial(self._charge, peer.host))
                 page = await self._messages.query(query, payer=payer, goes_on=_goes_on)
                 while page.cursor is not None and not page.entries:  # js-waku ends its walk at an empty page
                     query = replace(query, cursor=page.cursor)
@@ -100,6 +101,9 @@ class StoreService:
             return _UNAVAILABLE.answer(request_id)
         entries = tuple(page.entries)
         return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, entries, page.cursor)
+
+    def _charge(self, host: str, work: int) -> None:
+        self._rates.charge(work, host, asyncio.get_running_loop().time())
 
     def _encoded(self, answer: StoreQueryResponse) -> bytes:
         self._metrics.requests.labels(Asked.STORE.value, str(int(answer.status_code))).inc()

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_network
 
-from mailserver.gateway.rates import BURST_S, Rates
+from mailserver.gateway.rates import BURST_S, STORE_WORK_PER_SECOND, Rates
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.metrics.gateway import Asked
 
@@ -67,3 +67,22 @@ def test_allowed_addresses_have_no_limit() -> None:
 
     assert asks(rates, PHONE, 1000) == 1000
     assert asks(rates, "198.51.100.1", 1000) == BURST_S
+
+
+def test_address_owes_the_work_of_the_store_that_it_has_caused() -> None:
+    rates = Rates({Asked.STORE: 1.0}, EMPTY_ALLOWLIST)
+    burst = int(STORE_WORK_PER_SECOND * BURST_S)
+
+    rates.charge(burst, PHONE, NOW)
+    assert not rates.owes_work(PHONE, NOW)
+    rates.charge(int(STORE_WORK_PER_SECOND), PHONE, NOW)
+    assert rates.owes_work(PHONE, NOW + 0.9)
+    assert not rates.owes_work("192.0.2.2", NOW)
+    assert not rates.owes_work(PHONE, NOW + 1.0)
+
+
+def test_work_is_not_limited_where_queries_are_not() -> None:
+    for rates in (Rates({}, EMPTY_ALLOWLIST), Rates({Asked.STORE: 1.0}, Allowlist((ip_network("192.0.2.0/24"),)))):
+        rates.charge(10**12, PHONE, NOW)
+
+        assert not rates.owes_work(PHONE, NOW)

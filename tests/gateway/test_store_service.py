@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.gateway import rates as rates_module
 from mailserver.gateway import store_service
 from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.schema import INDEX_FILE
@@ -216,6 +217,15 @@ async def test_query_against_the_rules_is_answered_with_400_and_its_id(
 
 async def test_address_that_asks_too_often_is_told_so_with_its_id(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, rates={Asked.STORE: 0.01}) as gateway, gateway.client() as client:
+        assert (await ask(client, ALL)).status_code == Status.OK
+        assert (await ask(client, ALL)).status_code == Status.TOO_MANY_REQUESTS
+
+
+async def test_address_that_causes_too_much_work_is_told_so_until_it_has_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates_module, "STORE_WORK_PER_SECOND", 1.0)
+    async with running_gateway(tmp_path, rates={Asked.STORE: 100.0}) as gateway, gateway.client() as client:
         assert (await ask(client, ALL)).status_code == Status.OK
         assert (await ask(client, ALL)).status_code == Status.TOO_MANY_REQUESTS
 
