@@ -72,6 +72,12 @@ class LightClient:
         """The hashes of a topic's whole history, in order."""
         return [message["hash"] for page in await self.query(topic) for message in page]
 
+    async def wait_until_disconnected(self) -> None:
+        """Wait until it has noticed that its gateway is gone: until then, a dial takes the old connection."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.is_connected():
+                pass
+
     async def send(self, topic: Topic, payload: bytes, **options: object) -> None:
         """Send a message, which must be taken."""
         options |= {"topic": content_topic_of(topic), "payload": payload.hex()}

@@ -57,6 +57,7 @@ async def test_sdk_does_not_take_a_gateway_back_by_itself(data_dir: Path, topic:
                 assert await other.wait_for_pushes(1) == second
                 was_connected, pushed_alone = await js.is_connected(), len(js.pushed)
 
+                await js.wait_until_disconnected()
                 await js.dial(gateway.websocket)
                 assert sorted(await js.history(topic)) == sorted(first + second)
 
@@ -120,6 +121,7 @@ async def test_message_that_is_sent_again_after_a_restart_reaches_v1_once(data_d
                 await js.dial(killed.websocket)
                 await js.send(topic, b"once", timestamp=now)
                 killed.stop(signal.SIGKILL)
+            await js.wait_until_disconnected()
             with running_gateway(data_dir, like=killed) as gateway:
                 await js.dial(gateway.websocket)
                 await js.send(topic, b"once", timestamp=now, legacy=True)
