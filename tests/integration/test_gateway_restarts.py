@@ -50,6 +50,7 @@ async def test_sdk_does_not_take_a_gateway_back_by_itself(data_dir: Path, topic:
                 first = await post(daemon.enode, await sealed(topic, "first"))
                 await js.wait_for_pushes(1)
                 killed.stop(signal.SIGKILL)
+            await js.wait_until_disconnected()
             with running_gateway(data_dir, like=killed) as gateway:
                 await other.dial(gateway.websocket)
                 await other.subscribe(topic)
@@ -57,7 +58,6 @@ async def test_sdk_does_not_take_a_gateway_back_by_itself(data_dir: Path, topic:
                 assert await other.wait_for_pushes(1) == second
                 was_connected, pushed_alone = await js.is_connected(), len(js.pushed)
 
-                await js.wait_until_disconnected()
                 await js.dial(gateway.websocket)
                 assert sorted(await js.history(topic)) == sorted(first + second)
 
