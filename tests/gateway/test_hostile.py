@@ -37,7 +37,8 @@ pytestmark = pytest.mark.integration
 
 KIB = 1024
 MIB = 1024 * KIB
-SERVED_WITHIN_S = 1.0
+SERVED_WITHIN_S = 3.0
+"""It takes 50 ms. A machine that is shared with others may stand still for a second, and no counter says so."""
 CROWD = 200
 
 
