@@ -68,6 +68,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
+      CommunityError           [community.owner.record] a community of ours cannot be used, or changed so: exit code 1
       BackupError              [data_dir.backup] there is no backup: exit code 1
 
       The operator:
