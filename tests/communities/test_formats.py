@@ -67,6 +67,27 @@ def test_data_only_grows_and_late_messages_make_one_more_archive(form: Format) -
     assert sorted(_all_messages(form, published[-1])) == found
 
 
+@given(form=st.sampled_from(FORMS), data=st.data())
+@settings(max_examples=15)
+def test_however_late_messages_arrive_each_is_published_once_and_all_before_stays(
+    form: Format, data: st.DataObject
+) -> None:
+    found = messages(form, COMMUNITY, history(COMMUNITY, WEEK, 3, 4))
+    arrival = data.draw(st.lists(st.integers(0, 5), min_size=len(found), max_size=len(found)))  # the run that has it
+    published = again = publish(form, TOPICS, ())
+
+    for run in range(6):
+        arrived = by_range(message for message, came in zip(found, arrival, strict=True) if came == run)
+        before, published = published, publish(form, TOPICS, arrived, published)
+        again = publish(form, TOPICS[::-1], arrived, again)
+        assert published == again
+        assert published.data.startswith(before.data)
+        assert published.entries[: len(before.entries)] == before.entries
+
+    assert check_index(decode_index(published.index), len(published.data)) == []
+    assert sorted(_all_messages(form, published)) == found
+
+
 def _all_messages(form: Format, published: Published) -> list[CommunityMessage]:
     archives = [
         check_archive(form, entry, published.data[entry.offset : entry.end]).archive for entry in published.entries
@@ -96,14 +117,14 @@ def message(timestamp_ns: int, number: int = 0, topic: str = TOPICS[0], size: in
 
 def test_chunks_are_as_full_as_they_can_be() -> None:
     begin, third = WEEK.lower * NS, formats.MAX_CHUNK_BYTES // 3
-    sizes = (third, third, third, 1, formats.MAX_CHUNK_BYTES, 1)
+    sizes = (third, third, third, 1, formats.MAX_CHUNK_BYTES, third, third, third, 1)
 
     found = [
         [len(each.encoded) for each in chunk]
         for chunk in chunks(WEEK, TOPICS, [message(begin + at, size=size) for at, size in enumerate(sizes)])
     ]
 
-    assert found == [[third, third, third], [1], [formats.MAX_CHUNK_BYTES], [1]]
+    assert found == [[third, third, third], [1], [formats.MAX_CHUNK_BYTES], [third, third, third], [1]]
 
 
 def test_chunks_hold_no_more_messages_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
