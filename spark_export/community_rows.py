@@ -6,7 +6,6 @@ holdings (`mailserver.community.owner.holdings`) have the same columns, and are 
 
 import contextlib
 import functools
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
@@ -47,7 +45,7 @@ BATCH_ROWS = 4000
 """Rows of one statement."""
 
 PARTITION_DAYS = 14
-"""How many days of creation that have rows a task reads."""
+"""How many days of creation a task reads."""
 
 _BUSY_TIMEOUT_S = 30.0
 _NEXT_DAY = "SELECT min(created) / 86400 FROM envelopes WHERE created >= ?"
@@ -80,16 +78,14 @@ def candidates(
         ArchiveError: the archive cannot be read.
     """
     schema = KEYS_ONLY if keys_only else CANDIDATES
-    spark.dataSource.register(EnvelopeSource)
     names = [f"0x{topic.hex()}" for topic in topics]
-    told = {
-        "stores": [str(path.absolute()) for path in sources.stores],
-        "holdings": [str(path.absolute()) for path in sources.holdings],
-        "topics": names,
-        "spans": [tuple(each) for each in spans],
-    }
-    options = {"wanted": json.dumps(told), "schema": schema.json()}
-    frame = spark.read.format(EnvelopeSource.name()).options(**options).load()
+    parts = _parts(sources, spans)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
+            yield from _read(parts[number], names, keys_only=keys_only)
+
+    frame = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, schema)
     if sources.archive is not None and Archive(open_storage(spark, sources.archive)).layout() is not None:
         columns = ("topic", "created", "received", "hash", *(() if keys_only else ("raw",)))
         first, end = spans[0].lower, spans[-1].upper
@@ -103,73 +99,47 @@ def candidates(
     return frame.where(functools.reduce(lambda one, other: one | other, within))
 
 
-class EnvelopeSource(DataSource):
-    """Reads what `candidates` tells it from stores and holdings."""
-
-    @classmethod
-    def name(cls) -> str:
-        """How `spark.read.format` calls it."""
-        return "mailserver_envelopes"
-
-    def schema(self) -> StructType:
-        """KEYS_ONLY or CANDIDATES."""
-        return StructType.fromJson(json.loads(self.options["schema"]))
-
-    def reader(self, schema: StructType) -> "EnvelopeReader":
-        """A reader of the columns in `schema`."""
-        return EnvelopeReader(schema, json.loads(self.options["wanted"]))
-
-
 @dataclass(frozen=True, slots=True)
-class EnvelopeDays(InputPartition):
-    """Days of creation of one database, in Unix seconds / 86400."""
+class EnvelopeDays:
+    """Days of creation of one database that have rows, in Unix seconds / 86400: what one task reads."""
 
-    path: str
+    path: Path
     is_store: bool
     days: tuple[int, ...]
 
 
-class EnvelopeReader(DataSourceReader):
-    """Reads some days of one database in each task, on whatever worker."""
+def _parts(sources: Sources, spans: Sequence[TimeRange]) -> list[EnvelopeDays]:
+    parts = []
+    for paths, is_store in ((sources.stores, True), (sources.holdings, False)):
+        for path in paths:
+            with _connect(path, is_store=is_store) as connection:
+                days = sorted({day for span in spans for day in _days(connection, span)})
+            parts += [
+                EnvelopeDays(path, is_store, tuple(days[at : at + PARTITION_DAYS]))
+                for at in range(0, len(days), PARTITION_DAYS)
+            ]
+    return parts
 
-    def __init__(self, schema: StructType, wanted: dict[str, Any]) -> None:
-        self._schema = schema
-        self._wanted = wanted
 
-    def partitions(self) -> Sequence[InputPartition]:
-        """Days that have rows, some of them together."""
-        parts = []
-        for kind in ("stores", "holdings"):
-            for path in self._wanted[kind]:
-                with _connect(path, is_store=kind == "stores") as connection:
-                    days = [*dict.fromkeys(self._days(connection))]
-                parts += [
-                    EnvelopeDays(path, kind == "stores", tuple(days[at : at + PARTITION_DAYS]))
-                    for at in range(0, len(days), PARTITION_DAYS)
-                ]
-        return parts
+def _days(connection: sqlite3.Connection, span: TimeRange) -> Iterator[int]:
+    after = span.lower
+    while True:
+        ((day,),) = connection.execute(_NEXT_DAY, (after,))
+        if day is None or day * SECONDS_PER_DAY >= span.upper:
+            return
+        yield day
+        after = (day + 1) * SECONDS_PER_DAY
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the days, batch by batch."""
-        assert isinstance(partition, EnvelopeDays)
-        schema = to_arrow_schema(self._schema)
-        with_raw = "raw" in schema.names
-        statement = _SELECT_ENVELOPES if with_raw else _SELECT_KEYS
-        with _connect(partition.path, is_store=partition.is_store) as connection:
-            for day in partition.days:
-                for topic in self._wanted["topics"]:
-                    for rows in _pages(connection, statement, day, bytes.fromhex(topic[2:])):
-                        yield _batch(schema, topic, rows, with_raw=with_raw)
 
-    def _days(self, connection: sqlite3.Connection) -> Iterator[int]:
-        for lower, upper in self._wanted["spans"]:
-            after = lower
-            while True:
-                ((day,),) = connection.execute(_NEXT_DAY, (after,))
-                if day is None or day * SECONDS_PER_DAY >= upper:
-                    break
-                yield day
-                after = (day + 1) * SECONDS_PER_DAY
+def _read(part: EnvelopeDays, topics: Sequence[str], *, keys_only: bool) -> Iterator[pa.RecordBatch]:
+    """Read some days, batch by batch: what a task does."""
+    schema = to_arrow_schema(KEYS_ONLY if keys_only else CANDIDATES)
+    statement = _SELECT_KEYS if keys_only else _SELECT_ENVELOPES
+    with _connect(part.path, is_store=part.is_store) as connection:
+        for day in part.days:
+            for topic in topics:
+                for rows in _pages(connection, statement, day, bytes.fromhex(topic[2:])):
+                    yield _batch(schema, topic, rows)
 
 
 def _pages(connection: sqlite3.Connection, statement: str, day: int, topic: bytes) -> Iterator[list[Any]]:
@@ -181,14 +151,14 @@ def _pages(connection: sqlite3.Connection, statement: str, day: int, topic: byte
         after = rows[-1][0], rows[-1][2] or b"\xff" * (HASH_PREFIX_BYTES + 1)
 
 
-def _batch(schema: pa.Schema, topic: str, rows: list[Any], *, with_raw: bool) -> pa.RecordBatch:
+def _batch(schema: pa.Schema, topic: str, rows: list[Any]) -> pa.RecordBatch:
     """Rows as they are, but for those that are damaged."""
-    rows = [row for row in rows if row[2] is not None]
-    if with_raw:
-        rows = [row for row in rows if _is_sound(topic, row)]
-    created, received, keys, raws = zip(*rows, strict=True) if rows else ((), (), (), ())
-    columns = [[topic] * len(rows), created, received, keys, *([raws] if with_raw else [])]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    with_raw = "raw" in schema.names
+    sound = [row for row in rows if row[2] is not None and (not with_raw or _is_sound(topic, row))]
+    columns = zip(*sound, strict=True) if sound else ((),) * (len(schema) - 1)
+    arrays = [
+        pa.array(column, kind) for column, kind in zip([[topic] * len(sound), *columns], schema.types, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -202,19 +172,19 @@ def _is_sound(topic: str, row: tuple[int, int, bytes, bytes | None]) -> bool:
 
 
 @contextlib.contextmanager
-def _connect(path: str, *, is_store: bool) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path, *, is_store: bool) -> Iterator[sqlite3.Connection]:
     """Open a store, or holdings, to read.
 
     Raises:
         ExportError: it cannot be read.
     """
     if is_store:
-        with connect(Path(path)) as connection:
+        with connect(path) as connection:
             yield connection
         return
     try:
         with contextlib.closing(
-            sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+            sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
         ) as connection:
             yield connection
     except sqlite3.Error as error:

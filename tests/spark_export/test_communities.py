@@ -1,5 +1,6 @@
 """The run that makes history archives, with real stores, a real Parquet archive and a real Spark."""
 
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,11 +13,10 @@ from mailserver.communities.formats import TimeRange
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner.appending import read_index
 from mailserver.community.owner.folders import COMMUNITIES_FOLDER, CommunityFolder
-from mailserver.community.owner.publishing import take_next_index
 from mailserver.community.owner.record import Community
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
-from mailserver.waku.envelope import Envelope, Topic, decode_envelope
+from mailserver.waku.envelope import Envelope, Topic
 from spark_export.communities import CommunitiesConfig, CommunitiesReport, make_archives
 from tests.community.owner.samples import (
     ATTIC,
@@ -60,7 +60,7 @@ def make(spark: SparkSession, folder: Path, now: int, *stores: Path, archive: Pa
 
 
 def history(folder: CommunityFolder) -> list[tuple[TimeRange, tuple[str, ...], list[bytes]]]:
-    """What each history archive has, in order: its range, its topics, and the hashes of its messages; all is checked."""
+    """What each history archive has, in order: its range, topics, and hashes of messages. All of it is checked."""
     path = folder.next_index if folder.next_index.exists() else folder.index
     index, data = read_index(path), folder.data.read_bytes()
     assert index is not None
@@ -118,7 +118,7 @@ def test_weeks_of_two_communities_are_made_once_and_late_envelopes_follow(spark:
         [0, 0],
     ]
     assert [report.communities[1].forged for report in reports] == [1, 1, 1, 1, 1]
-    for earlier, later in zip(files, files[1:], strict=False):
+    for earlier, later in itertools.pairwise(files):
         assert all(new.startswith(old) for old, new in zip(earlier, later, strict=True))
     assert files[0] == files[1] != files[2]
     assert history(folders[0]) == [

@@ -8,7 +8,7 @@ when it is older than 30 days, in a history archive, and distributed. The job re
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -201,7 +201,7 @@ def _begin_anew(connection: sqlite3.Connection, progress: Progress) -> None:
 
 
 def _take(
-    connection: sqlite3.Connection, progress: Progress, end: Arrival, rows: list[tuple[object, ...]]
+    connection: sqlite3.Connection, progress: Progress, end: Arrival, rows: Sequence[tuple[object, ...]]
 ) -> int | None:
     with transaction(connection):
         if not connection.execute(_ADVANCE, (end, *progress)).rowcount:

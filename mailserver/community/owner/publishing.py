@@ -80,7 +80,7 @@ class Publisher:
         end = index.entries[-1].end
         if findings := check_index(index, end):
             raise CommunityError(f"{self._folder.index} is damaged: {findings[0].detail}")
-        return make_torrent(self._folder.path, self._folder.path.name, self._last)
+        return make_torrent(self._folder.path, self._folder.path.name, self._last, end)
 
 
 def take_next_index(folder: CommunityFolder) -> bool:
